@@ -21,6 +21,7 @@ from tests.interop.java_consumer import check_read, read_by_java
 from tests.interop.our_clients import CALL_SECONDS, PATIENCE_SECONDS, letters, read_all
 from tests.interop.tools import skipping_without_tools
 from tests.loops import in_loop
+from tests.unit.broker.talking import until
 
 from turbopump import (
     AutoBatch,
@@ -31,9 +32,15 @@ from turbopump import (
     PushConsumer,
     SendResult,
 )
+from turbopump.admin.access import accounts_at
+from turbopump.admin.cluster import Servers
+from turbopump.auth.server_access import ServerAccess
+from turbopump.broker.slave_accounts import SlaveAccounts
 from turbopump.client.consumer.offsets import ConsumeFrom
 from turbopump.client.trace import TRACE_TOPIC
+from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import ResponseError, SendError
+from turbopump.store.disk import SystemDisk
 
 SETTINGS: dict[str, str | int | bool] = {
     **APACHES_ON,
@@ -231,6 +238,28 @@ async def test_our_commands_make_a_user_who_then_does_what_the_policy_says(
     async with Producer(cluster.namesrv, **settings) as producer:  # type: ignore[arg-type]
         with pytest.raises(SendError, match="disabled"):
             await producer.send("ours", b"x")
+
+
+@in_loop
+async def test_our_slave_of_apaches_master_keeps_its_users_and_says_so(
+    cluster: ApacheCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    if cluster.version != NEWEST:
+        pytest.skip("users can be listed by request since 5.3")
+    access = ServerAccess(BrokerConfig(authentication_enabled=True), tmp_path, SystemDisk(), list)
+    access.open()
+    async with Servers([cluster.namesrv], USER) as servers:
+        its = await accounts_at(servers, cluster.broker)
+        assert its is not None
+        assert its.accounts is not None
+        assert (USER.access_key in its.accounts.users, its.passwords) == (True, False)
+        copy = SlaveAccounts(access, USER, servers, lambda: cluster.broker)
+        copy.start()
+        try:
+            await until(lambda: "shows no passwords, as Apache's" in caplog.text)
+        finally:
+            await copy.stop()
+    assert (access.control.accounts.users, copy.rounds) == ({}, 0)
 
 
 def test_the_spark_source_reads_with_credentials_and_is_refused_without(

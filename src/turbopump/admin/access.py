@@ -7,18 +7,24 @@ each. It must not know files, nor how answers are shown.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import secrets
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 from turbopump.admin.cluster import Servers
-from turbopump.auth.accounts import SUBJECT, Accounts
-from turbopump.errors import ClientError, ConfigError, RemotingError
+from turbopump.auth.accounts import SUBJECT, Accounts, User
+from turbopump.auth.policies import Policies
+from turbopump.auth.sealing import NONCE_SIZE, unseal
+from turbopump.errors import ClientError, RemotingError, TurbopumpError
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Body, Command
 from turbopump.protocol.request import Request
 from turbopump.protocol.requests.access import (
+    SEALED,
     SWITCHED_OFF,
     AclInfo,
     CreateAcl,
@@ -32,6 +38,10 @@ OFF: Final = (
     "no server that was asked has access control: set authenticationEnabled=true in its "
     "configuration (docs/guide/access-control.md)"
 )
+
+
+NAMED_MAX: Final = 5
+"""Users that a finding names."""
 
 
 @dataclass(frozen=True)
@@ -54,18 +64,15 @@ class Held:
     def user(self, name: str) -> UserInfo | None:
         return next((user for user in self.users if user.username == name), None)
 
-    def accounts_of(self, name: str) -> Accounts:
-        """A user with the policies for them, to be asked; their password is not known. Raises
-        ConfigError if there is none."""
-        user = self.user(name)
-        if user is None:
-            raise ConfigError(f"{self.server} has no user {name}")
-        info = UserInfo(
-            username=name, password="?", user_type=user.user_type, user_status=user.user_status
-        )
-        accounts = Accounts().with_new_user(info)
+    @property
+    def accounts(self) -> Accounts:
+        """They as what they mean; passwords are not known. Raises ConfigError for what cannot
+        be."""
+        accounts = Accounts()
+        for user in self.users:
+            accounts = accounts.with_new_user(msgspec.structs.replace(user, password="?"))
         for acl in self.acls:
-            if acl.subject == SUBJECT + name:
+            if (acl.subject or "").removeprefix(SUBJECT) in accounts.users:
                 accounts = accounts.with_acl(acl)
         return accounts
 
@@ -89,6 +96,68 @@ async def held(servers: Servers, addresses: Iterable[str], name: str = "") -> li
     if not found:
         raise ClientError(OFF)
     return found
+
+
+@dataclass(frozen=True)
+class Known:
+    """The accounts of one server, to be compared; None: it has no access control. ``passwords``:
+    they are the real ones, which a server shows to Super users alone. ``amiss`` as above."""
+
+    server: str
+    accounts: Accounts | None
+    passwords: bool = False
+    amiss: str | None = None
+
+
+async def accounts_at(servers: Servers, address: str) -> Known | None:
+    """The accounts of one server; None: we have no credentials, or it does not tell them."""
+    credentials, nonce = servers.credentials, secrets.token_hex(NONCE_SIZE)
+    if credentials is None:
+        return None
+    try:
+        answer = await servers.exchange(address, ListUsers(nonce=nonce))
+        if _is_off(answer):
+            return Known(address, None)
+        if SEALED in (answer.ext or {}):
+            accounts = Accounts.decode(unseal(answer.body, credentials.secret_key, nonce))
+            return Known(address, accounts, passwords=True, amiss=answer.remark)
+        (its,) = await held(servers, [address])
+        return Known(address, its.accounts, amiss=its.amiss)
+    except TurbopumpError:
+        return None
+
+
+def differing_accounts(one: Known, other: Known) -> str | None:
+    """What ``other`` has that differs from ``one``, in words without secrets; None: nothing."""
+    if one.accounts is None or other.accounts is None:
+        return None if one.accounts is other.accounts else "one has no access control"
+    found = list(_differing(one.accounts, other.accounts, one.passwords and other.passwords))
+    if not found:
+        return None
+    more = len(found) - NAMED_MAX
+    return "; ".join(found[:NAMED_MAX]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _differing(one: Accounts, other: Accounts, passwords: bool) -> Iterator[str]:
+    for name in sorted({*one.users, *other.users}):
+        user, its = one.users.get(name), other.users.get(name)
+        if user is None or its is None:
+            yield f"{name} is {'missing' if its is None else 'there alone'}"
+        elif passwords and user.password != its.password:
+            yield f"{name} has another password"
+        elif _kind(user) != _kind(its):
+            yield f"{name} has another type or status"
+        elif _entries(one, name) != _entries(other, name):
+            yield f"{name} has other policies"
+
+
+def _kind(user: User) -> tuple[bool, bool]:
+    return user.is_super, user.enabled
+
+
+def _entries(accounts: Accounts, name: str) -> set[Any]:
+    mine = accounts.policies.get(name, Policies())
+    return {(type_, entry) for type_, entries in mine.by_type() for entry in entries}
 
 
 async def _asked(servers: Servers, address: str, request: Request[Any]) -> Command | None:
@@ -133,8 +202,17 @@ async def import_all(
 ) -> tuple[list[str], list[Told]]:
     """Make users, and the policies for them, that are not there. Which users were made where, and
     what was refused."""
-    made, told = [], []
-    for one in await held(servers, addresses):
+    made, told, all_held = [], list[Told](), list[Held]()
+    for address in addresses:
+        try:
+            all_held += await held(servers, [address])
+        except RemotingError as error:
+            told.append(Told(address, str(error)))
+        except ClientError:  # no access control
+            continue
+    if not all_held and not told:
+        raise ClientError(OFF)
+    for one in all_held:
         for name, user in accounts.users.items():
             if one.user(name) is not None:
                 continue

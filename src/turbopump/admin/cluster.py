@@ -32,7 +32,7 @@ class Servers(RemotingClient):
         signer = None if credentials is None else RequestSigner(credentials)
         super().__init__(signer=signer, tls=meant(tls))
         self.name_servers = name_servers
-        self.signed = credentials is not None
+        self.credentials = credentials
 
     async def __aenter__(self) -> Servers:
         return self
@@ -68,6 +68,16 @@ class Servers(RemotingClient):
     async def brokers(self) -> ClusterInfo:
         """Every cluster and broker that the name servers know. Raises RemotingError."""
         return await self.ask_name_servers(GetBrokerClusterInfo())
+
+    async def members(self) -> list[str]:
+        """The address of every broker: masters, then slaves, which copy from them. Raises
+        RemotingError."""
+        found = {
+            (number != MASTER_ID, address)
+            for broker in (await self.brokers()).broker_addr_table.values()
+            for number, address in broker.broker_addrs.items()
+        }
+        return [address for _, address in sorted(found)]
 
     async def masters(self, cluster: str | None = None) -> list[str]:
         """The masters' addresses, of one ``cluster`` or of all. Raises ClientError if there is

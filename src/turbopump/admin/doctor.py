@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from turbopump.admin.access import held
+from turbopump.admin.access import Known, accounts_at, differing_accounts
 from turbopump.admin.cluster import Servers
 from turbopump.admin.groups import group_members, group_names, group_offsets, running_info
 from turbopump.admin.replication import ask_replicas, what_is_amiss
@@ -22,7 +22,7 @@ from turbopump.admin.topics import find_topic, topic_names, users_topics
 from turbopump.client.routes import refuse_other_than_name_server
 from turbopump.clock import Clock
 from turbopump.config.addresses import host_of, is_loopback
-from turbopump.errors import ClientError, ConnectError, ProtocolError, RemotingError, ResponseError
+from turbopump.errors import ConnectError, ProtocolError, RemotingError, ResponseError
 from turbopump.message.rules import DLQ_PREFIX, did_you_mean
 from turbopump.protocol.codes import LanguageCode, ResponseCode
 from turbopump.protocol.command import Command, reply_in
@@ -92,6 +92,8 @@ class Doctor:
         self._clock = clock
         self._masters: list[str] = []
         """The addresses of masters that answer."""
+        self._accounts: dict[str, Known] = {}
+        """By address, where we may see them."""
 
     @property
     def healthy(self) -> bool:
@@ -106,6 +108,7 @@ class Doctor:
         for name, broker in sorted(cluster.broker_addr_table.items()):
             await self._look_at_broker(name, broker)
             await self._look_at_replication(name, broker)
+        self._compare_accounts()
         if topic is not None and self._masters:
             subject = f"topic {topic}"
             await self._reached(subject, self._look_at_topic(subject, topic, cluster))
@@ -263,12 +266,10 @@ class Doctor:
 
     async def _judge_accounts(self, subject: str, address: str) -> None:
         """How a server with access control keeps its users, if we may ask it for them."""
-        if not self._servers.signed:
+        its = await accounts_at(self._servers, address)
+        if its is None:
             return
-        try:
-            (its,) = await held(self._servers, [address])
-        except (RemotingError, ProtocolError, ClientError):
-            return
+        self._accounts[address] = its
         if its.amiss:
             self._find(
                 Level.WRONG,
@@ -276,6 +277,24 @@ class Doctor:
                 its.amiss,
                 "then give its users new passwords, if others may have read it",
             )
+
+    def _compare_accounts(self) -> None:
+        """Of name servers and masters, which keep users each for itself. Slaves copy them, so
+        theirs are looked at with their master's."""
+        addresses = (*self._servers.name_servers, *self._masters)
+        found = [self._accounts[one] for one in addresses if one in self._accounts]
+        keeping = [one for one in found if one.accounts is not None]
+        for other in keeping[1:]:
+            first = keeping[0]
+            differing = differing_accounts(first, other)
+            if differing is not None:
+                self._find(
+                    Level.NOTE,
+                    "accounts",
+                    f"{other.server} has other users and policies than {first.server}: {differing}",
+                    "make the same change on both: turbopump auth user|policy … does, and with "
+                    "--server ADDR on one of them",
+                )
 
     # --- a topic
 

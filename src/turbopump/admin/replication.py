@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from turbopump.admin.access import Known, accounts_at, differing_accounts
 from turbopump.admin.cluster import Servers, refuse_unknown_cluster
 from turbopump.config import properties
 from turbopump.config.addresses import host_of
@@ -22,7 +23,7 @@ ANSWER_S: Final = 5.0
 @dataclass(frozen=True, slots=True)
 class BrokerReplication:
     """A broker, and what it answers; ``fault``: why it does not. ``settings``: of a master that
-    tells them."""
+    tells them. ``accounts``: where we may see them."""
 
     name: str
     id: int
@@ -30,6 +31,7 @@ class BrokerReplication:
     status: HARuntimeInfo | None
     fault: str | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
+    accounts: Known | None = None
 
     @property
     def copies_from(self) -> str | None:
@@ -103,7 +105,8 @@ async def ask_replicas(servers: Servers, name: str, broker: BrokerData) -> list[
                 settings = properties.decode(answer.body)
             except (RemotingError, ProtocolError, ConfigError):
                 settings = {}
-        found.append(BrokerReplication(name, number, address, status, fault, settings))
+        accounts = None if status is None else await accounts_at(servers, address)
+        found.append(BrokerReplication(name, number, address, status, fault, settings, accounts))
     return found
 
 
@@ -128,6 +131,8 @@ def what_is_amiss(brokers: Sequence[BrokerReplication], n: str) -> Iterator[Amis
     if master is not None:
         for one in idle:
             yield _does_not_copy(one, n)
+        for one in slaves:
+            yield from _of_accounts(master, one)
     if master is None or master.status is None or not master.status.master:
         return
     copying = master.status.ha_connection_info
@@ -159,6 +164,20 @@ def _does_not_copy(slave: BrokerReplication, n: str) -> Amiss:
         "the slave's log says why (the slave does not copy cause=…), and its master's; "
         f"docs/guide/cluster.md says what to do for each; then turbopump cluster ha {n}",
     )
+
+
+def _of_accounts(master: BrokerReplication, slave: BrokerReplication) -> Iterator[Amiss]:
+    if master.accounts is None or slave.accounts is None:
+        return
+    differing = differing_accounts(master.accounts, slave.accounts)
+    if differing is not None:
+        yield Amiss(
+            f"its slave {slave.id} ({slave.address}) has not the users and policies of its "
+            f"master: {differing}",
+            "the slave's log says why it does not copy them (users and policies stay as they are "
+            "cause=…); both need authenticationEnabled=true and the same "
+            "innerClientAuthenticationCredentials",
+        )
 
 
 def _of_settings(

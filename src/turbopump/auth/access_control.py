@@ -71,6 +71,8 @@ NOT_KNOWN: Final = refusal(
 NOBODY: Final = User("-", secrets.token_hex())
 """Who has not signed, where that is allowed; and in place of a user who does not exist."""
 _NO_RULE: Final = Rule(who=Who.SUPER)
+_ALWAYS: Final = (Who.SUPER, Who.SECRETS)
+"""Whom no setting opens a request to."""
 _NO_POLICIES: Final = Policies()
 
 
@@ -135,9 +137,9 @@ class AccessControl:
                 if audit.isEnabledFor(logging.DEBUG):
                     self._note_allowed(user, context, *known)
                 return None
-        settings, rule = self._settings, RULES.get(code, _NO_RULE)
+        settings, rule = self._settings, RULES.get(code, _NO_RULE).of(request)
         open_to_users = not settings.authorization or code in settings.unasked
-        if user.is_super or (open_to_users and rule.who is not Who.SUPER):
+        if user.is_super or (open_to_users and rule.who not in _ALWAYS):
             why = "Super" if user.is_super else "no policy is asked for"
             asked = self._changed(request, rule, context) if code in CHANGING else "-"
             self._note_allowed(user, context, asked, why)
@@ -193,7 +195,7 @@ class AccessControl:
         code, peer = context.code, context.peer
         if rule.who is not Who.POLICY or user is NOBODY:
             is_inner = user is not NOBODY and user.name == self._settings.inner_user
-            if is_inner and rule.who is Who.BROKERS:
+            if is_inner and rule.who in (Who.BROKERS, Who.SECRETS):
                 self._note_allowed(user, context, "-", rule.who.value)
                 return None
             self._note_denied(user.name, code, peer, "-", f"it is for {rule.text}")

@@ -110,10 +110,16 @@ class Accounts:
                 why = "has two entries of acls" if name in policies else "is no user"
                 raise ConfigError(f"{acl.subject} {why}")
             policies[name] = _merged(None, acl)
-        return cls(users, policies)
+        found = cls(users, policies)
+        found.encode()  # kept: slaves ask twice a second
+        return found
 
     def encode(self) -> bytes:
         """The text, with passwords."""
+        return self._text
+
+    @cached_property
+    def _text(self) -> bytes:
         users = [self.user_info(name) for name in self.users]
         content = _Content(users, [self.acl(name) for name in self.policies])
         return msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
@@ -125,8 +131,11 @@ class Accounts:
 
     # --- users
 
-    def with_new_user(self, info: UserInfo) -> Accounts:
-        """With one more user; a Normal one, and enabled, unless ``info`` says otherwise."""
+    def with_new_user(self, info: UserInfo, *, again: bool = False) -> Accounts:
+        """With one more user; a Normal one, and enabled, unless ``info`` says otherwise. ``again``:
+        one who is already there, and is so, is no error."""
+        if again and info.username in self.users and self.with_changed_user(info) == self:
+            return self
         return self._with_user(_new_user(info, self.users))
 
     def with_changed_user(self, info: UserInfo) -> Accounts:
@@ -192,13 +201,20 @@ class Accounts:
         return self.having(name, _merged(self.policies.get(name), info))
 
     def without_acl(
-        self, subject: str | None, policy_type: str | None = None, resource: str | None = None
+        self,
+        subject: str | None,
+        policy_type: str | None = None,
+        resource: str | None = None,
+        *,
+        again: bool = False,
     ) -> Accounts:
         """Without the entry for a resource in the policy of this type (None: Custom); without a
-        resource: without any policy for the subject."""
+        resource: without any policy for the subject. ``again``: none that is there is no error."""
         name = _user_name(subject)
         mine = self.policies.get(name)
         if mine is None:
+            if again:
+                return self
             raise ConfigError(f"The acl is not exist: there is no policy for {subject}")
         if not resource:
             return replace(self, policies=_without(self.policies, name))

@@ -50,6 +50,7 @@ class Who(Enum):
     POLICY = "policy"
     BROKERS = "the brokers' own account (innerClientAuthenticationCredentials) or a Super user"
     SUPER = "a Super user"
+    SECRETS = "the brokers' own account or a Super user, also with authorizationEnabled=false"
 
 
 class Need(NamedTuple):
@@ -85,7 +86,8 @@ class Rule:
     that is found. ``from_body``: what is asked for stands in the body; ``pieces``: how a large one
     is read. ``produces``: of producers that it names only those count whose user may publish to
     some topic. ``somewhere``: of who is asked for nothing by name one of these is needed on some
-    topic. ``key``: the header fields that decide, of requests that come often."""
+    topic. ``key``: the header fields that decide, of requests that come often. ``secrets``: what a
+    request for passwords has (not None); it is for those of ``Who.SECRETS``."""
 
     asks: tuple[Ask, ...] = ()
     who: Who = Who.POLICY
@@ -95,7 +97,12 @@ class Rule:
     produces: bool = False
     somewhere: tuple[Action, ...] = ()
     key: Callable[[Any], Hashable] | None = None
+    secrets: Callable[[Any], object] | None = None
     apache: str = ""
+
+    def of(self, request: Request[Any]) -> Rule:
+        """The rule that holds for this request."""
+        return self if self.secrets is None or self.secrets(request) is None else _SECRETS
 
     def needs(
         self, request: Request[Any], body: bytes, clusters: Collection[str]
@@ -129,7 +136,12 @@ class Rule:
             parts.append("its groups of producers count with Pub on some topic")
         if self.message:
             parts.append(f"Topic of the message that is found: {' or '.join(self.message)}")
+        if self.secrets is not None:
+            parts.append(f"with passwords (`nonce`): {Who.SECRETS.value}")
         return "; ".join(dict.fromkeys(parts))
+
+
+_SECRETS: Final = Rule(who=Who.SECRETS)
 
 
 def need(type_: ResourceType, name: str, actions: tuple[Action, ...]) -> Need:
@@ -519,7 +531,7 @@ RULES: Final[Mapping[int, Rule]] = {
     RequestCode.AUTH_UPDATE_USER: Rule(who=Who.SUPER, apache=_ADMINISTERED),
     RequestCode.AUTH_DELETE_USER: Rule(who=Who.SUPER, apache=_ADMINISTERED),
     RequestCode.AUTH_GET_USER: Rule((cluster(GET),)),
-    RequestCode.AUTH_LIST_USER: Rule((cluster(GET),)),
+    RequestCode.AUTH_LIST_USER: Rule((cluster(GET),), secrets=attrgetter("nonce")),
     RequestCode.AUTH_CREATE_ACL: Rule(who=Who.SUPER, apache=_ADMINISTERED),
     RequestCode.AUTH_UPDATE_ACL: Rule(who=Who.SUPER, apache=_ADMINISTERED),
     RequestCode.AUTH_DELETE_ACL: Rule(who=Who.SUPER, apache=_ADMINISTERED),

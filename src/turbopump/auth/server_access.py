@@ -5,7 +5,8 @@ The file is ``accounts.json``, of mode 0600, replaced in one step. It is looked 
 what somebody else has written is in force then; what cannot be read leaves in force what is. That
 others than its owner can read it is a warning in the log, and a remark to who asks for users. A
 change by request is on the disk when it is answered. It is made to what the file says at that time,
-under a lock, so that servers and commands may share a file.
+under a lock, so that servers and commands may share a file. A slave's are copied from its master
+(``broker/slave_accounts.py``).
 
 Source: apache/rocketmq ``AdminBrokerProcessor.createUser`` and its neighbours.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import shlex
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -22,13 +24,14 @@ from typing import Any, Final
 from turbopump.auth import plain_acl
 from turbopump.auth.access_control import AccessControl, AccessSettings
 from turbopump.auth.accounts import SUBJECT, SUPER, Accounts
+from turbopump.auth.sealing import NONCE_SIZE, seal, version_of
 from turbopump.auth.signatures import Credentials, RequestSigner
 from turbopump.config.access import AccessConfig
 from turbopump.errors import ConfigError, StoreLockedError
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.requests import access as requests
-from turbopump.protocol.requests.access import AclInfo, UserInfo
+from turbopump.protocol.requests.access import SEALED, AclInfo, UserInfo
 from turbopump.remoting.router import RequestContext, Response, Router, refusal
 from turbopump.repeated_line import RepeatedLine
 from turbopump.store.disk import Disk
@@ -68,6 +71,8 @@ class ServerAccess:
             ),
             clusters,
         )
+        self.copies_master = False
+        """A change that the copy has brought before its request came is no error."""
         self._config = config
         self._disk = disk
         self._path = directory / FILE_NAME
@@ -177,7 +182,7 @@ class ServerAccess:
                     faults.append(error)
 
             disk.start(write, done.set_result)
-            error = await done
+            error = await asyncio.shield(done)  # the writing goes on after a cancellation
             if error is not None:
                 raise error
             if faults:
@@ -214,8 +219,8 @@ class ServerAccess:
     async def create_user(
         self, request: requests.CreateUser, body: UserInfo, _context: RequestContext
     ) -> Response[None]:
-        body.username = request.username
-        return await self._answer_change(lambda accounts: accounts.with_new_user(body))
+        body.username, again = request.username, self.copies_master
+        return await self._answer_change(lambda accounts: accounts.with_new_user(body, again=again))
 
     async def update_user(
         self, request: requests.UpdateUser, body: UserInfo, _context: RequestContext
@@ -233,10 +238,25 @@ class ServerAccess:
         user = self.control.accounts.users.get(request.username or "")
         return Response(body=b"" if user is None else fastjson.encode(user.info))
 
-    def list_users(self, request: requests.ListUsers, _context: RequestContext) -> Response[None]:
+    def list_users(self, request: requests.ListUsers, context: RequestContext) -> Response[None]:
+        if request.nonce is not None:
+            return self._sealed(request.nonce, request.known_version, context.peer.user)
         users = self.control.accounts.users
         found = [user.info for name, user in users.items() if (request.filter or "") in name]
         return Response(body=fastjson.encode(found), remark=self._open_to_others)
+
+    def _sealed(self, asked: str, known: str | None, user: str | None) -> Response[None]:
+        """All accounts for a user who may have them (``Who.SECRETS``); empty if they are
+        ``known``."""
+        accounts = self.control.accounts
+        asker = accounts.users.get(user or "")
+        if asker is None:
+            return refusal(ResponseCode.NO_PERMISSION, "passwords are for users of this server")
+        content = accounts.encode()
+        if known == version_of(content, asker.password):
+            content = b""
+        body = seal(content, asker.password, asked, secrets.token_bytes(NONCE_SIZE))
+        return Response(body=body, ext={SEALED: "true"}, remark=self._open_to_others)
 
     async def create_acl(
         self,
@@ -251,8 +271,9 @@ class ServerAccess:
         self, request: requests.DeleteAcl, _context: RequestContext
     ) -> Response[None]:
         subject, type_, resource = request.subject, request.policy_type, request.resource
+        again = self.copies_master
         return await self._answer_change(
-            lambda accounts: accounts.without_acl(subject, type_, resource)
+            lambda accounts: accounts.without_acl(subject, type_, resource, again=again)
         )
 
     def get_acl(self, request: requests.GetAcl, _context: RequestContext) -> Response[None]:

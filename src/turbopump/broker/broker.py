@@ -18,7 +18,7 @@ from typing import Protocol
 
 from turbopump.auth.server_access import LOOK_INTERVAL_S as ACCESS_LOOK_S
 from turbopump.auth.server_access import NoAccessControl, ServerAccess, inner_signer
-from turbopump.auth.signatures import RequestSigner
+from turbopump.auth.signatures import Credentials, RequestSigner
 from turbopump.broker.background import TurnShare
 from turbopump.broker.cold_flow import ColdFlow, cold_strategy
 from turbopump.broker.consumers import ClientTable
@@ -69,6 +69,7 @@ from turbopump.broker.schedule.delays import Delays, delay_level_interceptor
 from turbopump.broker.schedule.timer_messages import timer_interceptor
 from turbopump.broker.schedule.timers import timers_of
 from turbopump.broker.send_queue import SendQueue
+from turbopump.broker.slave_accounts import SlaveAccounts
 from turbopump.broker.slave_tables import SlaveTables
 from turbopump.broker.statistics import RuntimeInfo, Statistics
 from turbopump.broker.store_opening import log_error, log_info, open_store, store_config
@@ -210,6 +211,8 @@ class Broker:
         yield self._fetch_damaged, self.log_repair.stop
         if self.slave_tables is not None:
             yield self.slave_tables.start, self.slave_tables.stop
+        if self.slave_accounts is not None:
+            yield self.slave_accounts.start, self.slave_accounts.stop
         yield _nothing, self._answer_held
         yield _nothing, self._routes.close
         yield self._register, self._unregister
@@ -432,6 +435,7 @@ class Broker:
         )
         link = self.replication.slave
         self.slave_tables: SlaveTables | None = None
+        self.slave_accounts: SlaveAccounts | None = None
         if link is not None:
             tables.offsets.follow_master()
             tables_of_master = self.slave_tables = SlaveTables(
@@ -446,6 +450,14 @@ class Broker:
                 RemotingClient(tls=config.client_tls, signer=signer),
             )
             link.begin_at = tables_of_master.begin_at
+            inner = config.inner_user
+            if self.access is not None and inner is not None:
+                self.slave_accounts = SlaveAccounts(
+                    self.access,
+                    Credentials(*inner),
+                    tables_of_master.remoting,
+                    lambda: tables_of_master.master,
+                )
         if config.scrub_bytes_per_second:
             now = asyncio.get_running_loop().time
             self.scrubbing = Scrubbing(

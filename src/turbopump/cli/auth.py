@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from turbopump.admin.access import Held, Told, change_all, held, import_all
+from turbopump.admin.access import OFF, Held, Told, change_all, held, import_all
 from turbopump.admin.cluster import Servers
 from turbopump.auth import plain_acl
 from turbopump.auth.accounts import SUBJECT, Accounts
@@ -18,7 +18,7 @@ from turbopump.auth.policies import Action, Resource, actions_of, one_of
 from turbopump.auth.server_access import Change, change_file, open_to_others
 from turbopump.cli.cluster import INCOMPLETE, checked_address, client_command, show
 from turbopump.cli.entry import command_group, complain
-from turbopump.errors import ClientError, ConfigError
+from turbopump.errors import ClientError, ConfigError, RemotingError
 from turbopump.protocol.command import Body
 from turbopump.protocol.request import Request
 from turbopump.protocol.requests.access import (
@@ -65,24 +65,35 @@ def places(function: F) -> F:
 
 
 async def _addresses(servers: Servers, server: str | None) -> list[str]:
-    """The name servers, and the masters that they know."""
-    if server is not None:
-        return [server]
-    try:
-        return [*servers.name_servers, *await servers.masters()]
-    except ClientError:  # no broker yet
-        return list(servers.name_servers)
+    """The name servers, and the brokers that they know: masters before slaves, so that no slave
+    copies an older state after its change."""
+    return [server] if server else [*servers.name_servers, *await servers.members()]
 
 
-async def _held(servers: Servers, server: str | None, file: Path | None, name: str) -> list[Held]:
+async def _held(
+    servers: Servers, server: str | None, file: Path | None, name: str
+) -> tuple[list[Held], int]:
+    """What each server, or the file, holds; exit code 1 if a server could not be asked."""
     if file is not None:
         accounts = _read_file(file)
-        return [Held(str(file), [one.info for one in accounts.users.values()], accounts.acls())]
-    found = await held(servers, await _addresses(servers, server), name)
+        infos = [one.info for one in accounts.users.values()]
+        return [Held(str(file), infos, accounts.acls())], 0
+    found, faults = list[Held](), list[RemotingError]()
+    for address in await _addresses(servers, server):
+        try:
+            found += await held(servers, [address], name)
+        except RemotingError as error:
+            faults.append(error)
+        except ClientError:  # it has no access control
+            continue
+    if not found:
+        raise faults[0] if faults else ClientError(OFF)
+    for fault in faults:
+        complain(f"not asked: {fault}")
     for one in found:
         if one.amiss:
             complain(f"{one.server}: {one.amiss}")
-    return found
+    return found, INCOMPLETE if faults else 0
 
 
 async def _change(
@@ -166,8 +177,9 @@ _password_file = click.option(
 
 @client_command(user, "list", short_help="Users, without passwords.")
 @places
-async def list_users(servers: Servers, file: Path | None, server: str | None, output: str) -> None:
+async def list_users(servers: Servers, file: Path | None, server: str | None, output: str) -> int:
     """List the users of each server."""
+    found, code = await _held(servers, server, file, "")
     rows = [
         {
             "server": one.server,
@@ -175,10 +187,11 @@ async def list_users(servers: Servers, file: Path | None, server: str | None, ou
             "type": each.user_type,
             "status": each.user_status,
         }
-        for one in await _held(servers, server, file, "")
+        for one in found
         for each in one.users
     ]
     show(output, rows, ("{server}  {user}  {type}  {status}".format(**row) for row in rows))
+    return code
 
 
 @client_command(user, "create", short_help="Make a user.")
@@ -262,19 +275,21 @@ def _edit(method: Callable[..., Accounts], *arguments: Any) -> Change:
 @places
 async def list_policies(
     servers: Servers, name: str, file: Path | None, server: str | None, output: str
-) -> None:
+) -> int:
     """List the policies of each server."""
+    found, code = await _held(servers, server, file, name)
     rows = [
         {"server": one.server, "user": (acl.subject or "").removeprefix(SUBJECT)}
         | {"policy": policy.policy_type, "resource": entry.resource, "actions": entry.actions}
         | {"from": entry.source_ips, "decision": entry.decision}
-        for one in await _held(servers, server, file, name)
+        for one in found
         for acl in one.acls
         if not name or acl.subject == SUBJECT + name
         for policy in acl.policies or ()
         for entry in policy.entries or ()
     ]
     show(output, rows, map(_policy_line, rows))
+    return code
 
 
 def _policy_line(row: dict[str, Any]) -> str:
@@ -409,7 +424,8 @@ async def test(
     asked = Resource.parse(named[0])
     wanted = [one_of(Action, action, "action") for action in actions]
     rows = []
-    for one in await _held(servers, server, file, name):
+    found, code = await _held(servers, server, file, name)
+    for one in found:
         allowed, why = _decision(one, name, asked, wanted, source)
         rows.append({"server": one.server, "allowed": allowed, "because": why})
     lines = [
@@ -417,7 +433,7 @@ async def test(
         for row in rows
     ]
     show(output, rows, lines)
-    return 0 if all(row["allowed"] for row in rows) else DENIED
+    return code if all(row["allowed"] for row in rows) else DENIED
 
 
 def _decision(
@@ -425,7 +441,7 @@ def _decision(
 ) -> tuple[bool, str]:
     if place.user(name) is None:
         return False, f"there is no user {name}"
-    accounts = place.accounts_of(name)
+    accounts = place.accounts
     found = accounts.users[name]
     if not found.enabled:
         return False, f"{name} is disabled"

@@ -39,7 +39,7 @@ from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.command import Command, encode_command
 from turbopump.protocol.frame import JSON, ROCKETMQ, frame_head
 from turbopump.protocol.request import Request
-from turbopump.protocol.requests.access import CreateAcl, CreateUser, UserInfo
+from turbopump.protocol.requests.access import CreateAcl, CreateUser, ListUsers, UserInfo
 from turbopump.protocol.requests.clients import LARGE_HEARTBEAT, Heartbeat
 from turbopump.protocol.requests.send import (
     EndTransaction,
@@ -99,10 +99,16 @@ def test_every_rule_that_reads_a_body_is_tried_with_one() -> None:
 
 
 @pytest.mark.parametrize("code", sorted(RULES))
+@pytest.mark.parametrize("secrets", ["no secrets", "secrets"])
 @in_loop
-async def test_the_answer_to_each_code_is_the_table_s(code: int) -> None:
+async def test_the_answer_to_each_code_is_the_table_s(code: int, secrets: str) -> None:
     """Through a door behind which everything is handled, so that nothing else can refuse."""
-    asked, rule = request(code), RULES[code]
+    asked = request(code)
+    if RULES[code].secrets is not None and secrets == "no secrets":
+        asked = ListUsers()
+    elif RULES[code].secrets is None and secrets == "secrets":
+        return
+    rule = RULES[code].of(asked)
     wanted = list(rule.needs(asked, body(code), CLUSTERS))
     exactly = [Entry(one.resource, frozenset(one.actions[-1:]), Decision.ALLOW) for one in wanted]
 
@@ -118,7 +124,7 @@ async def test_the_answer_to_each_code_is_the_table_s(code: int) -> None:
     assert answered(access(), BOB) == (rule.who is Who.POLICY and not wanted)
     assert answered(access(), ADMIN)
     assert answered(access(), INNER) == (
-        rule.who is Who.BROKERS or (rule.who is Who.POLICY and not wanted)
+        rule.who in (Who.BROKERS, Who.SECRETS) or (rule.who is Who.POLICY and not wanted)
     )
     if rule.who is not Who.POLICY:
         assert not answered(access(allow("*", Action.ALL)), ANN)
@@ -128,6 +134,33 @@ async def test_the_answer_to_each_code_is_the_table_s(code: int) -> None:
     for one in wanted:
         less = [entry for entry in exactly if entry.resource != one.resource]
         assert not answered(access(*less), ANN), f"without {one}"
+
+
+@pytest.mark.parametrize(
+    "opened",
+    [
+        {},
+        {"authorization": False},
+        {"unasked": frozenset({RequestCode.AUTH_LIST_USER})},
+        {"unsigned": frozenset({RequestCode.AUTH_LIST_USER}), "authorization": False},
+    ],
+)
+@in_loop
+async def test_no_setting_gives_passwords_to_others_than_the_brokers_and_super_users(
+    opened: dict[str, Any],
+) -> None:
+    def answered(user: str | None) -> bool:
+        control = access(allow("*", Action.ALL), allow("Cluster:*", Action.GET), **opened)
+        door = Door(control, [ListUsers])
+        return door.send(signed(ListUsers(nonce="n"), b"", user)).code == 0
+
+    assert [answered(user) for user in (None, ANN, BOB, INNER, ADMIN)] == [
+        False,
+        False,
+        False,
+        True,
+        True,
+    ]
 
 
 async def answer_of(
@@ -149,8 +182,9 @@ async def check_all(running: RunningBroker, address: str, router: Router) -> Non
         stranger = await answer_of(address, code, None)
         assert stranger == (16, NOT_KNOWN.remark), code
         assert await answer_of(address, code, wrong) == stranger, code
-        needs_something = RULES[code].who is not Who.POLICY or list(
-            RULES[code].needs(request(code), body(code), CLUSTERS)
+        rule = RULES[code].of(request(code))
+        needs_something = rule.who is not Who.POLICY or list(
+            rule.needs(request(code), body(code), CLUSTERS)
         )
         answer, remark = await answer_of(address, code, bob)
         assert (answer == 16 and (remark or "").startswith("User:bob")) == bool(needs_something)

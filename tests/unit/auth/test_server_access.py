@@ -14,6 +14,7 @@ from tests.unit.auth.signed import ADMINISTRATOR, ON, asking
 
 from turbopump import Credentials, Producer, PushConsumer
 from turbopump.auth.accounts import Accounts, User
+from turbopump.auth.sealing import unseal, version_of
 from turbopump.auth.server_access import FILE_NAME, ServerAccess, change_file
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import ConfigError, ResponseError, RouteNotFoundError
@@ -115,6 +116,49 @@ async def test_users_and_policies_are_made_shown_changed_and_deleted_by_request(
         refused = await admin.exchange(at, CreateUser(username="bob"), UserInfo())
         assert refused.code == ResponseCode.NO_PERMISSION
         assert "turbopump auth export" in (refused.remark or "")
+
+
+@in_loop
+async def test_all_accounts_are_given_to_a_super_user_sealed_and_to_nobody_else() -> None:
+    async with running_broker(**ON) as running, asking() as admin, asking(ANN) as ann:
+        await make_ann(running, admin, ("Cluster:*", "All"), ("*", "All"))
+        for at, access in (
+            (running.broker_address, running.broker.access),
+            (running.namesrv, running.name_server.access),
+        ):
+            assert access is not None
+            asked = ListUsers(nonce="n")
+            answer = await admin.exchange(at, asked)
+            assert (answer.code, (answer.ext or {})["sealed"]) == (0, "true")
+            assert not any(text in answer.body for text in (b"secret", b"ann", b"users"))
+            content = unseal(answer.body, ADMINISTRATOR.secret_key, "n")
+            assert Accounts.decode(content) == access.control.accounts
+            known = version_of(content, ADMINISTRATOR.secret_key)
+            same = await admin.exchange(at, ListUsers(nonce="m", known_version=known))
+            assert unseal(same.body, ADMINISTRATOR.secret_key, "m") == b""
+            refused = await ann.exchange(at, asked)
+            assert refused.code == ResponseCode.NO_PERMISSION
+            assert (await ann.exchange(at, ListUsers())).code == 0
+
+
+def test_the_text_of_accounts_is_the_same_after_each_copy() -> None:
+    entries = [
+        PolicyEntryInfo(resource=resource, actions=actions, source_ips=sources, decision=decision)
+        for resource, actions, sources, decision in (
+            ("Topic:ü*", ["Sub", "Pub"], ["10.0.0.0/8", "::1"], "Deny"),
+            ("*", ["All"], None, "Allow"),
+            ("Group:g", ["Get", "List", "Update"], None, "Allow"),
+        )
+    ]
+    policies = [PolicyInfo(policy_type=one, entries=entries) for one in ("Default", "Custom")]
+    accounts = (
+        Accounts()
+        .with_new_user(UserInfo(username="ä b", password="pässword\t", user_status="disable"))
+        .with_new_user(UserInfo(username="x", password="y", user_type="super"))
+        .with_acl(AclInfo(subject="User:ä b", policies=policies))
+    )
+    copy = Accounts.decode(accounts.encode())
+    assert (copy, copy.encode()) == (accounts, accounts.encode())
 
 
 @in_loop

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.ports import free_ports
 
 from turbopump.cli import main
 from turbopump.testing.broker_in_loop import BrokerThread
@@ -200,3 +201,16 @@ def test_a_server_without_access_control_is_named_so(run: Run, password: str) ->
             "user", "create", "ann", "--password-file", password, "-n", open_to_all.namesrv
         )
     assert (code, "no server that was asked has access control" in err) == (1, True)
+
+
+def test_a_server_that_cannot_be_asked_keeps_no_other_from_being_shown(
+    servers: BrokerThread, admin: list[str], password: str, run: Run
+) -> None:
+    dead = free_ports(0)
+    both = ["-n", f"{servers.namesrv};127.0.0.1:{dead}", *admin[2:]]
+    code, out, err = run("user", "create", "ann", "--password-file", password, *both)
+    assert (code, out.count("created"), f"127.0.0.1:{dead}: cannot connect" in err) == (1, 2, True)
+    code, out, err = run("user", "list", *both)
+    assert (code, out.count("  ann  ")) == (1, 2)
+    assert f"not asked: cannot connect to 127.0.0.1:{dead}" in err
+    assert run("user", "list", *both, "--server", f"127.0.0.1:{dead}")[:2] == (1, "")

@@ -2,6 +2,10 @@
 AUTH_GET_USER, AUTH_LIST_USER; 3006–3010 the same of policies (ACL).
 
 An answer about nothing that is there has no body. The answers to both lists are JSON arrays.
+
+Ours: with a ``nonce`` the list of users is the whole ``accounts.json``, passwords and policies
+included, sealed with the secret of whoever asks (``auth/sealing.py``); its header says so. Apache's
+servers pass over the field and answer with their list, which has no passwords.
 """
 
 from __future__ import annotations
@@ -18,6 +22,8 @@ SWITCHED_OFF: Final = (
     "configuration switches it on"
 )
 """The remark of a server's refusal."""
+SEALED: Final = "sealed"
+"""Field of an answer: its body is sealed."""
 
 
 class UserInfo(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
@@ -88,10 +94,13 @@ class GetUser(Request[None], kw_only=True):
 
 
 class ListUsers(Request[None], kw_only=True):
-    """The users whose name has ``filter`` in it."""
+    """The users whose name has ``filter`` in it. ``nonce``, ours: all accounts, sealed;
+    ``known_version``: no content if they are still these."""
 
     code = RequestCode.AUTH_LIST_USER
     filter: str | None = None
+    nonce: str | None = None
+    known_version: str | None = None
 
 
 class CreateAcl(Request[None], kw_only=True):

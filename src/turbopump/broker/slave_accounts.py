@@ -1,0 +1,118 @@
+"""Users and policies of a slave: copied from its master, so that whoever is known there is known
+here when the master is gone.
+
+The rule: what the master has counts, whatever was changed here. Only sealed accounts are taken
+(``auth/sealing.py``): both sides have proved that they know `innerClientAuthenticationCredentials`,
+and nobody between has read or changed anything. The log need not be copied for it: a slave that
+its master refuses still answers readers. Apache's masters show no passwords, so nothing is copied
+from them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+from typing import Final
+
+from turbopump.auth.accounts import Accounts
+from turbopump.auth.sealing import NONCE_SIZE, unseal, version_of
+from turbopump.auth.server_access import ServerAccess
+from turbopump.auth.signatures import Credentials
+from turbopump.broker.background import stop_task
+from turbopump.errors import RemotingError, ResponseError, TurbopumpError
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.access import SEALED, ListUsers
+from turbopump.remoting.client import RemotingClient
+
+log = logging.getLogger(__name__)
+
+EVERY_S: Final = 0.5
+AGAIN_S: Final = 3.0
+"""After a failure."""
+ANSWER_S: Final = 5.0
+
+
+class SlaveAccounts:
+    """``credentials``: the brokers' own. ``master``: its address, None while it is not known."""
+
+    def __init__(
+        self,
+        access: ServerAccess,
+        credentials: Credentials,
+        remoting: RemotingClient,
+        master: Callable[[], str | None],
+    ) -> None:
+        access.copies_master = True
+        self.rounds = 0
+        """How many answers of a master were taken."""
+        self._access = access
+        self._secret = credentials.secret_key
+        self._remoting = remoting
+        self._master = master
+        self._fault: str | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Copy from now on."""
+        self._task = asyncio.create_task(self._run(), name="copying the master's accounts")
+
+    async def stop(self) -> None:
+        """Copy no more. May be called twice."""
+        task, self._task = self._task, None
+        await stop_task(task)
+
+    async def _run(self) -> None:
+        while True:
+            master, pause = self._master(), EVERY_S
+            if master is not None:
+                try:
+                    await self._copy(master)
+                    self._note(master, None)
+                except (TurbopumpError, OSError) as error:
+                    self._note(master, str(error))
+                    pause = AGAIN_S
+                except Exception:
+                    log.exception("the master's users cannot be copied, tried again")
+                    pause = AGAIN_S
+            await asyncio.sleep(pause)
+
+    def _note(self, master: str, fault: str | None) -> None:
+        if fault is not None and fault != self._fault:
+            log.warning(
+                "users and policies stay as they are, and may differ from the master's "
+                "master=%s cause=%s",
+                master,
+                fault,
+            )
+        elif fault is None and self._fault is not None:
+            log.info("users and policies are copied again master=%s", master)
+        self._fault = fault
+
+    async def _copy(self, master: str) -> None:
+        """One round. What was changed here since it began is not overwritten: the next round asks
+        again. Raises RemotingError (for a master that gives none, too), ProtocolError, ConfigError,
+        OSError; then nothing has changed."""
+        before, nonce = self._access.control.accounts, secrets.token_hex(NONCE_SIZE)
+        request = ListUsers(nonce=nonce, known_version=version_of(before.encode(), self._secret))
+        answer = await self._remoting.exchange(master, request, timeout=ANSWER_S)
+        if answer.code != ResponseCode.SUCCESS:
+            raise ResponseError(answer.code, answer.remark, request="ListUsers", address=master)
+        if SEALED not in (answer.ext or {}):
+            raise RemotingError(
+                f"the broker at {master} shows no passwords, as Apache's and older ones: make the "
+                "same changes on all brokers (turbopump auth does)"
+            )
+        content = unseal(answer.body, self._secret, nonce)
+        if content:
+            # in the thread of the disk: thousands of users take seconds
+            await self._access.change(
+                lambda now: Accounts.decode(content) if now == before else now
+            )
+            log.info(
+                "users and policies copied master=%s users=%d",
+                master,
+                len(self._access.control.accounts.users),
+            )
+        self.rounds += 1

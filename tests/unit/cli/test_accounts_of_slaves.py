@@ -1,0 +1,97 @@
+"""Users of a cluster with a slave, as an operator works with them: made by `turbopump auth`, read
+from the slave, and still there when the slave is the master."""
+
+from __future__ import annotations
+
+import json
+import signal
+import stat
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Start = Callable[..., Any]
+
+ACCESS = """
+authenticationEnabled=true
+authorizationEnabled=true
+initAuthenticationUser={"username":"admin","password":"a"}
+innerClientAuthenticationCredentials={"accessKey":"broker","secretKey":"b"}
+listenPort=0
+"""
+
+
+def test_users_made_on_a_cluster_read_from_its_slave_and_go_on_after_a_promotion(
+    run: Run, start: Start, tmp_path: Path
+) -> None:
+    def file(name: str, text: str) -> str:
+        path = tmp_path / name
+        path.write_text(text)
+        path.chmod(0o600)
+        return str(path)
+
+    namesrv_conf = file("n.conf", f"{ACCESS}kvConfigPath={tmp_path / 'n' / 'kv.json'}\n")
+    namesrv = start("namesrv", "-c", namesrv_conf).wait_for(r"^ready namesrv=(\S+)$")[1]
+    files = "mappedFileSizeCommitLog=8388608\nautoCreateTopicEnable=false\nbrokerName=a\n"
+
+    def broker(name: str, role: str) -> tuple[Any, str]:
+        conf = file(f"{name}.conf", ACCESS + files + role)
+        running = start("broker", "-c", conf, "-n", namesrv, "--data", str(tmp_path / name))
+        return running, running.wait_for(r"^ready broker=(\S+)$")[1]
+
+    master, at_master = broker("a", "brokerRole=ASYNC_MASTER\nbrokerId=0\n")
+    slave, at_slave = broker("a-s", "brokerRole=SLAVE\nbrokerId=1\n")
+    admin = ("-n", namesrv, "--credentials", file("admin.yml", "accessKey: admin\nsecretKey: a\n"))
+    billing = ("-n", namesrv, "--credentials", file("b.yml", "accessKey: billing\nsecretKey: s\n"))
+
+    def done(*command: str, text: str = "") -> str:
+        finished = run(*command, text=text)
+        assert finished.returncode == 0, finished.stdout + finished.stderr
+        return finished.stdout
+
+    servers = [namesrv, at_master, at_slave]
+    told = done(
+        "auth", "user", "create", "billing", "--password-file", file("s", "s\n"), *admin
+    )  # the copy may come before the request: neither is an error
+    assert told.splitlines() == [f"{one}: created" for one in servers]
+    policy = ("--resource", "Topic:orders", "--resource", "Group:billing")
+    told = done("auth", "policy", "add", "billing", *policy, "--action", "All", *admin)
+    assert told.splitlines() == [f"{one}: added" for one in servers]
+    done("topic", "create", "orders", "--queues", "1", *admin)
+    done("produce", "orders", "--raw", *billing, text="1\n2\n3\n")
+
+    look = ("cluster", "ha", *admin)
+    copied = run(*look)
+    while "behind 0" not in copied.stdout:  # each look takes its time
+        copied = run(*look)
+    assert copied.returncode == 0, copied.stdout
+    accounts = tmp_path / "a-s" / "config" / "auth" / "accounts.json"
+    assert stat.S_IMODE(accounts.stat().st_mode) == 0o600
+    assert (
+        accounts.read_bytes() == (tmp_path / "a" / "config" / "auth" / "accounts.json").read_bytes()
+    )
+
+    new = ("--password-file", file("new", "t\n"))
+    done("auth", "user", "alter", "billing", *new, "--server", namesrv, *admin)
+    done("auth", "user", "create", "spy", *new, "--server", at_slave, *admin)
+    told = run("doctor", *admin).stdout
+    says = f"{at_master} has other users and policies than {namesrv}: billing has another password"
+    assert says in told
+    old = ("--password-file", file("s", "s\n"))
+    done("auth", "user", "alter", "billing", *old, "--server", namesrv, *admin)
+
+    while "spy" in done("auth", "user", "list", "--server", at_slave, *admin):
+        pass  # until the copy: a slave's users are its master's
+
+    master.stop(signal.SIGKILL)
+    consume = ("consume", "orders", "--group", "billing", "--from", "first", "--count")
+    assert len(done(*consume, "3", *billing).splitlines()) == 3
+
+    assert slave.stop()[0] == 0
+    broker("a-s", "brokerRole=ASYNC_MASTER\nbrokerId=0\n")
+    done("produce", "orders", "--raw", *billing, text="4\n5\n6\n")
+    assert len(done(*consume, "3", *billing).splitlines()) == 3
+    users = json.loads(done("auth", "user", "list", *admin, "--output", "json"))
+    assert {row["user"] for row in users} == {"admin", "broker", "billing"}
