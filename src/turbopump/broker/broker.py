@@ -446,6 +446,7 @@ class Broker:
                 RemotingClient(tls=config.client_tls, signer=signer),
             )
             link.begin_at = tables_of_master.begin_at
+            link.knows_tls = tables_of_master.knows_tls
         if config.scrub_bytes_per_second:
             now = asyncio.get_running_loop().time
             self.scrubbing = Scrubbing(

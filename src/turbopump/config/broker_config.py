@@ -13,7 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from turbopump.config.access import AccessConfig
-from turbopump.config.addresses import LOOPBACK, is_wildcard, outward_address, parse_addresses
+from turbopump.config.addresses import (
+    LOOPBACK,
+    is_loopback,
+    is_wildcard,
+    outward_address,
+    parse_addresses,
+)
 from turbopump.config.delay_levels import DEFAULT_LEVELS, parse_delay_levels
 from turbopump.config.keys import key_table
 from turbopump.config.properties import read_properties
@@ -30,6 +36,10 @@ _PATHS = """
     storePathIndex storeCheckpoint abortFile authConfigPath
 """
 PATH_KEYS = frozenset(_PATHS.split())
+CLOSE_HA_PORT = (
+    "set authenticationEnabled=true, or tls.server.mode=enforcing with "
+    "tls.server.need.client.auth=require, or name the slaves' addresses in haAllowedPeers"
+)
 _MIB = 1024 * 1024
 _IGNORED = (
     "; Apache's broker ignores this key, and finds such a store's files only in storePathRootDir"
@@ -112,9 +122,11 @@ class BrokerConfig(AccessConfig):
     )
     ha_allowed_peers: str = setting(
         "",
-        "addresses that may connect to haListenPort, separated by commas; empty: all. With "
-        "authenticationEnabled: those that need no handshake and no TLS there, as Apache's brokers "
-        "have neither; at a slave the address of its master",
+        "addresses that may connect to haListenPort, separated by commas; empty: all. They need "
+        "no handshake and no TLS there, as Apache's brokers have neither. With "
+        "authenticationEnabled, or tls.server.mode=enforcing and "
+        "tls.server.need.client.auth=require, others may connect that have these; at a slave the "
+        "address of a master that has neither",
         own=True,
     )
     ha_master_address: str = setting(
@@ -633,6 +645,12 @@ class BrokerConfig(AccessConfig):
     def allowed_peers(self) -> frozenset[str]:
         """The addresses of `haAllowedPeers`."""
         return frozenset(filter(None, map(str.strip, self.ha_allowed_peers.split(","))))
+
+    @property
+    def ha_port_is_open(self) -> bool:
+        """True when a master gives its log to anyone on other machines who can connect."""
+        closed = self.authentication_enabled or self.certificates_required or self.allowed_peers
+        return not closed and not is_loopback(self.bind_address)
 
     @property
     def namesrv_addresses(self) -> list[str]:

@@ -582,6 +582,22 @@ async def test_a_master_without_the_slave_that_it_waits_for() -> None:
     assert "turbopump broker -c FILE with brokerName=broker-a" in finding.mend
 
 
+@pytest.mark.parametrize("listed", ["", "10.0.0.6"])
+@in_loop
+async def test_an_ha_port_that_gives_the_log_to_anyone(listed: str) -> None:
+    async with world() as servers:
+        namesrv = await servers.name_server()
+        await servers.broker(
+            namesrv, bind_address="0.0.0.0", broker_ip1="127.0.0.1", ha_allowed_peers=listed
+        )
+        found = await examined(namesrv)
+    notes = [one for one in found if "gives all messages to anyone" in one.says]
+    assert [(one.level, one.subject) for one in notes] == [(Level.NOTE, "broker broker-a")] * (
+        not listed
+    )
+    assert all("name the slaves' addresses in haAllowedPeers" in one.mend for one in notes)
+
+
 @in_loop
 async def test_two_masters_of_one_name_that_different_name_servers_know() -> None:
     async with world() as servers:
