@@ -183,7 +183,7 @@ def _of_settings(
     """``hosts``: from so many addresses do slaves copy."""
     if settings.get("brokerRole") != "SYNC_MASTER":
         return
-    in_sync_replicas = settings.get("inSyncReplicas", "1")
+    in_sync_replicas = settings.get("inSyncReplicas", "2")  # Apache 4: no such key, it waits for 1
     wanted = int(in_sync_replicas) - 1 if in_sync_replicas.isdecimal() else 0
     if wanted <= 0:
         yield Amiss(

@@ -582,6 +582,14 @@ async def test_a_master_without_the_slave_that_it_waits_for() -> None:
     assert "turbopump broker -c FILE with brokerName=broker-a" in finding.mend
 
 
+@in_loop
+async def test_a_sync_master_without_the_key_waits_for_a_slave() -> None:
+    async with world() as servers:
+        namesrv = await servers.name_server()
+        await servers.broker(namesrv, broker_role=BrokerRole.SYNC_MASTER)
+        assert only(await examined(namesrv)).says.startswith("it waits for 1 slave")
+
+
 @pytest.mark.parametrize("listed", ["", "10.0.0.6"])
 @in_loop
 async def test_an_ha_port_that_gives_the_log_to_anyone(listed: str) -> None:

@@ -61,6 +61,10 @@ SILENT = BrokerReplication("a", 1, "h:2", None, "it does not answer")
                 "acknowledges is lost with its machine"
             ],
         ),
+        (  # Apache's 4.9 has no inSyncReplicas, and waits for a slave
+            [master(IN_SYNC, brokerRole="SYNC_MASTER"), slave()],
+            [],
+        ),
         (
             [master(**SYNC)],
             [
