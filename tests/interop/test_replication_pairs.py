@@ -18,6 +18,7 @@ from tests.interop.tools import skipping_without_tools
 from tests.loops import in_loop
 from tests.ports import free_ports
 from tests.unit.broker.talking import Client
+from tests.unit.remoting.certificates import Pair
 
 from turbopump.errors import TurbopumpError
 from turbopump.protocol.requests.offsets import (
@@ -193,8 +194,10 @@ async def test_apache_s_slave_of_our_sync_master_has_its_log_and_offsets_and_bec
     logs = ["--log-file", str(tmp_path / "namesrv.log")]
     names_of = turbopump(["namesrv", "--port", "0", *logs], r"ready namesrv=(\S+)", tmp_path)
     with names_of as (names,), apache_slave(version, tmp_path / "apache", names) as apache:
-        ours = tmp_path / "ours"
-        with our_broker(ours, names, brokerRole="SYNC_MASTER", inSyncReplicas=2) as address:
+        ours, pair = tmp_path / "ours", Pair(tmp_path)
+        # with a certificate a first byte is awaited there, which Apache's slave sends after 5 s
+        tls = {"tls.server.certPath": pair.certificate, "tls.server.keyPath": pair.key}
+        with our_broker(ours, names, brokerRole="SYNC_MASTER", **tls) as address:
             async with client_of(address) as master, client_of(apache.broker) as slave:
                 await master.create(TOPIC)
                 in_sync = SendMessageV2(topic="probe", queue_id=0, default_topic="TBW102")
@@ -217,3 +220,51 @@ async def test_apache_s_slave_of_our_sync_master_has_its_log_and_offsets_and_bec
             assert await has_offset(promoted, 7)
             await promoted.send(b"%d " % COUNT, topic=TOPIC)
             assert await numbers(promoted) == list(range(COUNT + 1))
+
+
+@VERSIONS
+@in_loop
+async def test_our_slave_with_tls_speaks_plain_text_to_apache_s_master_that_it_names(
+    tmp_path: Path, version: str
+) -> None:
+    slave: dict[str, str | int | bool] = {"brokerRole": "SLAVE", "brokerId": 1}
+    # Apache's main port has TLS, with a certificate that is built in
+    slave |= {"tls.enable": True, "tls.client.authServer": False}
+    ours = tmp_path / "ours"
+    log, address = {"mappedFileSizeCommitLog": SEGMENT * 4}, {"brokerIP2": "127.0.0.1"}
+    with patient_apache(version, tmp_path / "apache", **log, **address) as apache:
+        async with client_of(apache.broker) as master:
+            await master.create(TOPIC)
+            await send_some(master, 0)
+
+            async def is_refused() -> bool:
+                text = (ours / "broker.log").read_text()
+                return "is Apache's, which speaks no TLS there: name 127.0.0.1 in" in text
+
+            with our_broker(ours, apache.namesrv, **slave):
+                await eventually("the line in the log", is_refused)
+            slave["haAllowedPeers"] = "127.0.0.1"
+            with our_broker(ours, apache.namesrv, **slave) as address:
+                async with client_of(address) as copy:
+                    await eventually("the messages", lambda: has(copy, COUNT))
+
+
+@pytest.mark.parametrize(("version", "code"), [("4.9.7", 11), ("5.3.3", 0)])
+@in_loop
+async def test_a_sync_master_alone_and_without_in_sync_replicas_answers_as_apache_4_s(
+    tmp_path: Path, version: str, code: int
+) -> None:
+    send = SendMessageV2(topic=TOPIC, queue_id=0)
+    with patient_apache(version, tmp_path / "apache", brokerRole="SYNC_MASTER") as apache:
+        async with client_of(apache.broker) as client:
+            await client.create(TOPIC)
+            assert (await client.code(send, b"alone"))[0] == code
+            await eventually("the message, which is stored", lambda: has(client, 1))
+            ours = our_broker(
+                tmp_path / "ours", apache.namesrv, brokerName="ours", brokerRole="SYNC_MASTER"
+            )
+            with ours as address:
+                async with client_of(address) as other:
+                    await other.create(TOPIC)
+                    assert (await other.code(send, b"alone"))[0] == 11
+                    assert await has(other, 1)

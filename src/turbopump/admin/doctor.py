@@ -17,7 +17,7 @@ from typing import Any, Final
 from turbopump.admin.access import Known, accounts_at, differing_accounts
 from turbopump.admin.cluster import Servers
 from turbopump.admin.groups import group_members, group_names, group_offsets, running_info
-from turbopump.admin.replication import ask_replicas, what_is_amiss
+from turbopump.admin.replication import ask_replicas, open_ha_port, what_is_amiss
 from turbopump.admin.topics import find_topic, topic_names, users_topics
 from turbopump.client.routes import refuse_other_than_name_server
 from turbopump.clock import Clock
@@ -248,6 +248,8 @@ class Doctor:
         in_sync = sum(one.in_sync for status in masters for one in status.ha_connection_info)
         if in_sync and not amiss:
             self._find(Level.OK, f"broker {name}", f"{_count(in_sync, 'slave')} in sync")
+        notes = filter(None, map(open_ha_port, brokers))
+        self.findings += [Finding(Level.NOTE, f"broker {name}", *one) for one in notes]
 
     def _judge_certificate(self, subject: str, address: str) -> None:
         """Of a server that was asked over TLS."""

@@ -155,6 +155,22 @@ def what_is_amiss(brokers: Sequence[BrokerReplication], n: str) -> Iterator[Amis
             )
 
 
+def open_ha_port(master: BrokerReplication) -> Amiss | None:
+    """Of a master whose HA port gives all messages to anyone who can connect. Nothing is said of
+    Apache's brokers, whose port is never closed."""
+    if "haAllowedPeers" not in master.settings:
+        return None
+    from turbopump.config.broker_config import CLOSE_HA_PORT, BrokerConfig  # few commands need it
+    from turbopump.config.setting import build
+
+    try:
+        is_open = build(BrokerConfig, master.settings, {}).ha_port_is_open
+    except ConfigError:  # of another release
+        return None
+    says = f"haListenPort of {master.address} gives all messages to anyone who can connect to it"
+    return Amiss(says, CLOSE_HA_PORT) if is_open else None
+
+
 def _does_not_copy(slave: BrokerReplication, n: str) -> Amiss:
     client = None if slave.status is None else slave.status.ha_client_runtime_info
     knows = None if client is None else client.master_addr
@@ -186,7 +202,7 @@ def _of_settings(
     """``hosts``: from so many addresses do slaves copy."""
     if settings.get("brokerRole") != "SYNC_MASTER":
         return
-    in_sync_replicas = settings.get("inSyncReplicas", "1")
+    in_sync_replicas = settings.get("inSyncReplicas", "2")  # Apache 4: no such key, it waits for 1
     wanted = int(in_sync_replicas) - 1 if in_sync_replicas.isdecimal() else 0
     if wanted <= 0:
         yield Amiss(

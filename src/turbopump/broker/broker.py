@@ -458,6 +458,7 @@ class Broker:
                     tables_of_master.remoting,
                     lambda: tables_of_master.master,
                 )
+            link.knows_tls = tables_of_master.knows_tls
         if config.scrub_bytes_per_second:
             now = asyncio.get_running_loop().time
             self.scrubbing = Scrubbing(

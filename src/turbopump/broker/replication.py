@@ -13,7 +13,7 @@ from typing import Final
 
 from turbopump.auth.signatures import Credentials
 from turbopump.clock import Clock
-from turbopump.config.broker_config import BrokerConfig, BrokerRole, FlushDiskType
+from turbopump.config.broker_config import CLOSE_HA_PORT, BrokerConfig, BrokerRole, FlushDiskType
 from turbopump.config.tls import TlsMode
 from turbopump.errors import ConfigError
 from turbopump.protocol.requests.replication import (
@@ -71,7 +71,7 @@ class Replication:
             ),
             durable_only=synchronous,
             rules=rules,
-            tls=config.server_tls if rules.closed else None,
+            tls=config.server_tls,
         )
 
     async def listen(self, broker_port: int) -> int | None:
@@ -176,14 +176,15 @@ class Replication:
 
 
 def _rules(config: BrokerConfig) -> PeerRules:
-    """Who may be at the other end: with access control only those of the cluster, for the HA port
-    gives out every message."""
+    """Who may be at the other end. The HA port gives out every message: the rules of the main port
+    hold there too."""
     user = config.inner_user
     return PeerRules(
         closed=config.authentication_enabled,
         allowed=config.allowed_peers,
         credentials=None if user is None else Credentials(*user),
         encrypted=config.tls_server_mode is TlsMode.ENFORCING,
+        certified=config.certificates_required,
     )
 
 
@@ -220,9 +221,8 @@ def weak_promises(config: BrokerConfig) -> list[str]:
             )
             + "; give all brokers of the cluster the same, or name addresses in haAllowedPeers"
         )
-    if config.is_slave and not rules.closed and config.connects_with_tls:
+    if config.ha_port_is_open and not config.is_slave:
         found.append(
-            "the HA port speaks TLS only with authenticationEnabled=true: this slave copies all "
-            "messages in plain text"
+            f"haListenPort gives all messages to anyone who can connect to it: {CLOSE_HA_PORT}"
         )
     return found

@@ -141,6 +141,14 @@ class SlaveTables:
                 "this store so that it is copied anew"
             )
 
+    async def knows_tls(self) -> bool:
+        """Whether the master can be spoken to by TLS on its HA port: False of Apache's. Raises
+        RemotingError."""
+        if self.master is None:
+            return True  # only haMasterAddress is known
+        figures = await self.remoting.call(self.master, GetBrokerRuntimeInfo(), timeout=ANSWER_S)
+        return "haSlaves" in figures.table
+
     def master_is_at(self, address: str | None) -> None:
         """A name server says so; None: it knows of none."""
         if address is not None and address != self.master:

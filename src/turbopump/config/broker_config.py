@@ -7,13 +7,20 @@ meaning says so. This module must not know what reads a field.
 """
 
 import enum
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from turbopump.config.access import AccessConfig
-from turbopump.config.addresses import LOOPBACK, is_wildcard, outward_address, parse_addresses
+from turbopump.config.addresses import (
+    LOOPBACK,
+    is_loopback,
+    is_wildcard,
+    outward_address,
+    parse_addresses,
+)
 from turbopump.config.delay_levels import DEFAULT_LEVELS, parse_delay_levels
 from turbopump.config.keys import key_table
 from turbopump.config.properties import read_properties
@@ -30,6 +37,11 @@ _PATHS = """
     storePathIndex storeCheckpoint abortFile authConfigPath
 """
 PATH_KEYS = frozenset(_PATHS.split())
+CLOSE_HA_PORT = (
+    "set authenticationEnabled=true, or tls.server.mode=enforcing with "
+    "tls.server.need.client.auth=require, or name the slaves' addresses in haAllowedPeers"
+)
+log = logging.getLogger("turbopump.config")
 _MIB = 1024 * 1024
 _IGNORED = (
     "; Apache's broker ignores this key, and finds such a store's files only in storePathRootDir"
@@ -112,9 +124,11 @@ class BrokerConfig(AccessConfig):
     )
     ha_allowed_peers: str = setting(
         "",
-        "addresses that may connect to haListenPort, separated by commas; empty: all. With "
-        "authenticationEnabled: those that need no handshake and no TLS there, as Apache's brokers "
-        "have neither; at a slave the address of its master",
+        "addresses that may connect to haListenPort, separated by commas; empty: all. They need "
+        "no handshake and no TLS there, as Apache's brokers have neither. With "
+        "authenticationEnabled, or tls.server.mode=enforcing and "
+        "tls.server.need.client.auth=require, others may connect that have these; at a slave the "
+        "address of a master that has neither",
         own=True,
     )
     ha_master_address: str = setting(
@@ -144,9 +158,10 @@ class BrokerConfig(AccessConfig):
         low=1000,
     )
     in_sync_replicas: int = setting(
-        1,
+        0,
         "if SYNC_MASTER: a send is acknowledged when so many brokers have it, the master among "
-        "them; with 1, Apache's default, it waits for nobody",
+        "them; with 1, the default of Apache 5, it waits for nobody. Without this key a "
+        "SYNC_MASTER waits for one slave, as that of Apache 4",
         low=1,
         high=32,
     )
@@ -614,6 +629,11 @@ class BrokerConfig(AccessConfig):
         low=-1,
     )
 
+    def __post_init__(self) -> None:
+        if not self.in_sync_replicas:  # not set: a slave may be made a SYNC_MASTER
+            counts = self.broker_role is not BrokerRole.ASYNC_MASTER
+            object.__setattr__(self, "in_sync_replicas", 2 if counts else 1)
+
     @property
     def is_slave(self) -> bool:
         """Whether it is the copy of a master."""
@@ -633,6 +653,12 @@ class BrokerConfig(AccessConfig):
     def allowed_peers(self) -> frozenset[str]:
         """The addresses of `haAllowedPeers`."""
         return frozenset(filter(None, map(str.strip, self.ha_allowed_peers.split(","))))
+
+    @property
+    def ha_port_is_open(self) -> bool:
+        """True when a master gives its log to anyone on other machines who can connect."""
+        closed = self.authentication_enabled or self.certificates_required or self.allowed_peers
+        return not closed and not is_loopback(self.bind_address)
 
     @property
     def namesrv_addresses(self) -> list[str]:
@@ -699,6 +725,13 @@ def load_broker_config(
         texts.setdefault("namesrvAddr", environ["NAMESRV_ADDR"])
     config = build(BrokerConfig, with_tls_file(texts), overrides or {})
     check_together(config)
+    if config.broker_role is BrokerRole.SYNC_MASTER and "inSyncReplicas" not in texts:
+        log.warning(
+            "brokerRole=SYNC_MASTER without inSyncReplicas: inSyncReplicas=%d is in force, as with "
+            "Apache 4; with Apache 5 it is 1, which waits for no slave. While no slave is in sync, "
+            "sends are stored and answered SLAVE_NOT_AVAILABLE. Set the key to say what is meant",
+            config.in_sync_replicas,
+        )
     return config
 
 

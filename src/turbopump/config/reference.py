@@ -78,6 +78,7 @@ def _shown_default(name: str, value: object) -> str:
     # What depends on the machine is named, not shown.
     machine = {
         "broker_name": "host name",
+        "in_sync_replicas": "SYNC_MASTER: 2",
         "store_path_root_dir": "~/store",
         "kv_config_path": "~/namesrv/kvConfig.json",
     }

@@ -194,6 +194,12 @@ class TlsConfig:
         return self.tls_of_clients() if self.connects_with_tls else None
 
     @property
+    def certificates_required(self) -> bool:
+        """True when nobody gets in without a certificate that `tls.server.trustCertPath` signs."""
+        required = self.tls_server_need_client_auth is ClientAuth.REQUIRE
+        return required and self.tls_server_mode is TlsMode.ENFORCING
+
+    @property
     def connects_with_tls(self) -> bool:
         """Whether it speaks TLS to others."""
         return self.tls_enable

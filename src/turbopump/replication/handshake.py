@@ -33,35 +33,33 @@ PROOF_SIZE: Final = 32
 @dataclass(frozen=True, slots=True)
 class PeerRules:
     """Who may be at the other end of an HA connection. ``closed``: access control is on.
-    ``allowed``: addresses (`haAllowedPeers`). ``encrypted``: only by TLS. What is allowed by its
-    address needs neither proof nor TLS, for Apache's brokers have neither on this port."""
+    ``allowed``: addresses (`haAllowedPeers`). ``encrypted``: only by TLS, as on the main port;
+    ``certified``: and TLS takes nobody without a certificate. What is allowed by its address needs
+    neither proof nor TLS, for Apache's brokers have neither on this port."""
 
     closed: bool = False
     allowed: frozenset[str] = frozenset()
     credentials: Credentials | None = None
     encrypted: bool = False
+    certified: bool = False
 
     def refusal(self, host: str, *, encrypted: bool) -> str | None:
         """Why a master does not listen to this address at all; None: it does."""
-        if host in self.allowed or not (self.closed or self.allowed):
+        if host in self.allowed:
             return None
-        if not self.closed:
-            return "its address is not in haAllowedPeers"
-        if self.credentials is None:
-            return (
-                "its address is not in haAllowedPeers, and this broker has no "
-                "innerClientAuthenticationCredentials that it could prove to have, too"
-            )
         if self.encrypted and not encrypted:
             return (
                 "it does not speak TLS (tls.server.mode=enforcing), and its address is not in "
                 "haAllowedPeers"
             )
+        if self.closed and self.credentials is None:
+            return (
+                "its address is not in haAllowedPeers, and this broker has no "
+                "innerClientAuthenticationCredentials that it could prove to have, too"
+            )
+        if self.allowed and not (self.closed or self.certified):
+            return "its address is not in haAllowedPeers"
         return None
-
-    def is_plain(self, host: str) -> bool:
-        """Whether a slave speaks Apache's protocol as it is, in plain text, to a master there."""
-        return not self.closed or host in self.allowed
 
 
 class Step(NamedTuple):

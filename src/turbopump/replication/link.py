@@ -437,7 +437,7 @@ class SlaveLink:
     """A slave's way to its master, whose HA address may change (``go_to``). ``ack_flushed``: it
     acknowledges what is on its disk, else what it has written. ``flushes``: it syncs at once
     (SYNC_FLUSH). ``rules``: who may be its master. ``tls``: how it speaks to one that is not
-    allowed by its address; None: in plain text."""
+    allowed by its address, which is spoken to as Apache's; None: in plain text."""
 
     def __init__(
         self,
@@ -456,12 +456,15 @@ class SlaveLink:
         self.ack_flushed = ack_flushed
         self.flushes = flushes or ack_flushed
         self._rules = rules
-        self._tls = None if tls is None or not rules.closed else ClientContext(tls)
+        self._tls = None if tls is None else ClientContext(tls)
         self.begin_at: Callable[[], Awaitable[int]] = self._log_end
         """From where on the slave wants the log; 0: from the file that the master is writing, as
         Apache's slave, whose master nobody can ask. Raises RemotingError, ProtocolError or
         ReadsRefusedError if that cannot be found out, CopyError if the master is not to be
         copied."""
+        self.knows_tls: Callable[[], Awaitable[bool]] = self._assume_tls
+        """False when the master is Apache's: it would take the first bytes of TLS for an offset,
+        and a send for copied that is not. Raises as ``begin_at``."""
         self.address: str | None = None
         """The master's HA address, `host:port`; None: it is not known."""
         self.peer: MasterPeer | None = None
@@ -517,7 +520,10 @@ class SlaveLink:
         host, port = host_of(address), address.rpartition(":")[2]
         loop = asyncio.get_running_loop()
         handshake, tls = None, None
-        if not self._rules.is_plain(host):
+        is_listed = host in self._rules.allowed
+        if self._tls is not None and not is_listed:
+            tls = self._tls.at(loop.time())
+        if self._rules.closed and not is_listed:
             credentials = self._rules.credentials
             if credentials is None:
                 self._failed(
@@ -526,9 +532,13 @@ class SlaveLink:
                 )
                 return REFUSED_S
             handshake = SlaveHandshake(credentials, secrets.token_bytes(NONCE_SIZE))
-            tls = None if self._tls is None else self._tls.at(loop.time())
         try:
             wanted = await self.begin_at()
+            if tls is not None and not await self.knows_tls():
+                raise CopyError(
+                    f"the master at {address} is Apache's, which speaks no TLS there: name {host} "
+                    "in haAllowedPeers here"
+                )
             async with asyncio.timeout(CONNECT_S):
                 _, peer = await loop.create_connection(
                     lambda: MasterPeer(self, wanted, handshake), host, int(port), ssl=tls
@@ -540,13 +550,17 @@ class SlaveLink:
             self._failed(str(error))
             return REFUSED_S
         except (ssl.SSLError, ConnectionResetError) as error:
-            self._failed(f"no TLS connection to the master at {address}: {failure_words(error)}")
+            fault = f"no TLS connection to the master at {address}: {failure_words(error)}"
+            if not isinstance(error, ssl.SSLCertVerificationError):
+                fault += f"; if it speaks no TLS there, name {host} in haAllowedPeers here"
+            self._failed(fault)
             return self._next_pause(REFUSED_S)
         except (OSError, TimeoutError, ValueError) as error:
             self._failed(f"the master cannot be reached at {address}: {error or 'no answer'}")
             return self._next_pause()
         self.peer = peer
-        log.info("copying from the master address=%s from=%d", address, wanted)
+        how = "TLS" if peer.encrypted else "plain text"
+        log.info("copying from the master address=%s from=%d by=%s", address, wanted, how)
         try:
             cause = await peer.ended
         finally:
@@ -567,6 +581,9 @@ class SlaveLink:
 
     async def _log_end(self) -> int:
         return self.store.log.end
+
+    async def _assume_tls(self) -> bool:
+        return True
 
     def _next_pause(self, longest: float = AGAIN_MAX_S) -> float:
         pause = min(self._again, longest)

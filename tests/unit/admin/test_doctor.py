@@ -583,6 +583,30 @@ async def test_a_master_without_the_slave_that_it_waits_for() -> None:
 
 
 @in_loop
+async def test_a_sync_master_without_the_key_waits_for_a_slave() -> None:
+    async with world() as servers:
+        namesrv = await servers.name_server()
+        await servers.broker(namesrv, broker_role=BrokerRole.SYNC_MASTER)
+        assert only(await examined(namesrv)).says.startswith("it waits for 1 slave")
+
+
+@pytest.mark.parametrize("listed", ["", "10.0.0.6"])
+@in_loop
+async def test_an_ha_port_that_gives_the_log_to_anyone(listed: str) -> None:
+    async with world() as servers:
+        namesrv = await servers.name_server()
+        await servers.broker(
+            namesrv, bind_address="0.0.0.0", broker_ip1="127.0.0.1", ha_allowed_peers=listed
+        )
+        found = await examined(namesrv)
+    notes = [one for one in found if "gives all messages to anyone" in one.says]
+    assert [(one.level, one.subject) for one in notes] == [(Level.NOTE, "broker broker-a")] * (
+        not listed
+    )
+    assert all("name the slaves' addresses in haAllowedPeers" in one.mend for one in notes)
+
+
+@in_loop
 async def test_two_masters_of_one_name_that_different_name_servers_know() -> None:
     async with world() as servers:
         one, other = await servers.name_server(), await servers.name_server()

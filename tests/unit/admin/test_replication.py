@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from turbopump.admin.replication import BrokerReplication, seconds_left, what_is_amiss
+from turbopump.admin.replication import BrokerReplication, open_ha_port, seconds_left, what_is_amiss
 from turbopump.protocol.requests.replication import (
     HAClientRuntimeInfo,
     HAConnectionRuntimeInfo,
@@ -61,6 +61,10 @@ SILENT = BrokerReplication("a", 1, "h:2", None, "it does not answer")
                 "acknowledges is lost with its machine"
             ],
         ),
+        (  # Apache's 4.9 has no inSyncReplicas, and waits for a slave
+            [master(IN_SYNC, brokerRole="SYNC_MASTER"), slave()],
+            [],
+        ),
         (
             [master(**SYNC)],
             [
@@ -79,6 +83,25 @@ SILENT = BrokerReplication("a", 1, "h:2", None, "it does not answer")
 )
 def test_what_is_amiss_is_said(brokers: list[BrokerReplication], says: list[str]) -> None:
     assert [one.says for one in what_is_amiss(brokers, "-n 'n:1'")] == says
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_open"),
+    [
+        ({"haAllowedPeers": "", "bindAddress": "0.0.0.0"}, True),
+        ({"haAllowedPeers": "", "bindAddress": "127.0.0.1"}, False),
+        (
+            {"haAllowedPeers": "", "bindAddress": "0.0.0.0", "listenPort": "of a later release"},
+            False,
+        ),
+        ({"bindAddress": "0.0.0.0", "haListenPort": "10912"}, False),  # Apache's
+        ({}, False),  # it does not tell
+    ],
+)
+def test_an_open_port_is_seen_by_what_a_master_of_ours_tells(
+    settings: dict[str, str], is_open: bool
+) -> None:
+    assert (open_ha_port(master(**settings)) is not None) == is_open
 
 
 def test_a_slave_that_is_connected_to_nobody_copies_from_nobody() -> None:

@@ -1,27 +1,27 @@
-"""The HA port of brokers with access control, on real sockets: who is let in, by which means, and
-what both sides log."""
+"""The HA port of brokers with access control or TLS, on real sockets: who is let in, by which
+means, and what both sides log. Every combination of settings: ``test_ha_port_rules.py``."""
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.loops import in_loop
 from tests.patient import ANSWER_S
-from tests.unit.broker.talking import SMALL
+from tests.unit.broker.ha_brokers import running, slave_of, user
 from tests.unit.remoting.certificates import Pair
 from tests.unit.remoting.serving import RawPeer, raw_peer
 
 from turbopump.auth.signatures import Credentials, RequestSigner
 from turbopump.broker.broker import Broker
+from turbopump.broker.replication import Replication, weak_promises
 from turbopump.config.broker_config import BrokerConfig, BrokerRole
-from turbopump.config.tls import ClientTls, TlsMode
+from turbopump.config.tls import ClientAuth, ClientTls, TlsMode
 from turbopump.event_loop import loop_factory
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.replication import HARuntimeInfo
+from turbopump.protocol.requests.replication import ExchangeHAInfo, HARuntimeInfo
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.client import RemotingClient
@@ -29,30 +29,6 @@ from turbopump.repeated_line import report_all
 from turbopump.replication import link
 from turbopump.replication.handshake import HELLO
 from turbopump.replication.stream import REPORT
-
-
-def user(secret: str) -> dict[str, Any]:
-    """Access control, and the account of the cluster's brokers."""
-    account = json.dumps({"accessKey": "broker", "secretKey": secret})
-    return {"authentication_enabled": True, "inner_client_authentication_credentials": account}
-
-
-@asynccontextmanager
-async def running(directory: Path, **config: Any) -> AsyncIterator[Broker]:
-    broker = Broker(BrokerConfig(**{**SMALL, "store_path_root_dir": str(directory), **config}))
-    await broker.start()
-    try:
-        yield broker
-    finally:
-        await broker.close()
-
-
-@asynccontextmanager
-async def slave_of(master: Broker, directory: Path, **config: Any) -> AsyncIterator[Broker]:
-    role = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
-    address = {"ha_master_address": master.ha_address}
-    async with running(directory, **{**role, **address, **config}) as slave:
-        yield slave
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -197,6 +173,155 @@ async def test_an_address_that_both_allow_needs_neither_handshake_nor_tls(tmp_pa
         slave_of(master, tmp_path / "s") as slave,
     ):
         await copies(master, slave, pair.trusted())
+
+
+def certificates(directory: Path) -> tuple[dict[str, Any], dict[str, Any], ClientTls]:
+    """Settings of a master that takes TLS with certificates alone, of a slave that shows one, and
+    a client that does."""
+    server, client = Pair(directory), Pair(directory, "client")
+    master = {
+        "tls_server_mode": TlsMode.ENFORCING,
+        "tls_server_cert_path": server.certificate,
+        "tls_server_key_path": server.key,
+        "tls_server_need_client_auth": ClientAuth.REQUIRE,
+        "tls_server_trust_cert_path": client.certificate,
+    }
+    slave = {
+        "tls_enable": True,
+        "tls_client_trust_cert_path": server.certificate,
+        "tls_client_cert_path": client.certificate,
+        "tls_client_key_path": client.key,
+    }
+    return master, slave, server.trusted(client)
+
+
+@in_loop(on_servers_loop)
+async def test_certificates_suffice_without_accounts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    masters, slaves, tls = certificates(tmp_path)
+    without = {**slaves, "tls_client_cert_path": "", "tls_client_key_path": ""}
+    async with running(tmp_path / "m", **masters) as master:
+        async with slave_of(master, tmp_path / "s"):
+            await until(lambda: "it does not speak TLS (tls.server.mode=enforcing)" in caplog.text)
+        async with slave_of(master, tmp_path / "s", **without):
+            await until(lambda: "its log says why" in caplog.text)
+            await until(lambda: "peer did not return a certificate" in caplog.text)
+            assert master.replication.figures()["haSlaves"] == "0"
+        async with slave_of(master, tmp_path / "s", **slaves) as slave:
+            await copies(master, slave, tls)
+            assert is_encrypted(slave)
+
+
+@in_loop(on_servers_loop)
+async def test_a_running_pair_is_upgraded_to_tls_in_the_order_that_the_guide_says(
+    tmp_path: Path,
+) -> None:
+    # A release before this one spoke plain text there without accounts, as what is listed does.
+    masters, slaves, tls = certificates(tmp_path)
+    here, there = tmp_path / "m", tmp_path / "s"
+    listed = {"ha_allowed_peers": "127.0.0.1"}
+    async with running(here, **masters, **listed) as master:  # its old slave is served
+        async with slave_of(master, there) as slave:
+            await copies(master, slave, tls)
+            assert not is_encrypted(slave)
+        async with slave_of(master, there, **slaves) as slave:
+            await copies(master, slave, tls)
+            assert is_encrypted(slave)
+    async with running(here, **masters) as master, slave_of(master, there, **slaves) as slave:
+        await copies(master, slave, tls)
+        assert is_encrypted(slave)
+
+
+@in_loop(on_servers_loop)
+async def test_tls_is_switched_on_in_a_running_pair_in_the_order_that_the_guide_says(
+    tmp_path: Path,
+) -> None:
+    masters, slaves, tls = certificates(tmp_path)
+    permissive = {**masters, "tls_server_mode": TlsMode.PERMISSIVE}
+    async with running(tmp_path / "m", **permissive) as master:
+        async with slave_of(master, tmp_path / "s") as slave:
+            await copies(master, slave)
+        async with slave_of(master, tmp_path / "s", **slaves) as slave:
+            await copies(master, slave)
+            assert is_encrypted(slave)
+    async with (
+        running(tmp_path / "m", **masters) as master,
+        slave_of(master, tmp_path / "s", **slaves) as slave,
+    ):
+        await copies(master, slave, tls)
+
+
+def is_encrypted(slave: Broker) -> bool:
+    link = slave.replication.slave
+    assert link is not None
+    assert link.peer is not None
+    return link.peer.encrypted
+
+
+@in_loop
+async def test_a_slave_speaks_no_tls_to_a_master_of_apaches(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Replication, "figures", lambda _self: {})  # Apache's has no such keys
+    masters, slaves, _ = certificates(tmp_path)
+    masters["tls_server_mode"] = TlsMode.PERMISSIVE
+    async with (
+        running(tmp_path / "m", **masters) as master,
+        slave_of(master, tmp_path / "s", **slaves, ha_master_address="") as slave,
+    ):
+        await told_of(master, slave)
+        await until(lambda: "is Apache's, which speaks no TLS there: name 127.0.0.1" in caplog.text)
+        assert not ha_status(master).ha_connection_info
+    slaves["ha_allowed_peers"] = "127.0.0.1"
+    async with (
+        running(tmp_path / "m", **masters) as master,
+        slave_of(master, tmp_path / "s", **slaves, ha_master_address="") as slave,
+    ):
+        await told_of(master, slave)
+        await copies(master, slave)
+
+
+async def told_of(master: Broker, slave: Broker) -> None:
+    """Tell a slave where its master is."""
+    told = ExchangeHAInfo(master_address=master.address, master_ha_address=master.ha_address)
+    remoting = RemotingClient(connect_timeout=ANSWER_S)
+    answer = await remoting.exchange(slave.address, told, timeout=ANSWER_S)
+    assert answer.code == ResponseCode.SUCCESS, answer
+    await remoting.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_open"),
+    [
+        ({}, True),
+        ({"tls_server_mode": TlsMode.ENFORCING}, True),
+        ({"tls_server_need_client_auth": ClientAuth.REQUIRE}, True),
+        (
+            {
+                "tls_server_mode": TlsMode.ENFORCING,
+                "tls_server_need_client_auth": ClientAuth.OPTIONAL,
+            },
+            True,
+        ),
+        (
+            {
+                "tls_server_mode": TlsMode.ENFORCING,
+                "tls_server_need_client_auth": ClientAuth.REQUIRE,
+            },
+            False,
+        ),
+        (user("secret"), False),
+        ({"ha_allowed_peers": "10.0.0.6"}, False),
+        ({"bind_address": "127.0.0.1"}, False),
+        ({"broker_role": BrokerRole.SLAVE, "broker_id": 1}, False),
+    ],
+)
+def test_a_port_that_gives_the_log_to_anyone_is_warned_of(
+    settings: dict[str, Any], is_open: bool
+) -> None:
+    said = weak_promises(BrokerConfig(**{"bind_address": "0.0.0.0", **settings}))
+    assert ["haListenPort gives all messages to anyone" in one for one in said] == [True] * is_open
 
 
 @in_loop

@@ -470,7 +470,7 @@ async def acknowledged(replicas: Replicas, host: str, body: bytes) -> None:
 async def test_a_sync_master_that_waits_for_nobody_says_so(
     replicas: Replicas, /, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await replicas.master(broker_role=BrokerRole.SYNC_MASTER)
+    await replicas.master(broker_role=BrokerRole.SYNC_MASTER, in_sync_replicas=1)
     assert "SYNC_MASTER with inSyncReplicas=1 waits for no slave" in caplog.text
     sender = replicas.client_of(MASTER)
     await sender.create()

@@ -49,6 +49,41 @@ def test_apaches_own_example_is_taken(conf: Path) -> None:
     assert config.flush_disk_type is FlushDiskType.ASYNC_FLUSH
 
 
+@pytest.mark.parametrize(
+    ("text", "in_force", "acks", "warns"),
+    [
+        ("brokerRole=SYNC_MASTER", 2, 1, True),
+        ("brokerRole=SYNC_MASTER\nflushDiskType=ASYNC_FLUSH\nbrokerId=0", 2, 1, True),
+        ("brokerRole=SYNC_MASTER\ninSyncReplicas=1", 1, 0, False),
+        ("brokerRole=SYNC_MASTER\ninSyncReplicas=2", 2, 1, False),
+        ("brokerRole=SYNC_MASTER\ninSyncReplicas=3", 3, 2, False),
+        ("brokerRole=ASYNC_MASTER", 1, 0, False),
+        ("brokerRole=ASYNC_MASTER\ninSyncReplicas=2", 2, 0, False),
+        ("", 1, 0, False),
+        # what -p prints of a slave is kept in its file, and it may be made the master
+        ("brokerRole=SLAVE\nbrokerId=1\nnamesrvAddr=h:1", 2, 0, False),
+        ("brokerRole=SLAVE\nbrokerId=1\nnamesrvAddr=h:1\ninSyncReplicas=1", 1, 0, False),
+    ],
+)
+def test_a_sync_master_without_in_sync_replicas_waits_for_one_slave(
+    conf: Path, caplog: pytest.LogCaptureFixture, text: str, in_force: int, acks: int, warns: bool
+) -> None:
+    config = load(conf, text)
+    assert (config.in_sync_replicas, config.slave_acks) == (in_force, acks)
+    assert effective(config)["inSyncReplicas"] == str(in_force)
+    said = [one.message for one in caplog.records if one.levelno == logging.WARNING]
+    assert ["inSyncReplicas=2 is in force, as with Apache 4" in one for one in said] == [
+        True
+    ] * warns
+    again = load(conf, encode(effective(config)))  # -p prints what can be given with -c
+    assert (again.in_sync_replicas, again.slave_acks) == (in_force, acks)
+
+
+def test_in_sync_replicas_0_is_refused(conf: Path) -> None:
+    with pytest.raises(ConfigError, match="inSyncReplicas=0: a whole number from 1 to 32"):
+        load(conf, "inSyncReplicas=0")
+
+
 def test_values_have_the_type_of_their_key(conf: Path) -> None:
     config = load(
         conf,

@@ -129,6 +129,10 @@ def test_a_master_that_does_not_shake_hands_is_refused_in_words() -> None:
         (PeerRules(True, frozenset(), OURS, encrypted=True), THERE, True, None),
         (PeerRules(True, frozenset(), OURS, encrypted=True), THERE, False, "does not speak TLS"),
         (PeerRules(True, frozenset({LISTED}), OURS, encrypted=True), LISTED, False, None),
+        (PeerRules(encrypted=True), THERE, False, "does not speak TLS"),
+        (PeerRules(encrypted=True), THERE, True, None),
+        (PeerRules(allowed=frozenset({LISTED}), encrypted=True), THERE, True, "not in haAllowed"),
+        (PeerRules(False, frozenset({LISTED}), None, True, certified=True), THERE, True, None),
     ],
 )
 def test_some_are_refused_before_they_say_anything(
@@ -136,9 +140,3 @@ def test_some_are_refused_before_they_say_anything(
 ) -> None:
     refusal = rules.refusal(host, encrypted=encrypted)
     assert refusal is None if words is None else words in str(refusal)
-
-
-def test_a_slave_speaks_plainly_without_access_control_and_to_whom_it_allows() -> None:
-    assert PeerRules().is_plain(THERE)
-    assert RULES.is_plain(LISTED)
-    assert not RULES.is_plain(THERE)
