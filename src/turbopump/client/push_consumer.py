@@ -36,7 +36,7 @@ from turbopump.client.consumer.settings import (
     check_batches,
     pop_settings,
 )
-from turbopump.client.consumer.subscription import ALL, Sql, first_subscriptions
+from turbopump.client.consumer.subscription import ALL, Wanted, first_subscriptions
 from turbopump.client.heartbeat import InstanceMember
 from turbopump.client.lifecycle import Lifecycle
 from turbopump.client.namespace import unwrap, unwrapped, wrap
@@ -70,7 +70,7 @@ class PushConsumer(GroupConsumer[RunningPush]):
     ``handler``.
 
     ``namesrv``: ``"host:port"``, several separated by ``;``, or a list. ``topic`` and ``tags``
-    (``*``, ``A || B``, or ``Sql(…)``): what to consume; ``subscribe`` adds more. ``handler``:
+    (``*``, ``A || B``, ``Tags`` or ``Sql``): what to consume; ``subscribe`` adds more. ``handler``:
     called with each message, ``concurrency`` at once; a coroutine function runs on the loop, a
     plain function in a thread. ``handler_batch``: it is called with a list instead, of up to so
     many messages (1 to 1024) of one queue, what is there at the time; all are done when it returns
@@ -103,7 +103,7 @@ class PushConsumer(GroupConsumer[RunningPush]):
         *,
         group: str,
         topic: str | None = None,
-        tags: str | Sql = ALL,
+        tags: Wanted = ALL,
         handler: Handler | BatchHandler | None = None,
         handler_batch: int | None = None,
         consume_from: ConsumeFrom | datetime = ConsumeFrom.LAST,
@@ -198,7 +198,7 @@ class PushConsumer(GroupConsumer[RunningPush]):
 
     # --- what it consumes
 
-    async def subscribe(self, topic: str, tags: str | Sql = ALL) -> None:
+    async def subscribe(self, topic: str, tags: Wanted = ALL) -> None:
         """Consume ``topic`` too (or with other tags); may be called before ``start`` and after. All
         members of a group must subscribe alike, or messages are missed. Raises ConfigError."""
         self._subscribe(topic, tags)
