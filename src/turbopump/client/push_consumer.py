@@ -75,7 +75,9 @@ class PushConsumer(GroupConsumer[RunningPush]):
     plain function in a thread. ``handler_batch``: it is called with a list instead, of up to so
     many messages (1 to 1024) of one queue, what is there at the time; all are done when it returns
     but those it has settled otherwise (docs/guide/consuming.md). ``consume_from``: where a group
-    that is new to a queue begins; a datetime means what was stored from then on.
+    that is new to a queue begins (``ConsumeFrom``); a datetime means what was stored from then on.
+    With ``LAST`` a queue whose first message is still in the broker's memory is read from its
+    beginning, as with Java's client; ``NOW`` begins at the start of the consumer.
     ``max_reconsume_times``: a message that failed comes again so often, then it is a dead letter
     (None: as the group is set at the broker, usually 16). ``instance_name`` and ``unit_name`` as
     for ``Producer``; two consumers of a group must not be given the same. ``ordered``: of each
