@@ -308,7 +308,12 @@ class SendAttempts:
         if route is not None:
             last = tried[-1].broker_name
             queues = sum(queue.broker_name == last for queue in route.publish_queues)
-        return send_failure(outgoing.msg_id, topic, tried, spent_ms, closed=closed, queues=queues)
+        stalled = ""
+        if isinstance(tried[-1].error, errors.CallTimeoutError | errors.ConnectError):
+            stalled = sender.instance.stalls.explanation(self._began)
+        return send_failure(
+            outgoing.msg_id, topic, tried, spent_ms, closed=closed, queues=queues, stalled=stalled
+        )
 
     async def _pause(self, route: TopicRoute, attempt: Attempt) -> bool:
         """Wait if it would be the same broker again; False if there is no time for another
