@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from turbopump.client.consumer.pop import PoppedMessage
     from turbopump.client.consumer.pull import FoundMessages, PullResult, PullStatus
     from turbopump.client.consumer.ready_messages import NoMoreMessages
-    from turbopump.client.consumer.subscription import Sql
+    from turbopump.client.consumer.subscription import Sql, Tags
     from turbopump.client.hooks import SendHook
     from turbopump.client.idempotence import (
         IdempotentConsumer,
@@ -154,6 +154,7 @@ __all__ = [
     "StoreError",
     "StoreLockedError",
     "StoredMessageError",
+    "Tags",
     "TransactionProducer",
     "TransactionResult",
     "TransactionState",
@@ -170,7 +171,7 @@ _HOME = {
         "turbopump.client.consumer.pop": "PoppedMessage",
         "turbopump.client.consumer.pull": "FoundMessages PullResult PullStatus",
         "turbopump.client.consumer.ready_messages": "NoMoreMessages",
-        "turbopump.client.consumer.subscription": "Sql",
+        "turbopump.client.consumer.subscription": "Sql Tags",
         "turbopump.client.hooks": "SendHook",
         "turbopump.client.idempotence": "IdempotentConsumer MemoryStore RedisStore SqliteStore",
         "turbopump.auth.signatures": "Credentials",

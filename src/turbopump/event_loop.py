@@ -11,7 +11,13 @@ import _thread
 import asyncio
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import BuiltinFunctionType
+
+
+class PureThreads(ThreadPoolExecutor):
+    """Threads for functions of values alone, which a simulation calls in its own loop. They end
+    when nobody refers to this any more."""
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -77,7 +77,7 @@ def test_tags_are_exact_where_the_broker_compares_hashes(filled: Servers) -> Non
     assert bodies(filled, tags="BB || other") == [
         number for number in range(COUNT) if number % 3 != 0
     ]
-    assert bodies(filled, tags="none such") == []
+    assert bodies(filled, tags="none-such") == []
 
 
 def test_a_sql_filter_is_judged_by_the_broker(filled: Servers) -> None:

@@ -87,7 +87,7 @@ def test_assigned_queues_are_of_one_broker_or_of_every_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "tags"), [("A", ("A",)), ("B || A||A", ("A", "B")), ("*", ()), ("a,b", ("a,b",))]
+    ("text", "tags"), [("A", ("A",)), ("B || A||A", ("A", "B")), ("*", ()), ("a.b", ("a.b",))]
 )
 @pytest.mark.parametrize("name", ["tags", "subExpression"])
 def test_tags_are_those_of_a_subscription(name: str, text: str, tags: tuple[str, ...]) -> None:
@@ -127,6 +127,7 @@ def test_options_of_one_mode_are_known() -> None:
         ({"sqlFilter": "a ="}, "option sqlFilter: 'a =' is no SQL92 filter"),
         ({"tags": " || "}, "a tag is expected"),
         ({"tags": "A || *"}, "[*] takes every message"),
+        ({"tags": "a,b"}, "did you mean .a [|][|] b..*takes such a tag literally"),
         ({"startingGroup": "no good"}, "option startingGroup: the group name 'no good'"),
         ({"startingOffsetsByTimestamp": "5"}, "JSON with ms since 1970"),
         ({"startingOffsetsByTimestampStrategy": "earliest"}, "error or latest is expected"),

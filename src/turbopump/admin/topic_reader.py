@@ -23,7 +23,7 @@ from turbopump.client.consumer.pull import (
     pull_request,
     wanted_messages,
 )
-from turbopump.client.consumer.subscription import ALL, Sql, Subscription, subscription_to
+from turbopump.client.consumer.subscription import ALL, Subscription, Wanted, subscription_to
 from turbopump.client.instance import ROUTE_INTERVAL_S
 from turbopump.client.message_finder import MessageFinder
 from turbopump.errors import ConfigError, ConnectError, RemotingError, RouteNotFoundError
@@ -74,7 +74,7 @@ class TopicReader(MessageFinder):
         self,
         topic: str,
         starts: Mapping[MessageQueue, int],
-        tags: str | Sql = ALL,
+        tags: Wanted = ALL,
         *,
         more: bool = False,
     ) -> AsyncGenerator[Batch]:

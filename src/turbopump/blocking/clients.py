@@ -24,7 +24,7 @@ from turbopump.client import (
     simple_consumer,
     transaction_producer,
 )
-from turbopump.client.consumer.subscription import Sql
+from turbopump.client.consumer.subscription import Wanted
 from turbopump.client.loop_thread import the_loop_thread
 from turbopump.client.sending.send_result import SendStatistics
 from turbopump.message.message import MessageQueue, ReceivedMessage
@@ -144,7 +144,7 @@ class SimpleConsumer(ClientOfGroup[simple_consumer.SimpleConsumer]):
     change_invisible_time = waits(simple_consumer.SimpleConsumer.change_invisible_time)
 
     @property
-    def subscriptions(self) -> Mapping[str, str | Sql]:
+    def subscriptions(self) -> Mapping[str, Wanted]:
         """Topics, and what is wanted of each."""
         return self._ready().subscriptions
 

@@ -6,6 +6,7 @@ is first heard of, if ``autoCreateSubscriptionGroup`` allows it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Final
 
@@ -22,7 +23,11 @@ from turbopump.protocol.requests.assignment import (
 )
 from turbopump.protocol.requests.groups import SubscriptionGroupConfig, SubscriptionGroupWrapper
 from turbopump.protocol.requests.topics import PERM_READ
+from turbopump.repeated_line import RepeatedLine
 from turbopump.store.json_table import JsonTable
+
+log = logging.getLogger(__name__)
+_group_made = RepeatedLine(log, logging.INFO, "group made group=%s")
 
 SYSTEM_GROUPS: Final = (
     "TOOLS_CONSUMER",
@@ -81,6 +86,8 @@ class GroupTable(SavedTable[SubscriptionGroupWrapper]):
     def put(self, config: SubscriptionGroupConfig) -> None:
         """Create or change a group."""
         assert config.group_name is not None
+        if config.group_name not in self._groups:
+            _group_made(config.group_name, kind=config.group_name)
         self._groups[config.group_name] = config
         self._entries.add(config.group_name)
         self._changed()

@@ -299,6 +299,7 @@ class ToldNameServer:
         self._telling = False
         self._rounds = Rounds()
         self._failing = False
+        self._registered = False
         self._pause = PAUSE_MIN_S
         self._task: asyncio.Task[None] | None = None
 
@@ -406,8 +407,10 @@ class ToldNameServer:
     def _works(self) -> None:
         self.reachable, self._pause = True, PAUSE_MIN_S
         if self._failing:
-            self._failing = False
             log.info("registration works again namesrv=%s", self.address)
+        elif not self._registered:
+            log.info("registered namesrv=%s", self.address)
+        self._failing, self._registered = False, True
 
     def _failed(self, error: Exception) -> None:
         self._all = True

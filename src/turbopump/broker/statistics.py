@@ -356,7 +356,8 @@ class RuntimeInfo:
     """What a broker says of itself as a table of texts (28), under Apache's keys, which its tools
     read. A part that has more figures adds a source: its keys replace those that are here.
 
-    ``currentTimeMillis`` and ``writeRefusal`` (why messages are not taken) are ours alone. Where
+    ``currentTimeMillis`` and ``writeRefusal`` (the fault for which the store takes no messages;
+    empty at a healthy slave) are ours alone. Where
     this broker has nothing of the kind (thread pools but one, a lock of the page cache) the
     value is 0; docs/reference/statistics.md says which. Source: apache/rocketmq
     ``AdminBrokerProcessor.prepareRuntimeInfo``, ``DefaultMessageStore.getRuntimeInfo``,
@@ -390,7 +391,7 @@ class RuntimeInfo:
             "brokerActive": "true",
             "bootTimestamp": str(self._boot_ms),
             "currentTimeMillis": str(self.clock.now_ms()),
-            "writeRefusal": self.store.refusal or "",
+            "writeRefusal": self.store.fault or "",
             "runtime": _time_text(int(self.clock.monotonic() - self._began)),
             "earliestMessageTimeStamp": str(earliest_ms),
             "startAcceptSendRequestTimeStamp": str(config.start_accept_send_request_time_stamp),

@@ -33,6 +33,7 @@ from turbopump.protocol.requests.topics import (
     TopicConfig,
     TopicConfigSerializeWrapper,
 )
+from turbopump.repeated_line import RepeatedLine
 from turbopump.store.disk import Disk
 from turbopump.store.files import StorePaths
 from turbopump.store.json_table import JsonTable
@@ -42,6 +43,7 @@ from turbopump.store.queues.consume_queue import ConsumeQueue
 from turbopump.store.repair.unit_repair import LMQ_PREFIX
 
 log = logging.getLogger(__name__)
+_topic_made = RepeatedLine(log, logging.INFO, "topic made topic=%s read_queues=%d write_queues=%d")
 
 READ_WRITE: Final = PERM_READ | PERM_WRITE
 DELAY_LEVELS: Final = 18
@@ -135,6 +137,8 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         assert config.topic_name is not None
         if config.topic_name not in self._topics:
             self.unsaved.add(config.topic_name)
+            name, read, write = config.topic_name, config.read_queue_nums, config.write_queue_nums
+            _topic_made(name, read, write, kind=name)
         self._topics[config.topic_name] = config
         self._watch(config.topic_name)
         self._changed(config.topic_name)

@@ -40,7 +40,7 @@ Start = ConsumeFrom | datetime
 
 
 class StartOption(TimeOption):
-    """`first`, `last` or a time."""
+    """`first`, `last`, `now` or a time."""
 
     name = "WHERE"
 
@@ -49,7 +49,7 @@ class StartOption(TimeOption):
     ) -> Start:
         if isinstance(value, ConsumeFrom | datetime):
             return value
-        if value in ("first", "last"):
+        if value in ("first", "last", "now"):
             return ConsumeFrom[str(value).upper()]
         ms = super().convert(value, parameter, context)
         return datetime.fromtimestamp(ms / 1000, UTC)
@@ -70,10 +70,10 @@ class StartOption(TimeOption):
 @click.option(
     "--from",
     "start",
-    type=StartOption(also="first, last, "),
+    type=StartOption(also="first, last, now, "),
     default="first",
     help="Where reading without a group begins, or a group that is new to the topic: first, last, "
-    "or a time.",
+    "now (the start of this command), or a time.",
 )
 @click.option("--queue", type=QueueOption(), help="Read this queue alone, without a group.")
 @click.option("--offset", type=click.IntRange(0), help="Where reading of --queue begins.")

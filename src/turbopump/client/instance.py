@@ -19,6 +19,7 @@ from turbopump import errors
 from turbopump.client.environment import Environment
 from turbopump.client.heartbeat import InstanceMember, heartbeat_data
 from turbopump.client.identity import InstanceSettings
+from turbopump.client.loop_stalls import LOOK_INTERVAL_S, LoopStalls
 from turbopump.client.operator_requests import add_operator_requests
 from turbopump.client.routes import Routes, TopicRoute
 from turbopump.message import properties as names
@@ -207,6 +208,7 @@ class ClientInstance:
         self._pid = 0
         self._forks = 0
         self._closed = False
+        self.stalls: LoopStalls  # from the start on
 
     # --- life
 
@@ -218,6 +220,8 @@ class ClientInstance:
         self._forks = ForkCount.count
         self.spawn(self._every(self._heartbeat_interval, self._heartbeat_all), name="heartbeats")
         self.spawn(self._every(self.route_interval, self.routes.refresh_all), name="routes")
+        self.stalls = LoopStalls(self._loop.time)
+        self.spawn(self._look_for_stalls(), name="stalls")
 
     async def close(self) -> None:
         """Take leave of the brokers, then close every connection. May be called twice."""
@@ -270,6 +274,11 @@ class ClientInstance:
         while True:
             await asyncio.sleep(interval)
             await work()
+
+    async def _look_for_stalls(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_INTERVAL_S)
+            self.stalls.look()
 
     # --- members
 

@@ -22,8 +22,8 @@ from turbopump.client.consumer.rebalance import Balancer, QueueChange, QueueList
 from turbopump.client.consumer.settings import COMMIT_RULES, LITE_PULL_RULES, POLL_RULES
 from turbopump.client.consumer.subscription import (
     ALL,
-    Sql,
     Subscription,
+    Wanted,
     first_subscriptions,
     subscription_to,
 )
@@ -49,7 +49,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
     LitePullConsumer("127.0.0.1:9876", group="g", topic="t") as consumer:`` and then ``await
     consumer.poll()``.
 
-    ``topic`` and ``tags`` (``*``, ``A || B`` or ``Sql(…)``): what to share with the group;
+    ``topic`` and ``tags`` (``*``, ``A || B``, ``Tags`` or ``Sql``): what to share with the group;
     ``subscribe`` adds more; ``assign`` takes queues by name instead. ``auto_commit``: what was
     polled is done when the next poll begins, and is committed every 5 s, and when a queue is lost
     or the consumer is closed; without it, only ``commit`` does. ``queue_messages_max``,
@@ -68,7 +68,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         *,
         group: str,
         topic: str | None = None,
-        tags: str | Sql = ALL,
+        tags: Wanted = ALL,
         consume_from: ConsumeFrom | datetime = ConsumeFrom.LAST,
         auto_commit: bool = True,
         pull_batch: int = PULL_BATCH,
@@ -140,7 +140,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
 
     # --- what it reads
 
-    async def subscribe(self, topic: str, tags: str | Sql = ALL) -> None:
+    async def subscribe(self, topic: str, tags: Wanted = ALL) -> None:
         """Read this consumer's share of ``topic`` too (or with other tags); before ``start`` or
         after. Raises ConfigError after ``assign``."""
         before = self._subscriptions.get(wrap(self._namespace, topic))
@@ -167,7 +167,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         await running.prefetching.apply(QueueChange((), list(running.prefetching.of_topic(topic))))
         await running.instance.introduce_all()
 
-    async def assign(self, queues: Collection[MessageQueue], tags: str | Sql = ALL) -> None:
+    async def assign(self, queues: Collection[MessageQueue], tags: Wanted = ALL) -> None:
         """Read these queues and no others, also if other members read them; before ``start`` or
         after. Raises ConfigError after ``subscribe``."""
         if self._named is None and self._subscriptions:
@@ -337,7 +337,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         await running.instance.routes.get(wrap(self._namespace, queue.topic))
         return running.offsets
 
-    def _subscribe(self, topic: str, tags: str | Sql) -> None:
+    def _subscribe(self, topic: str, tags: Wanted) -> None:
         if self._named is not None:
             raise ConfigError(
                 "this LitePullConsumer has queues assigned by name; make another one to subscribe"

@@ -177,6 +177,7 @@ class Producer(InContext):
         self._sender = Sender(
             instance,
             self._rules,
+            self._pack,
             frames(
                 self._member.group,
                 instance.signer,

@@ -26,8 +26,8 @@ from turbopump.client.consumer.pull import (
 from turbopump.client.consumer.settings import COMMIT_RULES, PULL_RULES, QUEUE_RULES
 from turbopump.client.consumer.subscription import (
     ALL,
-    Sql,
     Subscription,
+    Wanted,
     subscription_to,
     tag_subscription,
 )
@@ -78,7 +78,7 @@ class PullConsumer(InContext):
         self.group = group
         self._namespace = namespace
         self._settings, self._environment = client_settings(namesrv, **surrounding)
-        self._subscriptions: dict[tuple[str, str | Sql], Subscription] = {}
+        self._subscriptions: dict[tuple[str, Wanted], Subscription] = {}
         self._instance: ClientInstance | None = None
         self._member = InstanceMember(self._group, consumer=self._consumer_data, announced=False)
         self._offsets: OffsetStore | None = None
@@ -118,15 +118,15 @@ class PullConsumer(InContext):
         offset: int,
         max_messages: int = PULL_BATCH,
         *,
-        tags: str | Sql = ALL,
+        tags: Wanted = ALL,
         wait: float = 0.0,
         timeout: float = 10.0,
     ) -> PullResult:
         """Messages of ``queue`` from ``offset`` on, ``max_messages`` at most (brokers give 32 at
         most by default, fewer if large).
 
-        ``tags``: ``*``, ``A || B`` or ``Sql(…)``. ``wait``: seconds that the broker may wait for a
-        message if there is none now. ``timeout``: seconds for the answer, beyond ``wait``.
+        ``tags``: ``*``, ``A || B``, ``Tags`` or ``Sql``. ``wait``: seconds that the broker may wait
+        for a message if there is none now. ``timeout``: seconds for the answer, beyond ``wait``.
         """
         check(QUEUE_RULES, locals())
         check(PULL_RULES, locals())
@@ -222,7 +222,7 @@ class PullConsumer(InContext):
         assert self._offsets is not None
         return self._offsets, queue
 
-    def _subscription(self, topic: str, tags: str | Sql) -> Subscription:
+    def _subscription(self, topic: str, tags: Wanted) -> Subscription:
         subscription = self._subscriptions.get((topic, tags))
         if subscription is None:
             subscription = subscription_to(topic, tags, self._environment.clock.now_ms())

@@ -36,7 +36,7 @@ from turbopump.client.consumer.settings import (
     check_batches,
     pop_settings,
 )
-from turbopump.client.consumer.subscription import ALL, Sql, first_subscriptions
+from turbopump.client.consumer.subscription import ALL, Wanted, first_subscriptions
 from turbopump.client.heartbeat import InstanceMember
 from turbopump.client.lifecycle import Lifecycle
 from turbopump.client.namespace import unwrap, unwrapped, wrap
@@ -70,12 +70,14 @@ class PushConsumer(GroupConsumer[RunningPush]):
     ``handler``.
 
     ``namesrv``: ``"host:port"``, several separated by ``;``, or a list. ``topic`` and ``tags``
-    (``*``, ``A || B``, or ``Sql(…)``): what to consume; ``subscribe`` adds more. ``handler``:
+    (``*``, ``A || B``, ``Tags`` or ``Sql``): what to consume; ``subscribe`` adds more. ``handler``:
     called with each message, ``concurrency`` at once; a coroutine function runs on the loop, a
     plain function in a thread. ``handler_batch``: it is called with a list instead, of up to so
     many messages (1 to 1024) of one queue, what is there at the time; all are done when it returns
     but those it has settled otherwise (docs/guide/consuming.md). ``consume_from``: where a group
-    that is new to a queue begins; a datetime means what was stored from then on.
+    that is new to a queue begins (``ConsumeFrom``); a datetime means what was stored from then on.
+    With ``LAST`` a queue whose first message is still in the broker's memory is read from its
+    beginning, as with Java's client; ``NOW`` begins at the start of the consumer.
     ``max_reconsume_times``: a message that failed comes again so often, then it is a dead letter
     (None: as the group is set at the broker, usually 16). ``instance_name`` and ``unit_name`` as
     for ``Producer``; two consumers of a group must not be given the same. ``ordered``: of each
@@ -103,7 +105,7 @@ class PushConsumer(GroupConsumer[RunningPush]):
         *,
         group: str,
         topic: str | None = None,
-        tags: str | Sql = ALL,
+        tags: Wanted = ALL,
         handler: Handler | BatchHandler | None = None,
         handler_batch: int | None = None,
         consume_from: ConsumeFrom | datetime = ConsumeFrom.LAST,
@@ -198,7 +200,7 @@ class PushConsumer(GroupConsumer[RunningPush]):
 
     # --- what it consumes
 
-    async def subscribe(self, topic: str, tags: str | Sql = ALL) -> None:
+    async def subscribe(self, topic: str, tags: Wanted = ALL) -> None:
         """Consume ``topic`` too (or with other tags); may be called before ``start`` and after. All
         members of a group must subscribe alike, or messages are missed. Raises ConfigError."""
         self._subscribe(topic, tags)

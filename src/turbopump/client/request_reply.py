@@ -173,9 +173,11 @@ class Replier:
         """``beside``: a producer's, whose rules and hooks are kept, and whose close waits."""
         environment = instance.environment
         faults = FaultStrategy(None)
+        self._pack = Packer(environment.unique_ids())
         self._sender = Sender(
             instance,
             SendRules() if beside is None else beside.rules,
+            self._pack,
             SendFrames(
                 group, instance.signer, RequestCode.SEND_REPLY_MESSAGE_V2, form=instance.header_form
             ),
@@ -185,7 +187,6 @@ class Replier:
             group,
             under_way=PendingSends() if beside is None else beside.under_way,
         )
-        self._pack = Packer(environment.unique_ids())
 
     def close(self) -> None:
         """From now on nothing is sent; what waits for its answer still gets it. For a consumer: a

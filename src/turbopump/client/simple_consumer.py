@@ -31,13 +31,7 @@ from turbopump.client.consumer.pop_requests import TIMEOUT_S as CALL_TIMEOUT_S
 from turbopump.client.consumer.pop_requests import PopRequests, introduced_master
 from turbopump.client.consumer.send_back import SendBack
 from turbopump.client.consumer.settings import INVISIBLE_RULES, RECEIVE_RULES, SIMPLE_RULES
-from turbopump.client.consumer.subscription import (
-    ALL,
-    SQL92,
-    Sql,
-    Subscription,
-    first_subscriptions,
-)
+from turbopump.client.consumer.subscription import ALL, Subscription, Wanted, first_subscriptions
 from turbopump.client.heartbeat import InstanceMember
 from turbopump.client.instance import ClientInstance
 from turbopump.client.lifecycle import Lifecycle
@@ -71,13 +65,13 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
     with SimpleConsumer("127.0.0.1:9876", group="g", topic="t") as consumer:``, then ``await
     consumer.receive()`` and ``await consumer.ack(message)``.
 
-    ``topic`` and ``tags`` (``*``, ``A || B`` or ``Sql(…)``): what to receive; ``subscribe`` adds
-    more. ``consume_from``: where a group begins in a queue it has no offset in. ``ordered``: nobody
-    of the group gets more of a queue until all that was received of it is acknowledged, or comes
-    again, from the first on that is not. ``max_reconsume_times``: what comes again after so many
-    retries becomes a dead letter (None: it comes again without limit; so it does if it is ordered,
-    whatever this says). The other settings are those of ``PushConsumer``. Raises ConfigError for
-    unusable settings.
+    ``topic`` and ``tags`` (``*``, ``A || B``, ``Tags`` or ``Sql``): what to receive; ``subscribe``
+    adds more. ``consume_from``: where a group begins in a queue it has no offset in. ``ordered``:
+    nobody of the group gets more of a queue until all that was received of it is acknowledged, or
+    comes again, from the first on that is not. ``max_reconsume_times``: what comes again after so
+    many retries becomes a dead letter (None: it comes again without limit; so it does if it is
+    ordered, whatever this says). The other settings are those of ``PushConsumer``. Raises
+    ConfigError for unusable settings.
 
     Brokers hand out messages one by one, in no order unless ``ordered``, and keep what is done: no
     queue is divided among the members, and any number of tasks may receive. Apache's brokers do so
@@ -91,7 +85,7 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
         *,
         group: str,
         topic: str | None = None,
-        tags: str | Sql = ALL,
+        tags: Wanted = ALL,
         consume_from: ConsumeFrom = ConsumeFrom.LAST,
         ordered: bool = False,
         max_reconsume_times: int | None = ATTEMPTS_MAX,
@@ -145,7 +139,7 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
 
     # --- what it receives
 
-    async def subscribe(self, topic: str, tags: str | Sql = ALL) -> None:
+    async def subscribe(self, topic: str, tags: Wanted = ALL) -> None:
         """Receive messages of ``topic`` too (or with other tags); before ``start`` or after. Raises
         ConfigError."""
         self._subscribe(topic, tags)
@@ -159,13 +153,10 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
             await self.lifecycle.ready().instance.introduce_all()
 
     @property
-    def subscriptions(self) -> Mapping[str, str | Sql]:
+    def subscriptions(self) -> Mapping[str, Wanted]:
         """Topics, and what is wanted of each."""
         return {
-            unwrap(self._namespace, one.topic): Sql(one.expression)
-            if one.kind == SQL92
-            else one.expression
-            for one in self._subscriptions.values()
+            unwrap(self._namespace, one.topic): one.wanted for one in self._subscriptions.values()
         }
 
     async def receive(

@@ -83,6 +83,21 @@ def is_wildcard(host: str) -> bool:
         return host == ""
 
 
+def is_of_this_machine(host: str) -> bool:
+    """True when ``host`` is an address of one of this machine's interfaces. A name never is: names
+    are not looked up here."""
+    try:
+        version = ipaddress.ip_address(host).version
+    except ValueError:
+        return False
+    try:
+        with socket.socket(socket.AF_INET6 if version == 6 else socket.AF_INET) as probe:
+            probe.bind((host, 0))
+    except OSError:
+        return False
+    return True
+
+
 def outward_address() -> str:
     """The address of this machine's interface towards the rest of the world, loopback when there is
     none.

@@ -10,13 +10,14 @@ import enum
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from turbopump.config.access import AccessConfig
 from turbopump.config.addresses import (
     LOOPBACK,
     is_loopback,
+    is_of_this_machine,
     is_wildcard,
     outward_address,
     parse_addresses,
@@ -100,7 +101,11 @@ class BrokerConfig(AccessConfig):
     )
 
     # Where it is reached.
-    bind_address: str = setting(LOOPBACK, "interface to listen on; Apache's default is 0.0.0.0")
+    bind_address: str = setting(
+        LOOPBACK,
+        "interface to listen on; not set: brokerIP1 if that is an address of this machine; "
+        "Apache's default is 0.0.0.0",
+    )
     listen_port: int = setting(
         10911, "port to listen on, 0 for a free one; the VIP port is this − 2", high=65535
     )
@@ -717,13 +722,17 @@ def load_broker_config(
     """The configuration in a `broker.conf`, with `overrides` (field name to value) on top.
 
     Keys without effect that are given another value than Apache's default, and unknown keys, are
-    logged, and stop nothing. Raises `ConfigError` in one
-    sentence for a file that cannot be read and for a value that cannot be used.
+    logged, and stop nothing. Raises `ConfigError` in one sentence for a file that cannot be read,
+    for a value that cannot be used, and where `brokerIP1` alone does not say which interface to
+    listen on.
     """
+    overrides = overrides or {}
     texts = {} if path is None else read_properties(path, BROKER_KEYS)
     if environ.get("NAMESRV_ADDR"):
         texts.setdefault("namesrvAddr", environ["NAMESRV_ADDR"])
-    config = build(BrokerConfig, with_tls_file(texts), overrides or {})
+    config = build(BrokerConfig, with_tls_file(texts), overrides)
+    if "bindAddress" not in texts and "bind_address" not in overrides:
+        config = replace(config, bind_address=_bind_address_for(config.broker_ip1))
     check_together(config)
     if config.broker_role is BrokerRole.SYNC_MASTER and "inSyncReplicas" not in texts:
         log.warning(
@@ -733,6 +742,21 @@ def load_broker_config(
             config.in_sync_replicas,
         )
     return config
+
+
+def _bind_address_for(advertised: str) -> str:
+    """The interface to listen on where ``bindAddress`` is not set: the address that clients are
+    told. Raises ConfigError if that is not an address of this machine, as behind NAT or in
+    Kubernetes."""
+    if not advertised or is_loopback(advertised):
+        return LOOPBACK
+    if is_of_this_machine(advertised):
+        return advertised
+    raise ConfigError(
+        f"brokerIP1={advertised} (--advertise) is not an address of this machine, and bindAddress "
+        "is not set: set bindAddress=0.0.0.0 (--host) to listen on every interface, or the address "
+        "of one"
+    )
 
 
 def check_together(config: BrokerConfig) -> None:

@@ -193,8 +193,8 @@ def _report(path: Path | str, texts: Mapping[str, str], table: KeyTable) -> None
         elif found.key_class is KeyClass.ACCEPTED and not is_default(table[key], text.strip()):
             idle.append(key)
     if idle:
-        log.info(
-            "keys that have no effect here, set to other values than Apache's defaults; "
+        log.warning(
+            "keys without effect here are set to other values than Apache's defaults; "
             "docs/reference/configuration.md says why file=%s keys=%s",
             path,
             ",".join(idle),

@@ -25,7 +25,7 @@ Each key that Apache's 5.3.3 or 4.9.8 reads from these files is in one of three 
 * **honoured**: it does what Apache's documentation says. Some honoured keys serve one value only,
   where ignoring another would do harm; any other value stops the start with a sentence.
 * **accepted without effect**: those that are set to another value than Apache's default are named
-  in one line of the log at the start, at level INFO. A file that Apache's broker has printed (`-p`,
+  in one warning in the log at the start. A file that Apache's broker has printed (`-p`,
   `mqadmin getBrokerConfig`) starts this one. It says `bindAddress=0.0.0.0`, which other machines
   reach, so it needs `--insecure`, or `authenticationEnabled=true` in the file.
 * **unknown**: every other key. Logged at start as a warning, with the nearest known key. It stops

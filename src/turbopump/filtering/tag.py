@@ -6,6 +6,7 @@ Source: apache/rocketmq ``FilterAPI.buildSubscriptionData``, ``DefaultMessageFil
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -32,6 +33,29 @@ def parse_tags(expression: str | None) -> frozenset[str]:
             f"{expression!r} names no tag; write '*' for all messages, or 'TagA || TagB'"
         )
     return tags
+
+
+_NOT_IN_A_TAG: Final = re.compile(r"[\s,;|&<>=()'\"]")
+"""Marks of filters and of other lists, which hardly stand in a tag."""
+_BETWEEN_TAGS: Final = re.compile(r"\s*(?:\bOR\b|\|\||[,;|])\s*")
+_OF_A_FILTER: Final = re.compile(r"[<>=]|\b(?:AND|BETWEEN|CONTAINS|IN|IS|NOT)\b")
+
+
+def list_fault(expression: str) -> str | None:
+    """Why the user probably does not mean ``A || B`` by an expression, and what instead; None if
+    nothing looks odd. Such an expression is legal, and usually matches nothing."""
+    tags = parse_tags(expression)
+    odd = next(filter(_NOT_IN_A_TAG.search, sorted(tags)), None)
+    if odd is None:
+        return None
+    parts = _BETWEEN_TAGS.split(expression.strip())
+    if len(parts) > 1 and not any(not part or _NOT_IN_A_TAG.search(part) for part in parts):
+        meant = f"did you mean {' || '.join(parts)!r:.200}?"
+    elif _OF_A_FILTER.search(expression):
+        meant = f"did you mean the filter Sql({expression!r:.200})?"
+    else:
+        meant = f"{odd!r:.80} is not a usual tag"
+    return f"{expression!r:.200} is not a list of tags: {meant}"
 
 
 def tag_codes(tags: Iterable[str]) -> frozenset[int]:

@@ -21,6 +21,7 @@ from turbopump.message.entry_fields import HEAD_FIELDS, body_of, head_field_of, 
 from turbopump.message.ids import offset_msg_id
 from turbopump.message.java import Int32
 from turbopump.message.properties import SysFlag, decode_properties
+from turbopump.message.rules import tag_fault
 from turbopump.message.user_properties import checked_properties, text_pairs, user_properties
 
 BODY_SIZE_MAX: Final = 4 * 1024 * 1024
@@ -32,7 +33,8 @@ FLAG_MAX: Final = 2**31 - 1
 class Message:
     """A message to send.
 
-    ``body`` bytes (a str is encoded as UTF-8); ``tags`` one tag for filters; ``keys`` one key or
+    ``body`` bytes (a str is encoded as UTF-8); ``tags`` one tag for filters, which a
+    subscription can name; ``keys`` one key or
     several, for look-ups; ``properties`` your own string pairs, none of them blank, under names
     that RocketMQ does not use itself; those of a received message may be handed on
     (docs/guide/producing.md); ``flag`` an int of your own (32 bits, signed) that travels along.
@@ -75,6 +77,8 @@ class Message:
                     f"tags={tags!r:.80} is no tag: one str is expected, as in tags='paid'"
                 )
             if tags:
+                if (fault := tag_fault(tags)) is not None:
+                    raise MessageError(f"tags={tags!r:.80} {fault}: no consumer could ask for it")
                 self.properties[names.TAGS] = tags
         if keys is not None:
             joined = keys if isinstance(keys, str) else _joined(keys)

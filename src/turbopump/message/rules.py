@@ -44,6 +44,19 @@ def group_fault(group: str) -> str | None:
     return _name_fault("group", group, GROUP_SIZE_MAX)
 
 
+def tag_fault(tag: str) -> str | None:
+    """Why no subscription can name ``tag``, or None if one can. Source: apache/rocketmq
+    ``FilterAPI.buildSubscriptionData``: ``||`` separates tags, blanks round them are cut, ``*`` is
+    everything."""
+    if "||" in tag:
+        return "has || in it, which separates tags in a subscription"
+    if tag == "*":
+        return "means every message in a subscription"
+    if tag != tag.strip():
+        return "has blanks at its ends, which a subscription cuts off"
+    return None if tag else "is empty"
+
+
 def is_unicode(text: str) -> bool:
     """Whether it can be written as UTF-8: a str of Python may hold lone surrogates, which are no
     text."""

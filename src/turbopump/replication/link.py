@@ -235,12 +235,14 @@ class MasterLink:
         if not self.settings.acks:
             return
         if replicas.alone != confirmed.alone:
-            log.warning(
-                "too few slaves are in sync: sends are answered SLAVE_NOT_AVAILABLE wanted=%d"
-                if replicas.alone
-                else "enough slaves are in sync wanted=%d",
-                self.settings.acks,
-            )
+            wanted = self.settings.acks
+            if replicas.alone:
+                log.warning(
+                    "too few slaves are in sync: sends are answered SLAVE_NOT_AVAILABLE wanted=%d",
+                    wanted,
+                )
+            else:
+                log.info("enough slaves are in sync wanted=%d", wanted)
         begins = confirmed.alone and not replicas.alone
         confirmed.copied_to(replicas.copied, alone=replicas.alone)
         if begins:

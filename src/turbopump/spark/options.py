@@ -23,6 +23,7 @@ from turbopump.config.addresses import parse_addresses
 from turbopump.config.tls import VARIABLES, ClientTls, tls_of
 from turbopump.errors import ConfigError
 from turbopump.filtering.sql92 import SqlError, compile_sql
+from turbopump.filtering.tag import list_fault
 from turbopump.message.rules import group_fault
 from turbopump.spark.offsets import Offsets, decode_offsets
 
@@ -451,6 +452,11 @@ def _tags(text: str) -> tuple[str, ...]:
         raise ConfigError("a tag is expected, several separated by ||, or * for every message")
     if "*" in tags and len(tags) > 1:
         raise ConfigError("* takes every message: give it alone, or leave it out")
+    if (fault := list_fault(text)) is not None:
+        raise ConfigError(
+            f"{fault} A filter of SQL is the option sqlFilter; a filter over the column tags takes "
+            "such a tag literally"
+        )
     return () if tags == ("*",) else tags
 
 

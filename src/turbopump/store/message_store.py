@@ -579,11 +579,17 @@ class MessageStore:
     @property
     def refusal(self) -> str | None:
         """Why clients' messages are not taken; None while they are."""
+        if self._sealed and not self._closed and self.durable.error is None:
+            return COPY_REFUSAL
+        return self.fault
+
+    @property
+    def fault(self) -> str | None:
+        """Why the store takes nothing, neither from clients nor from a master; None while it
+        does. Being a slave is no fault."""
         if self.durable.error is not None:
             return str(self.durable.error)
-        if self._closed:
-            return "the store is closed"
-        return COPY_REFUSAL if self._sealed else self.space.refusal
+        return "the store is closed" if self._closed else self.space.refusal
 
     def _storable(self, properties: bytes, *, as_stored: bool) -> tuple[bytes, bool]:
         """Property text as an entry may hold it, without a CRC that another entry had, and whether

@@ -36,6 +36,7 @@ from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 
+from turbopump.event_loop import PureThreads
 from turbopump.testing.simulated_process import SimulatedProcess, current_process
 
 if TYPE_CHECKING:
@@ -343,8 +344,16 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             for address in self.network.names.get(host, (host,))
         ]
 
-    def run_in_executor(self, executor: object, func: object, *args: object) -> NoReturn:
-        _forbid(f"a thread for {func!r}: use the seam that the simulation replaces (disk, clock)")
+    def run_in_executor(
+        self, executor: object, func: Callable[..., Any], *args: object
+    ) -> asyncio.Future[Any]:
+        if not isinstance(executor, PureThreads):
+            _forbid(
+                f"a thread for {func!r}: use the seam that the simulation replaces (disk, clock)"
+            )
+        future = self.create_future()
+        future.set_result(func(*args))
+        return future
 
     set_default_executor = _forbidden("an executor")
     add_signal_handler = _forbidden("a signal handler")

@@ -78,7 +78,10 @@ def test_the_file_that_apaches_broker_prints_starts_this_one_if_others_may_reach
 
 def test_options_win_over_the_file_of_a_broker(run: Run, tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
-    conf.write_text("brokerName=from-file\nnamesrvAddr=file:1\nlistenPort=1\nbrokerIP1=file\n")
+    conf.write_text(
+        "brokerName=from-file\nnamesrvAddr=file:1\nlistenPort=1\nbrokerIP1=file\n"
+        "bindAddress=127.0.0.1\n"
+    )
     shown = run(
         "broker",
         "-p",

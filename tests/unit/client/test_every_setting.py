@@ -300,7 +300,7 @@ def test_what_is_no_tag_is_refused_with_what_is_expected(tags: Any) -> None:
         SIMPLE.subscribe("orders", tags),
         LITE.assign([QUEUE], tags),
     ):
-        with pytest.raises(ConfigError, match=r"tags=.* are no tags: \* for all, 'A || B', or Sql"):
+        with pytest.raises(ConfigError, match=r"tags=.* are no tags: \* for all, 'A || B', Tags"):
             asyncio.run(call)
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from turbopump.config.addresses import (
     is_loopback,
+    is_of_this_machine,
     is_wildcard,
     join_address,
     outward_address,
@@ -68,3 +69,9 @@ def test_a_wildcard_is_every_interface() -> None:
 
 def test_the_outward_address_can_be_connected_to() -> None:
     assert not is_wildcard(outward_address())
+
+
+def test_an_address_of_this_machine_can_be_listened_on() -> None:
+    assert is_of_this_machine("127.0.0.1")
+    assert not is_of_this_machine("192.0.2.7")
+    assert not is_of_this_machine("localhost")

@@ -279,8 +279,8 @@ def test_keys_without_effect_and_unknown_keys_are_reported_and_their_values_are_
         ("WARNING", f"unknown key file={conf} key=flushDiskTyp nearest=flushDiskType"),
         ("WARNING", f"unknown key file={conf} key=myOwn.thing"),
         (
-            "INFO",
-            "keys that have no effect here, set to other values than Apache's defaults; "
+            "WARNING",
+            "keys without effect here are set to other values than Apache's defaults; "
             "docs/reference/configuration.md says why "
             f"file={conf} keys=sendMessageThreadPoolNums,adminBrokerThreadPoolNums",
         ),
@@ -316,7 +316,10 @@ def test_in_it_a_key_of_safety_that_cannot_be_honoured_is_refused(conf: Path, li
 
 
 def test_the_effective_configuration_is_a_file_that_loads_to_the_same(conf: Path) -> None:
-    config = load(conf, APACHES_OWN_EXAMPLE + "brokerIP1=10.0.0.5\nflushDiskType=SYNC_FLUSH\n")
+    config = load(
+        conf,
+        APACHES_OWN_EXAMPLE + "brokerIP1=10.0.0.5\nbindAddress=0.0.0.0\nflushDiskType=SYNC_FLUSH\n",
+    )
     text = encode(effective(config))
     assert "brokerIP1=10.0.0.5\n" in text
     assert "autoCreateTopicEnable=true\n" in text
@@ -334,6 +337,56 @@ def test_clients_are_told_the_set_host_or_the_one_that_is_bound() -> None:
         == "shop.example"
     )
     assert BrokerConfig(bind_address="0.0.0.0").advertised_host not in ("", "0.0.0.0")
+
+
+@pytest.mark.parametrize(
+    ("lines", "bound"),
+    [
+        ("", "127.0.0.1"),
+        ("brokerIP1=127.0.0.2\n", "127.0.0.1"),
+        ("brokerIP1=localhost\n", "127.0.0.1"),
+        ("brokerIP1=192.0.2.7\nbindAddress=127.0.0.1\n", "127.0.0.1"),
+        ("brokerIP1=shop.example\nbindAddress=0.0.0.0\n", "0.0.0.0"),
+    ],
+)
+def test_a_broker_listens_where_bind_address_says_else_on_loopback(
+    conf: Path, lines: str, bound: str
+) -> None:
+    assert load(conf, lines).bind_address == bound
+
+
+def test_a_local_address_that_clients_are_told_is_listened_on(
+    conf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turbopump.config.broker_config.is_of_this_machine", "10.0.0.5".__eq__)
+    config = load(conf, "brokerIP1=10.0.0.5\n")
+    assert (config.bind_address, config.advertised_host) == ("10.0.0.5", "10.0.0.5")
+
+
+@pytest.mark.parametrize("advertised", ["192.0.2.7", "2001:db8::7", "shop.example"])
+def test_an_address_of_another_machine_says_not_where_to_listen(
+    conf: Path, advertised: str
+) -> None:
+    with pytest.raises(ConfigError, match=r"is not an address of this machine.*bindAddress=0\.0"):
+        load(conf, f"brokerIP1={advertised}\n")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "enableSlaveActingMaster=true",
+        "enableLmq=true",
+        "enableMultiDispatch=true",
+        "metricsExporterType=PROM",
+    ],
+)
+def test_a_feature_that_is_not_there_is_warned_of(
+    conf: Path, caplog: pytest.LogCaptureFixture, line: str
+) -> None:
+    load(conf, line + "\n")
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.getMessage().endswith(f"keys={line.partition('=')[0]}")
 
 
 def test_every_field_has_a_setting_and_a_default_within_its_own_bounds() -> None:

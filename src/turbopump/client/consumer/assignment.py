@@ -36,8 +36,10 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import reply_in
 from turbopump.protocol.requests import assignment as requests
 from turbopump.protocol.requests.clients import MessageModel
+from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
+_no_start = RepeatedLine(log, logging.WARNING, "queue has no start yet queue=%s group=%s cause=%s")
 
 
 class Assignment(CommittedTable[AssignedQueue]):
@@ -104,9 +106,7 @@ class Assignment(CommittedTable[AssignedQueue]):
         try:
             start = await self._offsets.starting_offset(queue, self._consume_from)
         except RemotingError as error:
-            log.warning(
-                "queue has no start yet queue=%s group=%s cause=%s", queue, self._group, error
-            )
+            _no_start(queue, self._group, error, kind=self._group)
             await self._free(queue)
             return False
         if queue in self._queues:

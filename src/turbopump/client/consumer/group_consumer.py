@@ -17,7 +17,7 @@ from turbopump.client.consumer.delivery import Delivery, is_retry
 from turbopump.client.consumer.offsets import ConsumeFrom
 from turbopump.client.consumer.queue_table import CommittedTable
 from turbopump.client.consumer.rebalance import Balancer
-from turbopump.client.consumer.subscription import Sql, Subscription, topic_subscription
+from turbopump.client.consumer.subscription import Subscription, Wanted, topic_subscription
 from turbopump.client.environment import Environment
 from turbopump.client.heartbeat import InstanceMember, Operated
 from turbopump.client.identity import InstanceSettings
@@ -94,7 +94,7 @@ class GroupConsumer(InContext, Generic[RunningT]):
             kind="CONSUME",
         )
 
-    def _subscribe(self, topic: str, tags: str | Sql) -> None:
+    def _subscribe(self, topic: str, tags: Wanted) -> None:
         subscription = topic_subscription(
             self._namespace, topic, tags, self._environment.clock.now_ms()
         )

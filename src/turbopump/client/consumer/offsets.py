@@ -22,22 +22,31 @@ from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.request import ReplyT, Request
 from turbopump.protocol.requests import offsets as requests
+from turbopump.repeated_line import RepeatedLine
 from turbopump.store.disk import Disk, SystemDisk
 from turbopump.store.json_table import JsonTable
 
 log = logging.getLogger(__name__)
+_read_from_beginning = RepeatedLine(
+    log,
+    logging.INFO,
+    "queue is read from its beginning: the group has no offset there, and the first message is "
+    "still in the broker's memory; ConsumeFrom.NOW begins at the start queue=%s group=%s",
+)
 
 
 class ConsumeFrom(Enum):
-    """Where a group begins in a queue in which it has no offset yet: at what comes from now on, or
-    at the oldest that is kept.
+    """Where a group begins in a queue in which it has no offset yet.
 
-    RocketMQ: with LAST, a queue whose first message is still in the broker's memory is read from
-    its beginning.
+    ``FIRST``: at the oldest message that is kept. ``NOW``: at what is stored after the consumer was
+    started, by its own clock. ``LAST``: RocketMQ's rule. It is the end of the queue, but the
+    *beginning* of a queue whose first message is still in the broker's memory, as in a topic that
+    is new or small.
     """
 
     LAST = "CONSUME_FROM_LAST_OFFSET"
     FIRST = "CONSUME_FROM_FIRST_OFFSET"
+    NOW = "CONSUME_FROM_TIMESTAMP"
 
 
 class StartOffset(NamedTuple):
@@ -55,6 +64,7 @@ class OffsetStore:
     def __init__(self, instance: ClientInstance, group: str) -> None:
         self._instance = instance
         self._group = group
+        self._began_ms = instance.environment.clock.now_ms()
         self._turns: dict[MessageQueue, asyncio.Lock] = {}
         self._begun: dict[tuple[str, str], asyncio.Event] = {}
         """Broker name and topic -> set when the first offset that this member committed there is
@@ -147,10 +157,12 @@ class OffsetStore:
         A 0 may be the offset that is kept, or say only that the queue is young: it holds as long as
         the broker is asked in time, and is to be committed like an offset that nobody has kept
         (Java commits whatever was answered, ``RemoteBrokerOffsetStore.readOffset``)."""
-        committed = await self.committed(
-            queue, zero_if_young=not isinstance(consume_from, datetime)
-        )
+        zero_if_young = consume_from in (ConsumeFrom.LAST, ConsumeFrom.FIRST)
+        committed = await self.committed(queue, zero_if_young=zero_if_young)
         if committed is not None and committed >= 0:
+            is_retry = queue.topic.startswith(RETRY_PREFIX)
+            if committed == 0 and consume_from is ConsumeFrom.LAST and not is_retry:
+                _read_from_beginning(queue, self._group, kind=(queue, self._group))
             return StartOffset(committed, answered=True, stored=committed > 0)
         return StartOffset(
             await self.first_offset(queue, consume_from), answered=False, stored=False
@@ -161,6 +173,8 @@ class OffsetStore:
         is_retry = queue.topic.startswith(RETRY_PREFIX)
         if isinstance(consume_from, datetime) and not is_retry:
             return await self.offset_at(queue, int(consume_from.timestamp() * 1000))
+        if consume_from is ConsumeFrom.NOW and not is_retry:
+            return await self.offset_at(queue, self._began_ms)
         if consume_from is ConsumeFrom.LAST and not is_retry:
             return await self.max_offset(queue)
         return 0  # the first pull corrects it to the oldest there is

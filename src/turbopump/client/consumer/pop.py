@@ -291,6 +291,6 @@ class PopResult(NamedTuple, Generic[MessageT]):
 
 
 def init_mode_of(consume_from: ConsumeFrom | datetime) -> InitMode:
-    """Where a group without an offset begins. Brokers know no time here: a datetime means the last,
-    as in Java."""
+    """Where a group without an offset begins. Brokers know no time here: ``NOW`` and a datetime
+    mean the last, as in Java."""
     return InitMode.MIN if consume_from is ConsumeFrom.FIRST else InitMode.MAX

@@ -24,7 +24,7 @@ def _is_disk(value: object) -> bool:
 
 _CONSUME_FROM: Final = rules.SettingRule(
     lambda value: isinstance(value, ConsumeFrom | datetime),
-    "must be ConsumeFrom.LAST, ConsumeFrom.FIRST or a datetime",
+    "must be ConsumeFrom.LAST, FIRST or NOW, or a datetime",
 )
 _ALLOCATION: Final = rules.SettingRule(
     lambda value: isinstance(value, str) or callable(value),
@@ -108,7 +108,7 @@ PULL_RULES: Final[Mapping[str, rules.SettingRule]] = {
 }
 SIMPLE_RULES: Final[Mapping[str, rules.SettingRule]] = {
     "consume_from": rules.SettingRule(
-        lambda value: isinstance(value, ConsumeFrom),
+        lambda value: value in (ConsumeFrom.LAST, ConsumeFrom.FIRST),
         "must be ConsumeFrom.LAST or ConsumeFrom.FIRST: brokers know no time here",
     ),
     "ordered": rules.SWITCH,

@@ -8,7 +8,7 @@ apache/rocketmq ``FilterAPI.buildSubscriptionData``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,9 +16,10 @@ from turbopump.client.namespace import wrap
 from turbopump.client.setting_rules import TOPIC, SettingRule, check, is_name
 from turbopump.errors import ConfigError
 from turbopump.filtering.sql92 import SqlError, compile_sql
+from turbopump.filtering.tag import list_fault
 from turbopump.message.java import tags_code
 from turbopump.message.message import ReceivedMessage
-from turbopump.message.rules import is_unicode, topic_fault
+from turbopump.message.rules import is_unicode, tag_fault, topic_fault
 from turbopump.protocol.requests.clients import SubscriptionData
 
 ALL: Final = "*"
@@ -27,7 +28,7 @@ SQL92: Final = "SQL92"
 _TAGS_RULES: Final[Mapping[str, SettingRule]] = {
     "tags": SettingRule(
         lambda value: isinstance(value, str) and is_unicode(value),
-        "are no tags: * for all, 'A || B', or Sql(…) is expected",
+        "are no tags: * for all, 'A || B', Tags([…]) or Sql(…) is expected",
     )
 }
 
@@ -51,6 +52,28 @@ class Sql:
             raise ConfigError(f"{self.expression!r} is no SQL92 filter: {error}") from None
 
 
+@dataclass(frozen=True, slots=True, init=False)
+class Tags:
+    """These tags, each taken as it is: ``Tags(["A,B", "new book"])``. Raises ConfigError for what
+    no subscription can name: nothing, ``*``, ``||``, blanks at the ends."""
+
+    tags: tuple[str, ...]
+
+    def __init__(self, tags: Iterable[str]) -> None:
+        given = (tags,) if isinstance(tags, str) else tuple(tags)
+        if not given:
+            raise ConfigError("Tags([]) names no tag; write tags='*' for all messages")
+        for tag in given:
+            fault = tag_fault(tag) if isinstance(tag, str) and is_unicode(tag) else "is no text"
+            if fault is not None:
+                raise ConfigError(f"the tag {tag!r:.80} {fault}")
+        object.__setattr__(self, "tags", tuple(dict.fromkeys(given)))
+
+
+Wanted = str | Sql | Tags
+"""What to take of a topic: ``*`` for all, ``A || B`` for these tags, ``Tags`` or ``Sql``."""
+
+
 @dataclass(frozen=True, slots=True)
 class Subscription:
     """``tags`` empty means every message. ``version`` in ms grows with each change, so that a
@@ -66,6 +89,13 @@ class Subscription:
         """Whether the message's tag is one of ours."""
         return not self.tags or message.tags in self.tags
 
+    @property
+    def wanted(self) -> Wanted:
+        """What ``subscription_to`` makes this subscription of."""
+        if self.kind == SQL92:
+            return Sql(self.expression)
+        return self.expression if list_fault(self.expression) is None else Tags(self.tags)
+
     def data(self) -> SubscriptionData:
         """As a heartbeat carries it."""
         return SubscriptionData(
@@ -78,15 +108,17 @@ class Subscription:
         )
 
 
-def subscription_to(topic: str, wanted: str | Sql, version: int) -> Subscription:
+def subscription_to(topic: str, wanted: Wanted, version: int) -> Subscription:
     """To messages with certain tags, or to what a filter takes. Raises ConfigError."""
     if isinstance(wanted, Sql):
         return Subscription(topic, wanted.expression, (), version, SQL92)
+    if isinstance(wanted, Tags):
+        return Subscription(topic, " || ".join(wanted.tags), wanted.tags, version)
     return tag_subscription(topic, wanted, version)
 
 
 def topic_subscription(
-    namespace: str | None, topic: str, wanted: str | Sql, version: int
+    namespace: str | None, topic: str, wanted: Wanted, version: int
 ) -> Subscription:
     """To a topic as the user names it. Raises ConfigError if there can be no such topic."""
     check({"topic": TOPIC}, {"topic": topic})
@@ -98,7 +130,7 @@ def topic_subscription(
 
 
 def first_subscriptions(
-    namespace: str | None, topic: str | None, wanted: str | Sql, version: int
+    namespace: str | None, topic: str | None, wanted: Wanted, version: int
 ) -> dict[str, Subscription]:
     """By topic, what a consumer is to begin with; none without a topic. Raises ConfigError, also
     for tags that are of no topic."""
@@ -115,7 +147,7 @@ def first_subscriptions(
 
 def tag_subscription(topic: str, expression: str, version: int) -> Subscription:
     """``*`` (or nothing) for all, ``A || B || C`` for some. Raises ConfigError if no tag is in
-    it."""
+    it, or something that looks like a filter or another list: it would match nothing."""
     check(_TAGS_RULES, {"tags": expression})
     text = expression.strip()
     if text in ("", ALL):
@@ -125,4 +157,6 @@ def tag_subscription(topic: str, expression: str, version: int) -> Subscription:
         raise ConfigError(
             f"the tag expression {expression!r} names no tag; write * for all, or TagA || TagB"
         )
+    if (fault := list_fault(expression)) is not None:
+        raise ConfigError(f"tags={fault}; Tags([{expression!r:.200}]) takes it literally")
     return Subscription(topic, expression, tags, version)

@@ -8,6 +8,7 @@ apache/rocketmq ``Validators.checkMessage``, ``MessageBatch``.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from turbopump.client.namespace import INSTANCE_ID, wrap
 from turbopump.client.routes import DEFAULT_TOPIC_QUEUES
 from turbopump.client.setting_rules import SettingRule, check, is_collection, is_whole
 from turbopump.errors import ConfigError, MessageError
+from turbopump.event_loop import PureThreads
 from turbopump.message.batch import decode_batch, encode_item, identified_item
 from turbopump.message.compression import compress
 from turbopump.message.ids import UniqueIds
@@ -57,6 +59,11 @@ from turbopump.protocol.frame import JSON, Frame
 
 COMPRESS_FROM: Final = 4096
 """Bytes of body from which it is compressed (``compressMsgBodyOverHowmuch``)."""
+COMPRESSING_MAX: Final = 4
+"""Threads of one producer that compress."""
+LARGE_BODY_SIZE: Final = 64 * 1024
+"""Bytes of body from which it is compressed in a thread: 4 MiB take 0.2 s, in which the event loop
+would answer nobody."""
 DELAYING: Final = (
     DELAY_TIME_LEVEL,
     "TIMER_DELIVER_MS",
@@ -142,11 +149,13 @@ class Packer:
         self._namespace = namespace
         self._suffix = f"{INSTANCE_ID}\x01{namespace}\x02" if namespace else ""
         self._suffix_bytes = self._suffix.encode()
+        self._threads = PureThreads(COMPRESSING_MAX, "turbopump-compressing")
         self._topics: dict[str, str] = {}
         """Legal topics, as they are known to the brokers."""
 
     def pack(self, message: Message) -> Outgoing:
-        """Raises MessageError if the message may not be sent, TypeError if it is none."""
+        """What is sent of a message; a large body is compressed later (``compressed``). Raises
+        MessageError if the message may not be sent, TypeError if it is none."""
         try:
             body, flag = message.body, message.flag
             topic = self._topics.get(message.topic) or self._checked_topic(message.topic)
@@ -166,9 +175,19 @@ class Packer:
             refuse_changed_message(message)
             raise
         sys_flag = 0
-        if len(body) >= self._compress_from:
+        if self._compress_from <= len(body) < LARGE_BODY_SIZE:
             body, sys_flag = self._compressed(body)
         return Outgoing(topic, body, text, sys_flag, flag, msg_id)
+
+    async def compressed(self, outgoing: Outgoing) -> Outgoing:
+        """The same with its body compressed, in a thread, if ``pack`` left that to do."""
+        small = len(outgoing.body) < max(LARGE_BODY_SIZE, self._compress_from)
+        if small or outgoing.sys_flag or outgoing.batch_ids:
+            return outgoing
+        loop = asyncio.get_running_loop()
+        done = loop.run_in_executor(self._threads, self._compressed, outgoing.body)
+        body, sys_flag = await done
+        return msgspec.structs.replace(outgoing, body=body, sys_flag=sys_flag)
 
     def piece(self, message: Message) -> BatchPart:
         """The message as part of a batch. Raises as ``pack``."""
@@ -195,7 +214,7 @@ class Packer:
         """What was packed for a batch, and goes alone."""
         item = decode_batch(piece.entry)[0]
         body, sys_flag = item.body, 0
-        if len(body) >= self._compress_from:
+        if self._compress_from <= len(body) < LARGE_BODY_SIZE:
             body, sys_flag = self._compressed(body)
         text = item.properties.decode()
         return Outgoing(piece.topic, body, text, sys_flag, item.flag, piece.msg_id)

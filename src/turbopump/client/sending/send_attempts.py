@@ -41,12 +41,16 @@ from turbopump.message import properties as names
 from turbopump.message.message import MessageQueue
 from turbopump.message.user_properties import text_pairs
 from turbopump.protocol.codes import ResponseCode
+from turbopump.repeated_line import RepeatedLine
 
 if TYPE_CHECKING:
     from turbopump.client.sending.sender import Sender
     from turbopump.remoting.connection import Connection
 
 log = logging.getLogger(__name__)
+_tried_again = RepeatedLine(
+    log, logging.INFO, "send attempt failed, tried again topic=%s broker=%s address=%s cause=%s"
+)
 
 Target = MessageQueue | Callable[[Sequence[MessageQueue]], MessageQueue] | None
 """Where a message is to go: a queue, a choice among the queues, or wherever it is its turn."""
@@ -86,6 +90,13 @@ class SendAttempts:
         while isinstance(outcome, Attempt):
             queue = None  # chosen anew
             if await self._goes_on(route, outcome, retries):
+                _tried_again(
+                    self._sender.shown(self._outgoing.topic),
+                    outcome.broker_name,
+                    outcome.address,
+                    outcome.outcome,
+                    kind=outcome.broker_name,
+                )
                 if is_routes_fault(outcome):
                     route = await self._renewed(route, RETRY_PAUSE_S)
             else:
@@ -297,7 +308,12 @@ class SendAttempts:
         if route is not None:
             last = tried[-1].broker_name
             queues = sum(queue.broker_name == last for queue in route.publish_queues)
-        return send_failure(outgoing.msg_id, topic, tried, spent_ms, closed=closed, queues=queues)
+        stalled = ""
+        if isinstance(tried[-1].error, errors.CallTimeoutError | errors.ConnectError):
+            stalled = sender.instance.stalls.explanation(self._began)
+        return send_failure(
+            outgoing.msg_id, topic, tried, spent_ms, closed=closed, queues=queues, stalled=stalled
+        )
 
     async def _pause(self, route: TopicRoute, attempt: Attempt) -> bool:
         """Wait if it would be the same broker again; False if there is no time for another

@@ -210,12 +210,17 @@ def send_failure(
     *,
     closed: bool = False,
     queues: int | None = None,
+    stalled: str = "",
 ) -> errors.SendError:
     """The error of a send that nobody took. ``closed``: nobody else was tried, for the producer has
-    been closed. ``queues``: how many the topic has at the last broker, by the newest route."""
+    been closed. ``queues``: how many the topic has at the last broker, by the newest route.
+    ``stalled``: what to say of a loop that stood still meanwhile."""
     attempts = "1 attempt" if len(tried) == 1 else f"{len(tried)} attempts"
     last = tried[-1].error
-    remedy = _fewer_queues(tried[-1].queue, topic, queues) if is_queue_gone(last) else _remedy(last)
+    if is_queue_gone(last):
+        remedy = _fewer_queues(tried[-1].queue, topic, queues)
+    else:
+        remedy = stalled or _remedy(last)
     return errors.SendError(
         f"message {msg_id[:80]} to topic {topic!r} was not acknowledged: {attempts} in "
         f"{spent_ms:.0f} ms: {'; '.join(_said(tried))}. "

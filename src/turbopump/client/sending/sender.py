@@ -24,7 +24,7 @@ from turbopump.client.routes import (
     TopicRoute,
 )
 from turbopump.client.sending import send_result
-from turbopump.client.sending.outgoing import Outgoing, SendFrames
+from turbopump.client.sending.outgoing import LARGE_BODY_SIZE, Outgoing, Packer, SendFrames
 from turbopump.client.sending.queue_chooser import FaultStrategy, QueueSelection
 from turbopump.client.sending.send_attempts import SendAttempts, Target
 from turbopump.client.setting_rules import SECONDS, SettingRule, check, whole_from
@@ -83,6 +83,7 @@ class Sender:
 
     instance: ClientInstance
     rules: SendRules
+    packer: Packer
     frames: SendFrames
     selection: QueueSelection
     faults: FaultStrategy
@@ -132,6 +133,9 @@ class Sender:
             if under_way.count > under_way.limit:
                 timeout = await self._turn(under_way, outgoing, timeout)
                 began = self._time()
+            if len(outgoing.body) >= LARGE_BODY_SIZE:
+                outgoing = await self.packer.compressed(outgoing)
+                began = self._time()  # the time-out is for brokers, not for this
             route = self._known.get(outgoing.topic)
             if (
                 target is None
@@ -210,6 +214,9 @@ class Sender:
         try:
             if oneways.count > oneways.limit:
                 await self._turn(oneways, outgoing, timeout)
+            if len(outgoing.body) >= LARGE_BODY_SIZE:
+                outgoing = await self.packer.compressed(outgoing)
+                began = self._time()
             await SendAttempts(self, outgoing, target, began, timeout).oneway()
         finally:
             oneways.count -= 1
@@ -242,7 +249,8 @@ class Sender:
         if known is not None and is_usual(known):
             return known
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
+        began = loop.time()
+        deadline = began + timeout
         try:
             async with asyncio.timeout_at(deadline):
                 route = await self._found(topic, writable)
@@ -256,6 +264,7 @@ class Sender:
                 waited = f"{timeout:.1g}"
                 remedy = "That is little time for a question over the network: give the send more "
                 remedy += "seconds"
+            remedy = self.instance.stalls.explanation(began) or remedy
             raise RouteNotFoundError(
                 f"no route to topic {self.shown(topic)!r}: no name server answered in {waited} s "
                 f"(asked: {asked}). {remedy}",

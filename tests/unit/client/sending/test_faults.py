@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from typing import Any
 
@@ -114,6 +115,20 @@ async def test_when_every_broker_is_left_alone_all_are_used(simulation: Simulati
         for broker in cluster.brokers:
             await broker.start()
         assert (await producer.send("orders", b"x")).status is SendStatus.OK
+
+
+@in_loop(simulated)
+async def test_an_attempt_that_failed_and_was_repeated_is_logged(
+    simulation: Simulation, /, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "turbopump.client"):
+        async with (
+            scripted_cluster(simulation, brokers=2) as cluster,
+            producer_of(cluster) as producer,
+        ):
+            await busy_once(producer, cluster)
+    (line,) = [line for line in caplog.messages if "tried again" in line]
+    assert "topic=orders broker=broker-a" in line
 
 
 async def busy_once(producer: Producer, cluster: ScriptedCluster) -> None:

@@ -1,0 +1,58 @@
+"""Notices when a client's event loop stood still, so that an error can say so: code that blocks the
+loop (a plain call in a coroutine, a long computation) makes answers look late that were in time.
+
+Values in, values out: the loop's time comes in. It must not know who waits.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from turbopump.repeated_line import RepeatedLine
+
+log = logging.getLogger(__name__)
+_stood_still = RepeatedLine(
+    log,
+    logging.WARNING,
+    "the event loop of this program stood still seconds=%.1f: something in it blocks",
+)
+
+LOOK_INTERVAL_S: Final = 1.0
+STALL_S: Final = 1.0
+"""A look that is later than this is a stall."""
+
+
+class LoopStalls:
+    """``look`` is to be called every ``LOOK_INTERVAL_S``. ``now``: the loop's time in seconds."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._looked = now()
+        self._ended, self._seconds = float("-inf"), 0.0
+
+    def look(self) -> None:
+        """Note a stall that has just ended, and log it."""
+        late = self._lateness()
+        self._looked = self._now()
+        if late > STALL_S:
+            self._ended, self._seconds = self._looked, late
+            _stood_still(late)
+
+    def explanation(self, began: float) -> str:
+        """What to add to the error of something that ``began`` then and came too late; empty if
+        the loop did not stand still meanwhile."""
+        late = self._lateness()
+        if late <= STALL_S and self._ended >= began:
+            late = self._seconds
+        if late <= STALL_S:
+            return ""
+        return (
+            f"This program's event loop stood still for {late:.1f} s meanwhile, so answers may "
+            "have come in time: look for a call that blocks it (a plain function in a coroutine, "
+            "a long computation), and run that in a thread"
+        )
+
+    def _lateness(self) -> float:
+        return self._now() - self._looked - LOOK_INTERVAL_S
