@@ -1,14 +1,13 @@
-"""The house stays small: bounds on its size, and the script that counts."""
+"""The house has no circles, and the script that counts them is right."""
 
 from pathlib import Path
 
 from tests.house import circles, modules, with_one_importer
 
 
-def test_there_are_few_files_and_no_circles() -> None:
+def test_there_are_no_circles() -> None:
     found = modules()
-    assert len(found) <= 375
-    assert sum(module.lines for module in found.values()) <= 91_100
+    assert "turbopump.broker.broker" in found
     assert circles(found) == []
 
 
