@@ -29,10 +29,12 @@ from turbopump.protocol.requests.topics import (
     PERM_INHERIT,
     PERM_READ,
     PERM_WRITE,
+    QUEUES_MAX,
     DataVersion,
     TopicConfig,
     TopicConfigSerializeWrapper,
 )
+from turbopump.repeated_line import RepeatedLine
 from turbopump.store.disk import Disk
 from turbopump.store.files import StorePaths
 from turbopump.store.json_table import JsonTable
@@ -42,6 +44,7 @@ from turbopump.store.queues.consume_queue import ConsumeQueue
 from turbopump.store.repair.unit_repair import LMQ_PREFIX
 
 log = logging.getLogger(__name__)
+_not_copied = RepeatedLine(log, logging.WARNING, "topic of the master left out topic=%s cause=%s")
 
 READ_WRITE: Final = PERM_READ | PERM_WRITE
 DELAY_LEVELS: Final = 18
@@ -122,10 +125,11 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         return len(self._topics)
 
     def find_or_make(self, name: str, queues: int, sys_flag: int = 0) -> TopicConfig:
-        """The topic; made with so many queues, for reading and writing, if it is not there."""
+        """The topic; made with so many queues, or the most a topic may have, for reading and
+        writing, if it is not there."""
         config = self._topics.get(name)
         if config is None:
-            config = plain_topic(name, queues)
+            config = plain_topic(name, min(queues, QUEUES_MAX))
             config.topic_sys_flag = sys_flag
             self.put(config)
         return config
@@ -140,8 +144,12 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         self._changed(config.topic_name)
 
     def copy(self, topics: Mapping[str, TopicConfig], version: DataVersion) -> None:
-        """Take these of a master, and its version of the table."""
+        """Take these of a master, and its version of the table; one with a number of queues that
+        cannot be stays as it is here."""
         for name, config in topics.items():
+            if (fault := config.queues_fault()) is not None:
+                _not_copied(name, fault, kind=name)
+                continue
             config.topic_name = name
             if self._topics.get(name) != config:
                 self._topics[name] = config
