@@ -29,6 +29,7 @@ from turbopump.protocol.requests.topics import (
     PERM_INHERIT,
     PERM_READ,
     PERM_WRITE,
+    QUEUES_MAX,
     DataVersion,
     TopicConfig,
     TopicConfigSerializeWrapper,
@@ -44,6 +45,7 @@ from turbopump.store.repair.unit_repair import LMQ_PREFIX
 
 log = logging.getLogger(__name__)
 _topic_made = RepeatedLine(log, logging.INFO, "topic made topic=%s read_queues=%d write_queues=%d")
+_not_copied = RepeatedLine(log, logging.WARNING, "topic of the master left out topic=%s cause=%s")
 
 READ_WRITE: Final = PERM_READ | PERM_WRITE
 DELAY_LEVELS: Final = 18
@@ -124,10 +126,11 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         return len(self._topics)
 
     def find_or_make(self, name: str, queues: int, sys_flag: int = 0) -> TopicConfig:
-        """The topic; made with so many queues, for reading and writing, if it is not there."""
+        """The topic; made with so many queues, or the most a topic may have, for reading and
+        writing, if it is not there."""
         config = self._topics.get(name)
         if config is None:
-            config = plain_topic(name, queues)
+            config = plain_topic(name, min(queues, QUEUES_MAX))
             config.topic_sys_flag = sys_flag
             self.put(config)
         return config
@@ -144,8 +147,12 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         self._changed(config.topic_name)
 
     def copy(self, topics: Mapping[str, TopicConfig], version: DataVersion) -> None:
-        """Take these of a master, and its version of the table."""
+        """Take these of a master, and its version of the table; one with a number of queues that
+        cannot be stays as it is here."""
         for name, config in topics.items():
+            if (fault := config.queues_fault()) is not None:
+                _not_copied(name, fault, kind=name)
+                continue
             config.topic_name = name
             if self._topics.get(name) != config:
                 self._topics[name] = config

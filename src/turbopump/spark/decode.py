@@ -34,6 +34,8 @@ from turbopump.spark.options import COLUMN_NAMES, READ_SCHEMA, arrow_schema
 
 BATCH_BODY_SIZE_MAX: Final = 64 << 20
 """Decompressed bodies fill a batch up to about this many bytes; then the next batch begins."""
+INFLATED_SIZE_MAX: Final = 1 << 30
+"""Bytes of the compressed inner batches that are read together: some MiB as they are stored."""
 
 _MAGIC_V1: Final = 0xDAA320A7 - (1 << 32)
 _MAGIC_V2: Final = 0xDAA320AB - (1 << 32)
@@ -348,13 +350,20 @@ class Entries:
 
     def _with_batches_decompressed(self, wrapped: Mask, lenient: bool) -> Entries:
         """The same entries, copied, with bodies of batches that are not compressed."""
-        parts, sizes = [], []
+        parts, sizes, inflated = [], [], 0
         for row, (at, size) in enumerate(
             zip(self.positions.tolist(), self.sizes.tolist(), strict=True)
         ):
             entry = self.raw[at : at + size]
             if wrapped[row] and self.sys_flags[row] & SysFlag.COMPRESSED:
+                if inflated > INFLATED_SIZE_MAX and not lenient:
+                    raise StoredMessageError(
+                        f"the compressed batches before queue offset {self._longs[at + 20]} of "
+                        f"queue {self._ints[at + 12]} have more than {INFLATED_SIZE_MAX} bytes "
+                        "together: set the option pullBatchSize lower"
+                    )
                 body = self.decompressed_body(row, lenient)
+                inflated += len(body or b"")
                 if body is not None:
                     begin, end = int(self.cuts[row, 0]) - at, int(self.cuts[row, 1]) - at
                     flags = int(self.sys_flags[row]) & ~_COMPRESSION

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import Final
 
 import pyarrow as pa
@@ -19,7 +20,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
 from turbopump.errors import DataLossError
-from turbopump.message.batch import inner_entries, is_wrapped
+from turbopump.message.batch import Unpacking, is_wrapped
 from turbopump.message.pulled import DamagedEntry, good_positions, pulled_entries
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command
@@ -274,6 +275,10 @@ def _undamaged(wanted: OffsetRange, body: bytes, fail: bool) -> list[bytes]:
     return entries
 
 
+_NAMED_MAX: Final = 10
+"""Offsets of lost messages that are named, of one answer."""
+
+
 def _whole(wanted: OffsetRange, begin: int, end: int, body: bytes, fail: bool) -> bytes:
     """The good messages of an answer that should hold those from ``begin`` to ``end``; what else
     should be there is loss."""
@@ -284,14 +289,19 @@ def _whole(wanted: OffsetRange, begin: int, end: int, body: bytes, fail: bool) -
     wrapped = any(is_wrapped(entry[39]) for entry in entries)
     if not damaged and not wrapped and len(entries) == end - begin:
         return body
-    there = {int.from_bytes(one[20:28]) for entry in entries for one in inner_entries(entry)}
-    missing = [offset for offset in range(begin, min(end, wanted.end)) if offset not in there]
-    if missing:
+    unpacking = Unpacking()
+    there = {int.from_bytes(one[20:28]) for entry in entries for one in unpacking.entries(entry)}
+    # the broker says where the answer ends, and that may be anywhere
+    asked = range(begin, min(end, wanted.end))
+    count = len(asked) - sum(offset in asked for offset in there)
+    if count:
+        absent = (offset for offset in asked if offset not in there)
+        named = ", ".join(map(str, islice(absent, _NAMED_MAX)))
+        more = f" and {count - _NAMED_MAX} more" if count > _NAMED_MAX else ""
         cause = damaged[0].fault if damaged else "the broker has passed them over: its log says why"
         lose(
             fail,
-            f"{wanted.queue}: damaged in the broker's store: offsets "
-            f"{', '.join(map(str, missing))} ({cause})",
+            f"{wanted.queue}: damaged in the broker's store: offsets {named}{more} ({cause})",
             ". Set the option failOnDataLoss to false to go on without them",
             "skipped",
         )

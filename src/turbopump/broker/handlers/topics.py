@@ -55,7 +55,6 @@ from turbopump.remoting.router import Outcome, Refusal, RequestContext, Response
 from turbopump.store.log.cold_reads import ColdReads, Steps
 from turbopump.store.message_store import MessageStore
 
-QUEUES_MAX: Final = 65535
 ANNOUNCE_WAIT_S: Final = 2.0
 """How long the answer waits for name servers that do not take the topic."""
 _NEEDED: Final = ("readQueueNums", "writeQueueNums", "perm")
@@ -320,14 +319,9 @@ class TopicsHandler:
 
 
 def _number_fault(topic: TopicConfig) -> str | None:
-    for name, value in (
-        ("readQueueNums", topic.read_queue_nums),
-        ("writeQueueNums", topic.write_queue_nums),
-    ):
-        if not 0 <= value <= QUEUES_MAX:
-            return f"{name} is {value}; give a number from 0 to {QUEUES_MAX}"
-    if not 0 <= topic.perm <= 15:
+    fault = topic.queues_fault()
+    if fault is None and not 0 <= topic.perm <= 15:
         return (
             f"perm is {topic.perm}; give the sum of 4 (read), 2 (write), 1 (inherit), 8 (priority)"
         )
-    return None
+    return fault

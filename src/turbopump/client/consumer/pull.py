@@ -19,7 +19,7 @@ from turbopump import errors
 from turbopump.client.consumer.subscription import ALL, Subscription, tag_subscription
 from turbopump.client.instance import ClientInstance
 from turbopump.client.namespace import unwrap
-from turbopump.message.batch import inner_entries as messages_of
+from turbopump.message.batch import Unpacking
 from turbopump.message.codec import decode_entry
 from turbopump.message.message import MessageQueue, ReceivedMessage
 from turbopump.message.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY
@@ -178,9 +178,10 @@ def pulled_messages(
         at = said if expected <= said < next_offset else expected
         damaged.append(DamagedMessage(queue, at, fault))
 
+    unpacking = Unpacking()
     for entry in pulled_entries(body[at:], lambda entry: note(entry.queue_offset, entry.fault)):
         try:
-            for one in messages_of(entry):
+            for one in unpacking.entries(entry):
                 message = decode_entry(one, check_crc=False, message_type=message_type)
                 assert isinstance(message, message_type)
                 if one is entry or message.queue_offset >= offset:

@@ -25,7 +25,7 @@ from turbopump.message.rules import RETRY_PREFIX
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Body, Command, reply_in
 from turbopump.protocol.request import Request
-from turbopump.protocol.requests.clients import GetConsumerListByGroup
+from turbopump.protocol.requests.clients import MEMBERS_MAX, GetConsumerListByGroup
 
 log = logging.getLogger(__name__)
 
@@ -184,6 +184,11 @@ class Balancer:
         addresses = sorted(route.every_address(slaves=True))
         address, command = await ask_one(self.instance, addresses, request)
         clients = reply_in(command, request).consumer_id_list
+        if len(clients) > MEMBERS_MAX:
+            raise BodyError(
+                f"{address} says that group {self.group!r} has {len(clients)} members, and "
+                f"{MEMBERS_MAX} can share queues: divide its consumers into several groups"
+            )
         if self.instance.client_id not in clients:
             self.instance.forget_introduction(address)
         return clients
