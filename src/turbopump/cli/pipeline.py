@@ -67,6 +67,14 @@ source_option = click.option(
     help='Bodies of a new lake are JSON and become columns: "carrier string, delay int".',
 )
 @click.option(
+    "--timestamp-unit",
+    "units",
+    metavar="[FIELD=]UNIT",
+    multiple=True,
+    help="With --json-schema: numbers in timestamps, or in those of FIELD, count s, ms or us since "
+    "1970; more than once.  [default: s]",
+)
+@click.option(
     "--avro-schema",
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
@@ -105,6 +113,7 @@ def archive_command(
     format_name: str | None,
     columns: str | None,
     json_schema: str | None,
+    units: tuple[str, ...],
     avro_schema: Path | None,
     drop_body: bool,
     starting: str,
@@ -129,6 +138,9 @@ def archive_command(
         raise click.UsageError("bodies are JSON or Avro: give one of --json-schema, --avro-schema")
     if drop_body and json_schema is None and avro_schema is None:
         raise click.UsageError("--drop-body needs --json-schema or --avro-schema")
+    if units and json_schema is None:
+        raise click.UsageError("--timestamp-unit needs --json-schema")
+    unit = _timestamp_unit(units)
     where: str | int = starting
     if starting not in ("earliest", "latest"):
         where = TimeOption().convert(starting, None, context)
@@ -146,7 +158,7 @@ def archive_command(
     with command_session("turbopump archive", master) as spark, stopped_by_signals() as stop:
         bodies = None
         if json_schema is not None:
-            bodies = json_bodies(json_schema, kept=not drop_body)
+            bodies = json_bodies(json_schema, kept=not drop_body, timestamp_unit=unit)
         elif avro_schema is not None:
             bodies = avro_bodies(avro_schema.read_text("utf-8"), kept=not drop_body)
         try:
@@ -172,6 +184,18 @@ def archive_command(
             line.close()
     _show(report, output, _archived)
     context.exit(STOPPED if report.stopped else 0 if report.agrees else DISAGREES)
+
+
+def _timestamp_unit(given: tuple[str, ...]) -> str | dict[str, str]:
+    """``UNIT`` for all timestamps, or ``FIELD=UNIT`` for each. Raises UsageError."""
+    pairs = [text.rpartition("=") for text in given]
+    if len(given) == 1 and not pairs[0][1]:
+        return given[0]
+    if not all(equals for _, equals, _ in pairs):
+        raise click.UsageError(
+            "--timestamp-unit is one UNIT for all fields, or FIELD=UNIT for each"
+        )
+    return {name: unit for name, _, unit in pairs} if given else "s"
 
 
 @command.command(name="compact", short_help="Put small files of a lake together.")

@@ -181,6 +181,12 @@ def inner_entries(entry: bytes) -> list[bytes]:
     return _entries_in(decode_entry(entry, check_crc=False)) if is_wrapped(entry[39]) else [entry]
 
 
+def inner_count(properties_text: str) -> int | None:
+    """How many messages the broker has counted in a batch, and so how many offsets of its queue the
+    batch has; None if it does not say."""
+    return names.whole_number(names.property_value(properties_text, names.INNER_NUM), 5) or None
+
+
 def plain_messages(message: ReceivedMessage) -> list[ReceivedMessage]:
     """A message itself, or each of the batch that it is, with nothing left that says so. Raises
     StoredMessageError."""

@@ -11,7 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Hashable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Final
 
@@ -19,8 +19,9 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
-from turbopump.errors import DataLossError
-from turbopump.message.batch import Unpacking, is_wrapped
+from turbopump.errors import DataLossError, StoredMessageError
+from turbopump.message.batch import Unpacking, inner_count, is_wrapped
+from turbopump.message.codec import decode_entry
 from turbopump.message.pulled import DamagedEntry, good_positions, pulled_entries
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command
@@ -28,7 +29,7 @@ from turbopump.protocol.requests.pull import PullMessageReply
 from turbopump.spark.cluster import EVERY_MESSAGE, READING_PATIENCE_S, Cluster, PullFilter
 from turbopump.spark.decode import decode, text_array
 from turbopump.spark.offsets import OffsetRange
-from turbopump.spark.options import ReadOptions
+from turbopump.spark.options import BODY_FAULT, ReadOptions
 from turbopump.spark.plain_errors import hidden_traceback
 
 _log = logging.getLogger(__name__)
@@ -118,6 +119,9 @@ def read_ranges(
     """The rows of these ranges as record batches of ``options.columns``: all, or those with one of
     ``tags``, or those that the SQL filter takes."""
     wanted, columns = EVERY_MESSAGE, options.columns
+    says_fault = "body" in columns and BODY_FAULT not in columns
+    if says_fault:
+        columns = (*columns, BODY_FAULT)
     if tags:
         wanted = PullFilter(" || ".join(sorted(tags)))
         columns = columns if "tags" in columns else (*columns, "tags")
@@ -129,7 +133,22 @@ def read_ranges(
             broker, offsets = part.queue.broker_name, range(part.begin, part.end)
             for chunk in read_range(cluster, part, options, wanted):
                 for batch in decode(chunk, broker, columns, queue_offsets=offsets):
-                    yield _tagged(batch, tags).select(options.columns) if tags else batch
+                    if says_fault:
+                        _warn_of_faults(batch, part)
+                    yield (_tagged(batch, tags) if tags else batch).select(options.columns)
+
+
+def _warn_of_faults(batch: pa.RecordBatch, part: OffsetRange) -> None:
+    """Rows have bodies as they are stored, and the column that says so was not asked for."""
+    faults = batch.column(BODY_FAULT)
+    count = len(faults) - faults.null_count
+    if count:
+        first = next(fault for fault in faults.to_pylist() if fault is not None)
+        _log.warning(
+            "%s: %d of the bodies of offsets %d to %d cannot be read (%s); their rows have them as "
+            "they are stored, and the column %s says which",
+            part.queue, count, part.begin, part.end - 1, first, BODY_FAULT,
+        )  # fmt: skip
 
 
 def _tagged(batch: pa.RecordBatch, tags: frozenset[str]) -> pa.RecordBatch:
@@ -290,10 +309,12 @@ def _whole(wanted: OffsetRange, begin: int, end: int, body: bytes, fail: bool) -
     if not damaged and not wrapped and len(entries) == end - begin:
         return body
     unpacking = Unpacking()
-    there = {int.from_bytes(one[20:28]) for entry in entries for one in unpacking.entries(entry)}
     # the broker says where the answer ends, and that may be anywhere
     asked = range(begin, min(end, wanted.end))
-    count = len(asked) - sum(offset in asked for offset in there)
+    there = {
+        offset for entry in entries for offset in _offsets_of(entry, unpacking) if offset in asked
+    }
+    count = len(asked) - len(there)
     if count:
         absent = (offset for offset in asked if offset not in there)
         named = ", ".join(map(str, islice(absent, _NAMED_MAX)))
@@ -306,6 +327,16 @@ def _whole(wanted: OffsetRange, begin: int, end: int, body: bytes, fail: bool) -
             "skipped",
         )
     return b"".join(entries)
+
+
+def _offsets_of(entry: bytes, unpacking: Unpacking) -> range:
+    """The offsets in its queue that an entry stands for: several if it is a batch."""
+    first, count = int.from_bytes(entry[20:28]), None
+    if is_wrapped(entry[39]):
+        with suppress(StoredMessageError):
+            count = inner_count(decode_entry(entry, check_crc=False).properties_text)
+            count = count or len(unpacking.entries(entry))
+    return range(first, first + (count or 1))
 
 
 def _after_gap(wanted: OffsetRange, offset: int, reply: PullMessageReply, fail: bool) -> int:
