@@ -444,8 +444,9 @@ class Broker:
                 self.delays,
                 self.timers,
                 RemotingClient(tls=config.client_tls, signer=signer),
+                default_queues=config.default_topic_queue_nums,
             )
-            link.begin_at = tables_of_master.begin_at
+            link.begin_at = tables_of_master.begin
         if config.scrub_bytes_per_second:
             now = asyncio.get_running_loop().time
             self.scrubbing = Scrubbing(

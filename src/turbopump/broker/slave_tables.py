@@ -2,16 +2,18 @@
 consumers and of delay levels, what ordered pops have taken, and how far the timers are.
 
 The rule: nothing is copied unless the log is, and what says how far something is counts only when
-the log here has come as far as the master's had, or a takeover would leave messages out. Our own
-master is asked twice a second and answers with what has changed; Apache's every three seconds, and
-answers with everything. Source: apache/rocketmq ``SlaveSynchronize``.
+the log here has come as far as the master's had, or a takeover would leave messages out. A topic is
+served as soon as the log has a message of it that is newer than the table. Our own master is asked
+twice a second and answers with what has changed; Apache's every three seconds, and answers with
+everything. Source: apache/rocketmq ``SlaveSynchronize``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
@@ -25,7 +27,9 @@ from turbopump.broker.pop.offsets import OrderInfo, OrderInfoTable
 from turbopump.broker.reading import ask
 from turbopump.broker.schedule.delays import Delays
 from turbopump.broker.schedule.timers import Timers
+from turbopump.broker.topics import topic_of_queues
 from turbopump.errors import CopyError, ProtocolError, RemotingError, ResponseError, StoreError
+from turbopump.message.rules import is_system_topic
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command
@@ -35,6 +39,7 @@ from turbopump.protocol.requests.groups import GetAllGroups, SubscriptionGroupWr
 from turbopump.protocol.requests.offsets import ConsumerOffsetTable, DelayOffsetTable
 from turbopump.protocol.requests.pull import ViewMessageById
 from turbopump.protocol.requests.replication import (
+    DELETED,
     LOG_END,
     LOG_START,
     PARTIAL,
@@ -45,11 +50,16 @@ from turbopump.protocol.requests.replication import (
     GetTimerCheckpoint,
 )
 from turbopump.protocol.requests.statistics import GetBrokerRuntimeInfo
-from turbopump.protocol.requests.topics import GetAllTopicConfig, TopicConfigSerializeWrapper
+from turbopump.protocol.requests.topics import (
+    GetAllTopicConfig,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+)
 from turbopump.remoting.client import RemotingClient
 from turbopump.replication.link import SlaveLink
 from turbopump.replication.slave import first_wanted
 from turbopump.store.message_store import MessageStore
+from turbopump.store.repair.unit_repair import LMQ_PREFIX
 from turbopump.store.timers.timer_log import TimerCheckpoint
 
 TableT = TypeVar("TableT", bound=msgspec.Struct)
@@ -84,6 +94,8 @@ class SlaveTables:
     """The master's address, `host:port`; None: it is not known."""
     rounds: int = 0
     """How often everything was copied."""
+    default_queues: int = 8
+    """The least number of queues of a topic that only the log tells of."""
     _known: dict[type[msgspec.Struct], str] = field(default_factory=dict)
     _task: asyncio.Task[None] | None = None
     _fault: str | None = None
@@ -93,6 +105,14 @@ class SlaveTables:
         """For retention: what the master keeps is kept here too, for timers and delays wait in it.
         None: it is not known yet."""
         return self._needed_from
+
+    def __post_init__(self) -> None:
+        assert self.store.copied is not None
+        self._copied = self.store.copied
+        self._copied.on_first = self._first_message
+        self._topics_at = 0
+        self._made: dict[str, tuple[int, TopicConfig | None]] = {}
+        self._copying_topics = asyncio.Lock()
 
     def start(self) -> None:
         """Copy from now on."""
@@ -104,6 +124,15 @@ class SlaveTables:
         task, self._task = self._task, None
         await stop_task(task)
         await self.remoting.close()
+
+    async def begin(self) -> int:
+        """As ``begin_at``. The topics are copied first: what the log brings is judged by them."""
+        wanted = await self.begin_at()
+        if self.master is not None:
+            # a master that has less refuses this slave in words
+            with contextlib.suppress(StoreError, ResponseError):
+                await self._copy_topics(self.master)
+        return wanted
 
     async def begin_at(self) -> int:
         """From where on to copy the log: where it ends here, or, if there is none, all that the
@@ -172,17 +201,11 @@ class SlaveTables:
 
     async def _copy_all(self, master: str) -> float:
         """One round; seconds until the next."""
-        topics = await self._ask(master, GetAllTopicConfig(), TopicConfigSerializeWrapper)
+        ours = await self._copy_topics(master)
         groups = await self._ask(master, GetAllGroups(), SubscriptionGroupWrapper)
         modes = await self._ask(
             master, GetAllMessageRequestMode(), MessageRequestModeTable, optional=True
         )
-        ours = topics.ext is not None and TABLE_VERSION in topics.ext
-        if not ours and (end := await self._log_end(master, topics)) < self.store.log.end:
-            raise StoreError(  # ours refuses such a slave
-                f"the master's log ends at {end}, and the slave's at {self.store.log.end}"
-            )
-        await self._take(topics, TopicConfigSerializeWrapper, self._take_topics)
         await self._take(groups, SubscriptionGroupWrapper, self._take_groups)
         await self._take(modes, MessageRequestModeTable, self._take_modes)
         offsets = await self._ask(master, GetAllConsumerOffset(), ConsumerOffsetTable)
@@ -240,17 +263,6 @@ class SlaveTables:
         if TABLE_VERSION in ext:
             self._known[table] = ext[TABLE_VERSION]
 
-    async def _take_topics(self, table: TopicConfigSerializeWrapper, whole: bool) -> None:
-        topics = self.records.topics
-        given = table.topic_config_table
-        if whole:
-            for name in [name for name in topics.names() if name not in given]:
-                if name not in topics.system:
-                    error = await self.records.forget(name)
-                    if error is not None:
-                        log.error("queues cannot be deleted topic=%s cause=%s", name, error)
-        topics.copy(given, table.data_version)
-
     def _take_groups(self, table: SubscriptionGroupWrapper, whole: bool) -> None:
         self.groups.copy(table, whole=whole)
 
@@ -279,3 +291,93 @@ class SlaveTables:
                 return True
             await asyncio.sleep(LOOK_S)
         return False
+
+    # --- Topics. The log and the table come by different ways, and either may be ahead. An answer
+    # says where the master's log ended when it was made (``_topics_at``). A message behind that may
+    # be of a topic that was made since, and makes it here as well; one before it may be of a topic
+    # that was deleted, and does not. So nothing that was deleted or forbidden comes back with old
+    # messages, and nothing that was acknowledged waits for the table. RocketMQ: a slave has a topic
+    # when it has copied the table, every 3 s.
+
+    async def _copy_topics(self, master: str) -> bool:
+        """Copy topics, and delete what was deleted; whether it is a master of ours. Raises
+        StoreError if the master has less than what is here, which must not be deleted."""
+        async with self._copying_topics:
+            had = self.store.log.end
+            answer = await self._ask(master, GetAllTopicConfig(), TopicConfigSerializeWrapper)
+            ext, topics = answer.ext or {}, self.records.topics
+            end = await self._log_end(master, answer)
+            if end < had:
+                raise StoreError(f"the master's log ends at {end}, and the slave's at {had}")
+            table = TopicConfigSerializeWrapper(data_version=topics.version)
+            deleted = fastjson.decode(ext.get(DELETED, "{}").encode(), dict[str, int])
+            if answer.body:
+                table = fastjson.decode(answer.body, TopicConfigSerializeWrapper)
+            given, self._topics_at = table.topic_config_table, end
+            if answer.body and PARTIAL not in ext:
+                await self._delete(given, deleted, end)
+            topics.copy(given, table.data_version)
+            for name, (offset, before) in list(self._made.items()):
+                if offset < end:
+                    del self._made[name]
+                    if name not in given:  # the master has no such topic: it came out of a delay
+                        topics.restore(name, before)
+                elif name in given:  # as it was before that message
+                    del self._made[name]
+                    self._serve_newer(name)
+            if TABLE_VERSION in ext:
+                self._known[TopicConfigSerializeWrapper] = ext[TABLE_VERSION]
+            return TABLE_VERSION in ext
+
+    async def _delete(
+        self, given: Mapping[str, TopicConfig], deleted: dict[str, int], end: int
+    ) -> None:
+        """Forget topics that are not ``given``, and the messages of those that were ``deleted`` and
+        made again. ``end``: where the master's log ended then."""
+        store, topics, known = self.store, self.records.topics, self._copied.deleted
+        news = {name: at for name, at in deleted.items() if at > known.get(name, 0)}
+        known.clear()
+        known.update(deleted)
+        store.queue_ends.follow(deleted, store.log.end)
+        gone = {name: deleted.get(name, end) for name in topics.names() if name not in given}
+        for queue in store.queues if news else ():
+            unit = queue.unit(queue.min_index) if queue.topic in news else None
+            if unit is not None and unit[0] < news[queue.topic]:
+                gone[queue.topic] = news[queue.topic]
+        for name, until in gone.items():
+            if name in topics.system or (name in self._made and self._made[name][0] >= end):
+                continue
+            error = await self.records.forget(name, until)
+            if error is not None:
+                log.error("queues cannot be deleted topic=%s cause=%s", name, error)
+            self._known.pop(ConsumerOffsetTable, None)  # those of a newer topic went, too
+            if name in given:
+                topics.restore(name, given[name])
+            self._serve_newer(name)
+
+    def _serve_newer(self, name: str) -> None:
+        """See to it that those queues of a topic can be read that have a message newer than the
+        table."""
+        for queue in [queue for queue in self.store.queues if queue.topic == name]:
+            unit = queue.unit(queue.max_index - 1)
+            if unit is not None:
+                self._first_message(name, queue.queue_id, unit[0])
+
+    def _first_message(self, name: str, queue_id: int, offset: int) -> None:
+        """A queue has a message at this offset of the log: see to it that it can be read."""
+        if offset < self._topics_at or is_system_topic(name) or name.startswith(LMQ_PREFIX):
+            return
+        topics, queue = self.records.topics, self.store.queues.find(name, queue_id)
+        topic = topics.find(name)
+        assert queue is not None
+        if topic is None:
+            made = topic_of_queues(name, [queue], self.default_queues)
+        elif queue_id >= topic.read_queue_nums:
+            count = queue_id + 1
+            made = msgspec.structs.replace(topic, read_queue_nums=count)
+            made.write_queue_nums = max(count, topic.write_queue_nums)
+        else:
+            return
+        self._made.setdefault(name, (offset, topic))
+        topics.restore(name, made)
+        log.info("topic is served by what the log has topic=%s queue=%d", name, queue_id)

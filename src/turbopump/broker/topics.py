@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -153,6 +153,15 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
             self.version = version
             self._dirty = True
         self.save()
+
+    def restore(self, name: str, config: TopicConfig | None) -> None:
+        """Make of a topic what it was, or None, in a master's version of the table."""
+        if config is not None:
+            self.copy({name: config}, self.version)
+        elif name in self._topics:
+            version = self.version
+            self.delete(name)
+            self.copy({}, version)
 
     def delete(self, topic: str) -> bool:
         """Forget a topic; False if there is none."""
@@ -401,20 +410,23 @@ def make_lost_topics(
     for name, queues in sorted(ends.items()):
         if is_system_topic(name) or not any(_is_newer(store, queue, saved_ms) for queue in queues):
             continue
-        count = max(
-            max(queue.queue_id for queue in queues) + 1,
-            1 if name.startswith(_GROUP_TOPICS) else default_queues,
-        )
-        topic = plain_topic(name, count)
-        if any(queue.is_batch for queue in queues):
-            topic.attributes = {QUEUE_TYPE: BATCH_CQ}
+        topic = topic_of_queues(name, queues, default_queues)
         topics.put(topic)
         log.warning(
             f"topic with messages was not in topics.json, it is made again topic={name} "
-            f"queues={count}"
+            f"queues={topic.write_queue_nums}"
         )
         made.append(name)
     return made
+
+
+def topic_of_queues(name: str, queues: Sequence[ConsumeQueue], default_queues: int) -> TopicConfig:
+    """What ``queues`` with messages tell of a topic that is in no table."""
+    count = 1 if name.startswith(_GROUP_TOPICS) else default_queues
+    topic = plain_topic(name, max(count, *(queue.queue_id + 1 for queue in queues)))
+    if any(queue.is_batch for queue in queues):
+        topic.attributes = {QUEUE_TYPE: BATCH_CQ}
+    return topic
 
 
 def _is_newer(store: MessageStore, queue: ConsumeQueue, saved_ms: int) -> bool:

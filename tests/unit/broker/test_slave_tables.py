@@ -13,6 +13,7 @@ from tests.unit.broker.replicas import (
     SLAVE,
     SYNC,
     Replicas,
+    a_round_later,
     eventually,
     same_logs,
     with_replicas,
@@ -39,14 +40,6 @@ READER: dict[str, Any] = {"consumer_group": "g", "topic": "T", "queue_id": 0}
 def commit(offset: int, queue_id: int = 0, **fields: Any) -> UpdateConsumerOffset:
     values = {**READER, "queue_id": queue_id, **fields}
     return UpdateConsumerOffset(commit_offset=offset, **values)
-
-
-async def a_round_later(broker: Broker) -> None:
-    """Wait until a round of copying that has not begun yet is over."""
-    tables = broker.slave_tables
-    assert tables is not None
-    wanted = tables.rounds + 2
-    await eventually(lambda: tables.rounds >= wanted)
 
 
 @in_loop(with_replicas)

@@ -27,6 +27,9 @@ LOG_END: Final = "logEnd"
 """Field of an answer: where the master's log ended when it was made."""
 LOG_START: Final = "logStart"
 """And where it began."""
+DELETED: Final = "deletedUntil"
+"""Field of an answer with all topics: JSON, up to which offset of the log the messages of a topic
+were deleted with it."""
 
 
 class GetTimerCheckpoint(Request[None], kw_only=True):
