@@ -3,9 +3,10 @@ consumers and of delay levels, what ordered pops have taken, and how far the tim
 
 The rule: nothing is copied unless the log is, and what says how far something is counts only when
 the log here has come as far as the master's had, or a takeover would leave messages out. A topic is
-served as soon as the log has a message of it that is newer than the table. Our own master is asked
-twice a second and answers with what has changed; Apache's every three seconds, and answers with
-everything. Source: apache/rocketmq ``SlaveSynchronize``.
+served as soon as the log has a message of it that is newer than the table. Our own master answers
+with what has changed: as soon as topics, groups or request modes do, and twice a second for what
+changes all the time. Apache's is asked every three seconds, and answers with everything. Source:
+apache/rocketmq ``SlaveSynchronize``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
@@ -40,6 +41,7 @@ from turbopump.protocol.requests.offsets import ConsumerOffsetTable, DelayOffset
 from turbopump.protocol.requests.pull import ViewMessageById
 from turbopump.protocol.requests.replication import (
     DELETED,
+    HELD,
     LOG_END,
     LOG_START,
     PARTIAL,
@@ -67,6 +69,8 @@ TableT = TypeVar("TableT", bound=msgspec.Struct)
 log = logging.getLogger(__name__)
 
 EVERY_S: Final = 0.5
+NEWS_S: Final = 0.02
+"""Between two questions that our master answers when there is news: many changes are one answer."""
 AT_ONCE_S: Final = 0.05
 """After a connection: a slave that is in sync and does not know its topics is asked in vain."""
 APACHE_EVERY_S: Final = 3.0
@@ -93,12 +97,13 @@ class SlaveTables:
     master: str | None = None
     """The master's address, `host:port`; None: it is not known."""
     rounds: int = 0
-    """How often everything was copied."""
+    """How often offsets and positions were copied."""
     default_queues: int = 8
     """The least number of queues of a topic that only the log tells of."""
     _known: dict[type[msgspec.Struct], str] = field(default_factory=dict)
-    _task: asyncio.Task[None] | None = None
-    _fault: str | None = None
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    _faults: dict[str, str] = field(default_factory=dict)
+    """Why tables cannot be copied, by what is copied."""
     _needed_from: int | None = None
 
     def needed_from(self) -> int | None:
@@ -111,27 +116,30 @@ class SlaveTables:
         self._copied = self.store.copied
         self._copied.on_first = self._first_message
         self._topics_at = 0
+        self._coming: dict[str, TopicConfig] = {}
+        self._deleted: dict[str, int] = {}
         self._made: dict[str, tuple[int, TopicConfig | None]] = {}
-        self._copying_topics = asyncio.Lock()
+        self._has_less = False
 
     def start(self) -> None:
         """Copy from now on."""
         self.store.retention.needed_from.append(self.needed_from)
-        self._task = asyncio.create_task(self._run(), name="copying the master's tables")
+        for copy in (self._copy_topics, self._copy_groups, self._copy_modes, self._copy_positions):
+            self._tasks.append(asyncio.create_task(self._run(copy)))
 
     async def stop(self) -> None:
         """Copy no more. May be called twice."""
-        task, self._task = self._task, None
-        await stop_task(task)
+        tasks, self._tasks = self._tasks, []
+        await asyncio.gather(*map(stop_task, tasks))
         await self.remoting.close()
 
     async def begin(self) -> int:
-        """As ``begin_at``. The topics are copied first: what the log brings is judged by them."""
+        """As ``begin_at``. What the log brings is judged by the master's topics from the start; but
+        nothing is taken or deleted before the log is copied."""
         wanted = await self.begin_at()
         if self.master is not None:
-            # a master that has less refuses this slave in words
-            with contextlib.suppress(StoreError, ResponseError):
-                await self._copy_topics(self.master)
+            with contextlib.suppress(ResponseError):
+                self._coming = (await self._ask_topics(self.master))[0].topic_config_table
         return wanted
 
     async def begin_at(self) -> int:
@@ -177,38 +185,41 @@ class SlaveTables:
             self.master = address
             self._known.clear()
 
-    async def _run(self) -> None:
+    async def _run(self, copy: Callable[[str], Awaitable[float]]) -> None:
+        """Copy some tables again and again; ``copy`` tells how long to wait."""
+        name = copy.__name__
         while True:
             pause = AT_ONCE_S
-            if self.master is not None and self.link.accepted:
+            is_safe = copy == self._copy_topics or not self._has_less
+            if self.master is not None and self.link.accepted and is_safe:
                 try:
-                    pause = await self._copy_all(self.master)
-                    if self._fault is not None:
+                    pause = await copy(self.master)
+                    if self._faults.pop(name, None) is not None and not self._faults:
                         log.info("the master's tables are copied again master=%s", self.master)
-                        self._fault = None
                 except (RemotingError, ProtocolError, StoreError) as error:
-                    self._failed(str(error))
+                    if str(error) not in self._faults.values():
+                        log.warning("the master's tables cannot be copied cause=%s", error)
+                    self._faults[name] = str(error)
                     pause = APACHE_EVERY_S
                 except Exception:
                     log.exception("the master's tables cannot be copied, tried again")
                     pause = APACHE_EVERY_S
             await asyncio.sleep(pause)
 
-    def _failed(self, cause: str) -> None:
-        if cause != self._fault:
-            log.warning("the master's tables cannot be copied cause=%s", cause)
-        self._fault = cause
+    async def _copy_groups(self, master: str) -> float:
+        answer = await self._ask(master, GetAllGroups(held=True), SubscriptionGroupWrapper)
+        await self._take(answer, SubscriptionGroupWrapper, self._take_groups)
+        return _pause_after(answer)
 
-    async def _copy_all(self, master: str) -> float:
-        """One round; seconds until the next."""
-        ours = await self._copy_topics(master)
-        groups = await self._ask(master, GetAllGroups(), SubscriptionGroupWrapper)
-        modes = await self._ask(
-            master, GetAllMessageRequestMode(), MessageRequestModeTable, optional=True
-        )
-        await self._take(groups, SubscriptionGroupWrapper, self._take_groups)
-        await self._take(modes, MessageRequestModeTable, self._take_modes)
+    async def _copy_modes(self, master: str) -> float:
+        request = GetAllMessageRequestMode(held=True)
+        answer = await self._ask(master, request, MessageRequestModeTable, optional=True)
+        await self._take(answer, MessageRequestModeTable, self._take_modes)
+        return _pause_after(answer)
+
+    async def _copy_positions(self, master: str) -> float:
         offsets = await self._ask(master, GetAllConsumerOffset(), ConsumerOffsetTable)
+        ours = TABLE_VERSION in (offsets.ext or {})
         order = (
             await self._ask(master, GetAllConsumerOffset(order_info=True), OrderInfoTable)
             if ours
@@ -299,45 +310,59 @@ class SlaveTables:
     # messages, and nothing that was acknowledged waits for the table. RocketMQ: a slave has a topic
     # when it has copied the table, every 3 s.
 
-    async def _copy_topics(self, master: str) -> bool:
-        """Copy topics, and delete what was deleted; whether it is a master of ours. Raises
-        StoreError if the master has less than what is here, which must not be deleted."""
-        async with self._copying_topics:
-            had = self.store.log.end
-            answer = await self._ask(master, GetAllTopicConfig(), TopicConfigSerializeWrapper)
-            ext, topics = answer.ext or {}, self.records.topics
-            end = await self._log_end(master, answer)
-            if end < had:
-                raise StoreError(f"the master's log ends at {end}, and the slave's at {had}")
-            table = TopicConfigSerializeWrapper(data_version=topics.version)
-            deleted = fastjson.decode(ext.get(DELETED, "{}").encode(), dict[str, int])
-            if answer.body:
-                table = fastjson.decode(answer.body, TopicConfigSerializeWrapper)
-            given, self._topics_at = table.topic_config_table, end
-            if answer.body and PARTIAL not in ext:
-                await self._delete(given, deleted, end)
-            topics.copy(given, table.data_version)
-            for name, (offset, before) in list(self._made.items()):
-                if offset < end:
-                    del self._made[name]
-                    if name not in given:  # the master has no such topic: it came out of a delay
-                        topics.restore(name, before)
-                elif name in given:  # as it was before that message
-                    del self._made[name]
-                    self._serve_newer(name)
-            if TABLE_VERSION in ext:
-                self._known[TopicConfigSerializeWrapper] = ext[TABLE_VERSION]
-            return TABLE_VERSION in ext
+    async def _copy_topics(self, master: str) -> float:
+        """Copy topics, and delete what was deleted; how long to wait. Raises StoreError if the
+        master has less than what is here, which must not be deleted."""
+        connection, topics = self.link.peer, self.records.topics
+        table, answer = await self._ask_topics(master, held=True)
+        if self.link.peer is not connection:
+            return AT_ONCE_S  # ``begin`` knows better
+        if self._has_less:
+            end, ours = self._topics_at, self.store.log.end
+            raise StoreError(f"the master's log ends at {end}, and the slave's at {ours}")
+        given, end, ext = table.topic_config_table, self._topics_at, answer.ext or {}
+        if answer.body and PARTIAL not in ext:
+            await self._delete(given, end)
+        topics.copy(given, table.data_version)
+        self._coming = {}
+        for name, (offset, before) in list(self._made.items()):
+            if offset < end:
+                del self._made[name]
+                if name not in given:  # the master has no such topic: it came out of a delay
+                    topics.restore(name, before)
+            elif name in given:  # as it was before that message
+                del self._made[name]
+                self._serve_newer(name)
+        if TABLE_VERSION in ext:
+            self._known[TopicConfigSerializeWrapper] = ext[TABLE_VERSION]
+        return _pause_after(answer)
 
-    async def _delete(
-        self, given: Mapping[str, TopicConfig], deleted: dict[str, int], end: int
-    ) -> None:
-        """Forget topics that are not ``given``, and the messages of those that were ``deleted`` and
+    async def _ask_topics(
+        self, master: str, *, held: bool = False
+    ) -> tuple[TopicConfigSerializeWrapper, Command]:
+        """Topics that are not known here, and the answer; what comes is judged by it from now
+        on."""
+        had = self.store.log.end
+        request = GetAllTopicConfig(held=held or None)
+        answer = await self._ask(master, request, TopicConfigSerializeWrapper)
+        self._topics_at = await self._log_end(master, answer)
+        self._has_less = self._topics_at < had
+        if answer.ext is not None and DELETED in answer.ext:
+            deleted = fastjson.decode(answer.ext[DELETED].encode(), dict[str, int])
+            self._copied.deleted.clear()
+            self._copied.deleted.update(deleted)
+        if not answer.body:
+            return TopicConfigSerializeWrapper(data_version=self.records.topics.version), answer
+        table = fastjson.decode(answer.body, TopicConfigSerializeWrapper)
+        for name, config in table.topic_config_table.items():
+            config.topic_name = name
+        return table, answer
+
+    async def _delete(self, given: Mapping[str, TopicConfig], end: int) -> None:
+        """Forget topics that are not ``given``, and the messages of those that were deleted and
         made again. ``end``: where the master's log ended then."""
-        store, topics, known = self.store, self.records.topics, self._copied.deleted
-        news = {name: at for name, at in deleted.items() if at > known.get(name, 0)}
-        known.clear()
-        known.update(deleted)
+        store, topics, deleted = self.store, self.records.topics, dict(self._copied.deleted)
+        news = {name: at for name, at in deleted.items() if at > self._deleted.get(name, 0)}
         store.queue_ends.follow(deleted, store.log.end)
         gone = {name: deleted.get(name, end) for name in topics.names() if name not in given}
         for queue in store.queues if news else ():
@@ -354,6 +379,7 @@ class SlaveTables:
             if name in given:
                 topics.restore(name, given[name])
             self._serve_newer(name)
+        self._deleted = deleted
 
     def _serve_newer(self, name: str) -> None:
         """See to it that those queues of a topic can be read that have a message newer than the
@@ -365,11 +391,15 @@ class SlaveTables:
 
     def _first_message(self, name: str, queue_id: int, offset: int) -> None:
         """A queue has a message at this offset of the log: see to it that it can be read."""
-        if offset < self._topics_at or is_system_topic(name) or name.startswith(LMQ_PREFIX):
+        if is_system_topic(name) or name.startswith(LMQ_PREFIX):
             return
         topics, queue = self.records.topics, self.store.queues.find(name, queue_id)
-        topic = topics.find(name)
+        topic, coming = topics.find(name), self._coming.get(name)
         assert queue is not None
+        if offset < self._topics_at:
+            if topic is None and coming is not None:
+                topics.restore(name, coming)
+            return
         if topic is None:
             made = topic_of_queues(name, [queue], self.default_queues)
         elif queue_id >= topic.read_queue_nums:
@@ -381,3 +411,11 @@ class SlaveTables:
         self._made.setdefault(name, (offset, topic))
         topics.restore(name, made)
         log.info("topic is served by what the log has topic=%s queue=%d", name, queue_id)
+
+
+def _pause_after(answer: Command) -> float:
+    """How long to wait before a table is asked for again."""
+    ext = answer.ext or {}
+    if HELD in ext:
+        return NEWS_S
+    return EVERY_S if TABLE_VERSION in ext else APACHE_EVERY_S

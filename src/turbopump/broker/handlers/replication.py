@@ -78,7 +78,7 @@ class ReplicationHandler:
     async def all_modes(
         self, request: GetAllMessageRequestMode, _context: RequestContext
     ) -> Response[None]:
-        body, ext = await table_answer(self.request_modes, request.known_version)
+        body, ext = await table_answer(self.request_modes, request.known_version, request.held)
         return Response(body=body, ext=ext)
 
     def timer_checkpoint(

@@ -271,10 +271,10 @@ class TopicsHandler:
         self, request: GetAllTopicConfig, _context: RequestContext
     ) -> Response[GetAllTopicConfigReply]:
         """The settings of every topic, or of those that have changed."""
-        body, ext = await table_answer(self._topics, request.known_version)
+        body, ext = await table_answer(self._topics, request.known_version, request.held)
         store = self.records.store
         ext |= {LOG_START: str(store.log.start), LOG_END: str(store.log.end)}
-        if body and PARTIAL not in ext and store.queue_ends.deletions:
+        if body and PARTIAL not in ext:
             ext[DELETED] = fastjson.encode(store.queue_ends.deletions).decode()
         reply = GetAllTopicConfigReply(total_topic_num=self._topics.count)
         return Response(reply, body=body, ext=ext)

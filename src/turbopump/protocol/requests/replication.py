@@ -5,8 +5,9 @@ GET_TIMER_CHECK_POINT, 61 GET_TIMER_METRICS.
 
 Ours: a slave names the version of a table that it has (``known_version``). The answer has its own
 version in the header, and in the body what has changed since: nothing, or some entries (then the
-header says so), or all of it. With ``order_info`` it asks for the file `consumerOrderInfo.json` in
-place of the offsets. Apache's brokers pass over both."""
+header says so), or all of it. With ``held`` an answer that would have nothing waits until something
+changes, for half a second at most. With ``order_info`` it asks for the file
+`consumerOrderInfo.json` in place of the offsets. Apache's brokers pass over all three."""
 
 from __future__ import annotations
 
@@ -23,6 +24,8 @@ TABLE_VERSION: Final = "tableVersion"
 """Field of an answer: the version of the table in it."""
 PARTIAL: Final = "partial"
 """Field of an answer: its body has only what has changed."""
+HELD: Final = "held"
+"""Field of an answer: it would have waited."""
 LOG_END: Final = "logEnd"
 """Field of an answer: where the master's log ended when it was made."""
 LOG_START: Final = "logStart"
@@ -72,6 +75,7 @@ class GetAllMessageRequestMode(Request[None], kw_only=True):
 
     code = RequestCode.GET_ALL_MESSAGE_REQUEST_MODE
     known_version: str | None = None
+    held: bool | None = None
 
 
 class NotifyMinBrokerIdChange(Request[None], kw_only=True):
