@@ -30,9 +30,13 @@ from turbopump.broker.broker import Broker
 from turbopump.broker.pop.offsets import GroupQueue
 from turbopump.config.broker_config import BrokerRole
 from turbopump.message.codec import decode_entries
+from turbopump.message.message import MessageQueue
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.assignment import (
+    LockBatchMq,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
     MessageRequestMode,
     SetMessageRequestMode,
     SetMessageRequestModeRequestBody,
@@ -49,7 +53,7 @@ from turbopump.protocol.requests.topics import DeleteTopic
 from turbopump.testing.simulation import Simulation
 
 SOON_S = 0.1
-"""Longest that a slave lacks topics, groups and request modes."""
+"""Longest that a slave lacks topics, groups, request modes and locks."""
 POSITIONS_S = 0.7
 """Longest that it lacks offsets, what ordered pops have taken, and positions of deliveries."""
 LEVELS = {"message_delay_level": "1s 2s"}
@@ -198,6 +202,20 @@ class Story:
 
         self.changed("request_modes", "g", has)
 
+    async def lock(self) -> None:
+        """A member of a group is to consume a queue in order."""
+        self.number += 1
+        group, member = f"l{self.number}", f"c{self.number}"
+        queue = MessageQueue("ordered", "broker-a", 0)
+        body = LockBatchRequestBody(consumer_group=group, client_id=member, mq_set=(queue,))
+        answer = await self.client.ask(LockBatchMq(), fastjson.encode(body))
+        assert fastjson.decode(answer.body, LockBatchResponseBody).locked == (queue,)
+
+        def has(broker: Broker) -> bool:
+            return broker.tables.locks.locks.any_held(group, 0.0)
+
+        self.changed("locks", group, has)
+
     async def commit(self) -> None:
         """Note where a group is."""
         offset = self.rng.randrange(100)
@@ -342,6 +360,7 @@ async def takeover(simulation: Simulation, figures: Figures) -> None:
             (story.put_group, 2),
             (story.ban, 1),
             (story.put_mode, 1),
+            (story.lock, 1),
             (story.commit, 3),
             (story.pop_in_order, 2),
             (story.delay, 2),

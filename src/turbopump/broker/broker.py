@@ -433,7 +433,6 @@ class Broker:
         link = self.replication.slave
         self.slave_tables: SlaveTables | None = None
         if link is not None:
-            tables.offsets.follow_master()
             tables_of_master = self.slave_tables = SlaveTables(
                 link,
                 store,
@@ -441,6 +440,7 @@ class Broker:
                 tables.groups,
                 self._request_modes,
                 self.pop.order,
+                tables.locks,
                 self.delays,
                 self.timers,
                 RemotingClient(tls=config.client_tls, signer=signer),
@@ -554,6 +554,7 @@ class Broker:
             self.replication,
             offsets,
             pop.order,
+            tables.locks,
             self.delays,
             self._request_modes,
             self.timers,

@@ -1,12 +1,13 @@
 """What a slave copies from its master beside the log: topics, groups, request modes, the offsets of
-consumers and of delay levels, what ordered pops have taken, and how far the timers are.
+consumers and of delay levels, what ordered pops have taken, who holds which queue, and how far the
+timers are.
 
 The rule: nothing is copied unless the log is, and what says how far something is counts only when
 the log here has come as far as the master's had, or a takeover would leave messages out. A topic is
 served as soon as the log has a message of it that is newer than the table. Our own master answers
-with what has changed: as soon as topics, groups or request modes do, and twice a second for what
-changes all the time. Apache's is asked every three seconds, and answers with everything. Source:
-apache/rocketmq ``SlaveSynchronize``.
+with what has changed: as soon as topics, groups, request modes or holders do, and twice a second
+for what changes all the time. Apache's is asked every three seconds, and answers with everything.
+Source: apache/rocketmq ``SlaveSynchronize``.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from turbopump.broker.background import stop_task
 from turbopump.broker.groups import GroupTable, RequestModes
 from turbopump.broker.handlers.topics import TopicRecords
 from turbopump.broker.pop.offsets import OrderInfo, OrderInfoTable
+from turbopump.broker.queue_locks import HeldLocks, SavedLocks
 from turbopump.broker.reading import ask
 from turbopump.broker.schedule.delays import Delays
 from turbopump.broker.schedule.timers import Timers
@@ -91,6 +93,7 @@ class SlaveTables:
     groups: GroupTable
     modes: RequestModes
     order: OrderInfo
+    locks: SavedLocks
     delays: Delays
     timers: Timers
     remoting: RemotingClient
@@ -124,7 +127,13 @@ class SlaveTables:
     def start(self) -> None:
         """Copy from now on."""
         self.store.retention.needed_from.append(self.needed_from)
-        for copy in (self._copy_topics, self._copy_groups, self._copy_modes, self._copy_positions):
+        for copy in (
+            self._copy_topics,
+            self._copy_groups,
+            self._copy_modes,
+            self._copy_locks,
+            self._copy_positions,
+        ):
             self._tasks.append(asyncio.create_task(self._run(copy)))
 
     async def stop(self) -> None:
@@ -217,6 +226,15 @@ class SlaveTables:
         await self._take(answer, MessageRequestModeTable, self._take_modes)
         return _pause_after(answer)
 
+    async def _copy_locks(self, master: str) -> float:
+        if TopicConfigSerializeWrapper not in self._known:
+            return AT_ONCE_S  # it is no master of ours, or its topics come first
+        request = GetAllConsumerOffset(locks=True, held=True)
+        answer = await self._ask(master, request, HeldLocks)
+        if HELD in (answer.ext or {}):  # else it is older, and has answered with offsets
+            await self._take(answer, HeldLocks, self._take_locks)
+        return _pause_after(answer)
+
     async def _copy_positions(self, master: str) -> float:
         offsets = await self._ask(master, GetAllConsumerOffset(), ConsumerOffsetTable)
         ours = TABLE_VERSION in (offsets.ext or {})
@@ -279,6 +297,9 @@ class SlaveTables:
 
     def _take_modes(self, table: MessageRequestModeTable, whole: bool) -> None:
         self.modes.copy(table.message_request_mode_map, whole=whole)
+
+    def _take_locks(self, table: HeldLocks, whole: bool) -> None:
+        self.locks.copy(table, whole=whole)
 
     def _take_offsets(self, table: ConsumerOffsetTable, whole: bool) -> None:
         self.records.offsets.copy(table, whole=whole)

@@ -57,11 +57,14 @@ class GetTimerMetrics(Request[TimerMetrics], kw_only=True):
 
 class GetAllConsumerOffset(Request[None], kw_only=True):
     """The offsets of all groups; the answer's body is a ``ConsumerOffsetTable``. ``order_info``,
-    ours: what ordered pops have taken; an ``OrderInfoTable``."""
+    ours: what ordered pops have taken; an ``OrderInfoTable``. ``locks``, ours: who holds which
+    queue; a ``HeldLocks``."""
 
     code = RequestCode.GET_ALL_CONSUMER_OFFSET
     known_version: str | None = None
     order_info: bool | None = None
+    locks: bool | None = None
+    held: bool | None = None
 
 
 class GetAllDelayOffset(Request[None], kw_only=True):
