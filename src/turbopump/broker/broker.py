@@ -446,7 +446,8 @@ class Broker:
                 RemotingClient(tls=config.client_tls, signer=signer),
                 default_queues=config.default_topic_queue_nums,
             )
-            link.begin_at = tables_of_master.begin
+            link.prepare = tables_of_master.prepare
+            link.begin_at = tables_of_master.begin_at
         if config.scrub_bytes_per_second:
             now = asyncio.get_running_loop().time
             self.scrubbing = Scrubbing(

@@ -30,7 +30,7 @@ from turbopump.broker.queue_locks import HeldLocks, SavedLocks
 from turbopump.broker.reading import ask
 from turbopump.broker.schedule.delays import Delays
 from turbopump.broker.schedule.timers import Timers
-from turbopump.broker.topics import topic_of_queues
+from turbopump.broker.topics import lost_topic
 from turbopump.errors import CopyError, ProtocolError, RemotingError, ResponseError, StoreError
 from turbopump.message.rules import is_system_topic
 from turbopump.protocol import fastjson
@@ -142,14 +142,12 @@ class SlaveTables:
         await asyncio.gather(*map(stop_task, tasks))
         await self.remoting.close()
 
-    async def begin(self) -> int:
-        """As ``begin_at``. What the log brings is judged by the master's topics from the start; but
-        nothing is taken or deleted before the log is copied."""
-        wanted = await self.begin_at()
+    async def prepare(self) -> None:
+        """Before a connection to the master: have what its log will bring judged by its topics. But
+        nothing is taken or deleted before the log is copied. Raises RemotingError."""
         if self.master is not None:
             with contextlib.suppress(ResponseError):
                 self._coming = (await self._ask_topics(self.master))[0].topic_config_table
-        return wanted
 
     async def begin_at(self) -> int:
         """From where on to copy the log: where it ends here, or, if there is none, all that the
@@ -337,7 +335,7 @@ class SlaveTables:
         connection, topics = self.link.peer, self.records.topics
         table, answer = await self._ask_topics(master, held=True)
         if self.link.peer is not connection:
-            return AT_ONCE_S  # ``begin`` knows better
+            return AT_ONCE_S  # ``prepare`` knows better
         if self._has_less:
             end, ours = self._topics_at, self.store.log.end
             raise StoreError(f"the master's log ends at {end}, and the slave's at {ours}")
@@ -422,7 +420,7 @@ class SlaveTables:
                 topics.restore(name, coming)
             return
         if topic is None:
-            made = topic_of_queues(name, [queue], self.default_queues)
+            made = lost_topic(name, queue_id, self.default_queues, batch=queue.is_batch)
         elif queue_id >= topic.read_queue_nums:
             count = queue_id + 1
             made = msgspec.structs.replace(topic, read_queue_nums=count)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -410,7 +410,9 @@ def make_lost_topics(
     for name, queues in sorted(ends.items()):
         if is_system_topic(name) or not any(_is_newer(store, queue, saved_ms) for queue in queues):
             continue
-        topic = topic_of_queues(name, queues, default_queues)
+        last = max(queue.queue_id for queue in queues)
+        batch = any(queue.is_batch for queue in queues)
+        topic = lost_topic(name, last, default_queues, batch=batch)
         topics.put(topic)
         log.warning(
             f"topic with messages was not in topics.json, it is made again topic={name} "
@@ -420,11 +422,12 @@ def make_lost_topics(
     return made
 
 
-def topic_of_queues(name: str, queues: Sequence[ConsumeQueue], default_queues: int) -> TopicConfig:
-    """What ``queues`` with messages tell of a topic that is in no table."""
+def lost_topic(name: str, last: int, default_queues: int, *, batch: bool) -> TopicConfig:
+    """What messages tell of a topic that is in no table. ``last`` is its last queue that has one;
+    ``batch``: its queues have batches."""
     count = 1 if name.startswith(_GROUP_TOPICS) else default_queues
-    topic = plain_topic(name, max(count, *(queue.queue_id + 1 for queue in queues)))
-    if any(queue.is_batch for queue in queues):
+    topic = plain_topic(name, max(last + 1, count))
+    if batch:
         topic.attributes = {QUEUE_TYPE: BATCH_CQ}
     return topic
 

@@ -457,6 +457,8 @@ class SlaveLink:
         self.flushes = flushes or ack_flushed
         self._rules = rules
         self._tls = None if tls is None or not rules.closed else ClientContext(tls)
+        self.prepare: Callable[[], Awaitable[object]] = self._log_end
+        """Is awaited before each connection. Raises as ``begin_at``."""
         self.begin_at: Callable[[], Awaitable[int]] = self._log_end
         """From where on the slave wants the log; 0: from the file that the master is writing, as
         Apache's slave, whose master nobody can ask. Raises RemotingError, ProtocolError or
@@ -528,6 +530,7 @@ class SlaveLink:
             handshake = SlaveHandshake(credentials, secrets.token_bytes(NONCE_SIZE))
             tls = None if self._tls is None else self._tls.at(loop.time())
         try:
+            await self.prepare()
             wanted = await self.begin_at()
             async with asyncio.timeout(CONNECT_S):
                 _, peer = await loop.create_connection(
