@@ -171,7 +171,7 @@ class SavedLocks(SavedTable[HeldLocks]):
         self._clock = clock
         self._used = used
         self._complete = True
-        """Whether all holders are known: at a slave once it has copied them."""
+        """True when all holders are known: at a slave once it has copied them."""
         self._number = 0  # of the change that is being saved
         self.locks = QueueLocks(0.0)
         self.saved_change = Watermark()

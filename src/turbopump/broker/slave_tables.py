@@ -119,10 +119,15 @@ class SlaveTables:
         self._copied = self.store.copied
         self._copied.on_first = self._first_message
         self._topics_at = 0
-        self._coming: dict[str, TopicConfig] = {}
-        self._deleted: dict[str, int] = {}
-        self._made: dict[str, tuple[int, TopicConfig | None]] = {}
+        """Where the master's log ended when it gave the topics that are known of it."""
         self._has_less = False
+        """Whether that was before the end of the log here."""
+        self._coming: dict[str, TopicConfig] = {}
+        """Topics that it has and that are not taken yet."""
+        self._deleted: dict[str, int] = {}
+        """Its deletions that were done here, too."""
+        self._made: dict[str, tuple[int, TopicConfig | None]] = {}
+        """Topics that the log made or widened here: by which offset, and what they were before."""
 
     def start(self) -> None:
         """Copy from now on."""
@@ -143,11 +148,12 @@ class SlaveTables:
         await self.remoting.close()
 
     async def prepare(self) -> None:
-        """Before a connection to the master: have what its log will bring judged by its topics. But
-        nothing is taken or deleted before the log is copied. Raises RemotingError."""
+        """Judge what the master's log will bring by its topics, before a connection to it. Nothing
+        is taken or deleted before the log is copied. Raises RemotingError."""
         if self.master is not None:
             with contextlib.suppress(ResponseError):
-                self._coming = (await self._ask_topics(self.master))[0].topic_config_table
+                answer, end, had = await self._ask_topics(self.master)
+                self._coming = self._judge_by(answer, end, had).topic_config_table
 
     async def begin_at(self) -> int:
         """From where on to copy the log: where it ends here, or, if there is none, all that the
@@ -333,13 +339,13 @@ class SlaveTables:
         """Copy topics, and delete what was deleted; how long to wait. Raises StoreError if the
         master has less than what is here, which must not be deleted."""
         connection, topics = self.link.peer, self.records.topics
-        table, answer = await self._ask_topics(master, held=True)
+        answer, end, had = await self._ask_topics(master, held=True)
         if self.link.peer is not connection:
-            return AT_ONCE_S  # ``prepare`` knows better
+            return AT_ONCE_S  # ``prepare`` has a newer answer
+        table, ext = self._judge_by(answer, end, had), answer.ext or {}
         if self._has_less:
-            end, ours = self._topics_at, self.store.log.end
-            raise StoreError(f"the master's log ends at {end}, and the slave's at {ours}")
-        given, end, ext = table.topic_config_table, self._topics_at, answer.ext or {}
+            raise StoreError(f"the master's log ends at {end}, and the slave's at {had}")
+        given = table.topic_config_table
         if answer.body and PARTIAL not in ext:
             await self._delete(given, end)
         topics.copy(given, table.data_version)
@@ -356,26 +362,27 @@ class SlaveTables:
             self._known[TopicConfigSerializeWrapper] = ext[TABLE_VERSION]
         return _pause_after(answer)
 
-    async def _ask_topics(
-        self, master: str, *, held: bool = False
-    ) -> tuple[TopicConfigSerializeWrapper, Command]:
-        """Topics that are not known here, and the answer; what comes is judged by it from now
-        on."""
+    async def _ask_topics(self, master: str, *, held: bool = False) -> tuple[Command, int, int]:
+        """Topics that are not known here; where the master's log ended when it answered, and the
+        log here when it was asked."""
         had = self.store.log.end
         request = GetAllTopicConfig(held=held or None)
         answer = await self._ask(master, request, TopicConfigSerializeWrapper)
-        self._topics_at = await self._log_end(master, answer)
-        self._has_less = self._topics_at < had
+        return answer, await self._log_end(master, answer), had
+
+    def _judge_by(self, answer: Command, end: int, had: int) -> TopicConfigSerializeWrapper:
+        """Judge by these topics what comes from now on; the topics."""
+        self._topics_at, self._has_less = end, end < had
         if answer.ext is not None and DELETED in answer.ext:
             deleted = fastjson.decode(answer.ext[DELETED].encode(), dict[str, int])
             self._copied.deleted.clear()
             self._copied.deleted.update(deleted)
         if not answer.body:
-            return TopicConfigSerializeWrapper(data_version=self.records.topics.version), answer
+            return TopicConfigSerializeWrapper(data_version=self.records.topics.version)
         table = fastjson.decode(answer.body, TopicConfigSerializeWrapper)
         for name, config in table.topic_config_table.items():
             config.topic_name = name
-        return table, answer
+        return table
 
     async def _delete(self, given: Mapping[str, TopicConfig], end: int) -> None:
         """Forget topics that are not ``given``, and the messages of those that were deleted and
@@ -401,15 +408,14 @@ class SlaveTables:
         self._deleted = deleted
 
     def _serve_newer(self, name: str) -> None:
-        """See to it that those queues of a topic can be read that have a message newer than the
-        table."""
+        """Make or widen a topic by its queues that have a message newer than the table."""
         for queue in [queue for queue in self.store.queues if queue.topic == name]:
             unit = queue.unit(queue.max_index - 1)
             if unit is not None:
                 self._first_message(name, queue.queue_id, unit[0])
 
     def _first_message(self, name: str, queue_id: int, offset: int) -> None:
-        """A queue has a message at this offset of the log: see to it that it can be read."""
+        """Make or widen the topic of a queue that has a message at this offset of the log."""
         if is_system_topic(name) or name.startswith(LMQ_PREFIX):
             return
         topics, queue = self.records.topics, self.store.queues.find(name, queue_id)
@@ -433,7 +439,7 @@ class SlaveTables:
 
 
 def _pause_after(answer: Command) -> float:
-    """How long to wait before a table is asked for again."""
+    """Seconds to wait before a table is asked for again."""
     ext = answer.ext or {}
     if HELD in ext:
         return NEWS_S

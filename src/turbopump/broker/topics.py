@@ -423,8 +423,8 @@ def make_lost_topics(
 
 
 def lost_topic(name: str, last: int, default_queues: int, *, batch: bool) -> TopicConfig:
-    """What messages tell of a topic that is in no table. ``last`` is its last queue that has one;
-    ``batch``: its queues have batches."""
+    """A topic that is in no table, as its messages show it. ``last`` is its last queue that has
+    one; ``batch``: its queues have batches."""
     count = 1 if name.startswith(_GROUP_TOPICS) else default_queues
     topic = plain_topic(name, max(last + 1, count))
     if batch:
