@@ -437,7 +437,6 @@ class Broker:
         self.slave_tables: SlaveTables | None = None
         self.slave_accounts: SlaveAccounts | None = None
         if link is not None:
-            tables.offsets.follow_master()
             tables_of_master = self.slave_tables = SlaveTables(
                 link,
                 store,
@@ -445,10 +444,13 @@ class Broker:
                 tables.groups,
                 self._request_modes,
                 self.pop.order,
+                tables.locks,
                 self.delays,
                 self.timers,
                 RemotingClient(tls=config.client_tls, signer=signer),
+                default_queues=config.default_topic_queue_nums,
             )
+            link.prepare = tables_of_master.prepare
             link.begin_at = tables_of_master.begin_at
             inner = config.inner_user
             if self.access is not None and inner is not None:
@@ -566,6 +568,7 @@ class Broker:
             self.replication,
             offsets,
             pop.order,
+            tables.locks,
             self.delays,
             self._request_modes,
             self.timers,

@@ -78,6 +78,9 @@ class Tables:
         )
         self.offsets = ConsumerOffsets(file("consumerOffset"), clock, soon)
         self.locks = SavedLocks(file("queueLocks"), clock, soon, used=used)
+        if config.is_slave:
+            self.offsets.follow_master()
+            self.locks.follow_master()
         self.begun_ms = clock.now_ms()
         for table in (self.topics, self.groups, self.offsets, self.locks):
             table.begun_ms = self.begun_ms

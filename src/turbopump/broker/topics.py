@@ -165,6 +165,15 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
             self._dirty = True
         self.save()
 
+    def restore(self, name: str, config: TopicConfig | None) -> None:
+        """Make of a topic what it was, or None, in a master's version of the table."""
+        if config is not None:
+            self.copy({name: config}, self.version)
+        elif name in self._topics:
+            version = self.version
+            self.delete(name)
+            self.copy({}, version)
+
     def delete(self, topic: str) -> bool:
         """Forget a topic; False if there is none."""
         if self._topics.pop(topic, None) is None:
@@ -412,20 +421,26 @@ def make_lost_topics(
     for name, queues in sorted(ends.items()):
         if is_system_topic(name) or not any(_is_newer(store, queue, saved_ms) for queue in queues):
             continue
-        count = max(
-            max(queue.queue_id for queue in queues) + 1,
-            1 if name.startswith(_GROUP_TOPICS) else default_queues,
-        )
-        topic = plain_topic(name, count)
-        if any(queue.is_batch for queue in queues):
-            topic.attributes = {QUEUE_TYPE: BATCH_CQ}
+        last = max(queue.queue_id for queue in queues)
+        batch = any(queue.is_batch for queue in queues)
+        topic = lost_topic(name, last, default_queues, batch=batch)
         topics.put(topic)
         log.warning(
             f"topic with messages was not in topics.json, it is made again topic={name} "
-            f"queues={count}"
+            f"queues={topic.write_queue_nums}"
         )
         made.append(name)
     return made
+
+
+def lost_topic(name: str, last: int, default_queues: int, *, batch: bool) -> TopicConfig:
+    """A topic that is in no table, as its messages show it. ``last`` is its last queue that has
+    one; ``batch``: its queues have batches."""
+    count = 1 if name.startswith(_GROUP_TOPICS) else default_queues
+    topic = plain_topic(name, max(last + 1, count))
+    if batch:
+        topic.attributes = {QUEUE_TYPE: BATCH_CQ}
+    return topic
 
 
 def _is_newer(store: MessageStore, queue: ConsumeQueue, saved_ms: int) -> bool:

@@ -459,6 +459,8 @@ class SlaveLink:
         self.flushes = flushes or ack_flushed
         self._rules = rules
         self._tls = None if tls is None else ClientContext(tls)
+        self.prepare: Callable[[], Awaitable[object]] = self._log_end
+        """Is awaited before each connection. Raises as ``begin_at``."""
         self.begin_at: Callable[[], Awaitable[int]] = self._log_end
         """From where on the slave wants the log; 0: from the file that the master is writing, as
         Apache's slave, whose master nobody can ask. Raises RemotingError, ProtocolError or
@@ -535,6 +537,7 @@ class SlaveLink:
                 return REFUSED_S
             handshake = SlaveHandshake(credentials, secrets.token_bytes(NONCE_SIZE))
         try:
+            await self.prepare()
             wanted = await self.begin_at()
             if tls is not None and not await self.knows_tls():
                 raise CopyError(

@@ -559,10 +559,11 @@ class MessageStore:
         queue = self.queues.find(topic, queue_id)
         return queue.min_index if queue is not None else 0
 
-    def delete_queues(self, topic: str, then: DeletionDone) -> None:
+    def delete_queues(self, topic: str, then: DeletionDone, until: int | None = None) -> None:
         """Delete a topic's queues with their files; ``then`` gets how many there were. Messages
-        stay in the log until it is trimmed."""
-        self._deletions.delete(topic, then)
+        stay in the log until it is trimmed. ``until``: a queue that has a message behind that
+        offset of the log stays."""
+        self._deletions.delete(topic, then, until)
 
     def is_hot(self, topic: str, queue_id: int, index: int) -> bool:
         """Whether a queue's message would be read from memory; True too where there is no such

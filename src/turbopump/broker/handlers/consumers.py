@@ -356,7 +356,7 @@ class GroupsHandler:
     async def list_all(
         self, request: group_requests.GetAllGroups, _context: RequestContext
     ) -> Response[group_requests.GetAllGroupsReply]:
-        body, ext = await table_answer(self.groups, request.known_version)
+        body, ext = await table_answer(self.groups, request.known_version, request.held)
         reply = group_requests.GetAllGroupsReply(total_group_num=self.groups.count)
         return Response(reply, body=body, ext=ext)
 

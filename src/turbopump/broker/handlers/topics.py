@@ -32,7 +32,9 @@ from turbopump.broker.topics import (
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.message.message import MessageQueue
 from turbopump.message.rules import RETRY_PREFIX, is_system_topic
+from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.replication import DELETED, LOG_END, LOG_START, PARTIAL
 from turbopump.protocol.requests.topics import (
     FLAG_UNIT,
     CreateTopic,
@@ -79,9 +81,10 @@ class TopicRecords:
     statistics: Statistics
     held: HeldPulls
 
-    async def forget(self, name: str) -> OSError | None:
+    async def forget(self, name: str, until: int | None = None) -> OSError | None:
         """Delete a topic and all that is known of it, in one piece once the store has noted it; the
-        error if its queues cannot go."""
+        error if its queues cannot go. ``until``: queues that have a message behind that offset of
+        the log stay."""
         done: asyncio.Future[OSError | None] = asyncio.get_running_loop().create_future()
 
         def forget(queues: int | OSError) -> None:
@@ -94,7 +97,7 @@ class TopicRecords:
             if not done.done():
                 done.set_result(queues if isinstance(queues, OSError) else None)
 
-        self.store.delete_queues(name, forget)
+        self.store.delete_queues(name, forget, until)
         return await done
 
 
@@ -267,7 +270,11 @@ class TopicsHandler:
         self, request: GetAllTopicConfig, _context: RequestContext
     ) -> Response[GetAllTopicConfigReply]:
         """The settings of every topic, or of those that have changed."""
-        body, ext = await table_answer(self._topics, request.known_version)
+        body, ext = await table_answer(self._topics, request.known_version, request.held)
+        store = self.records.store
+        ext |= {LOG_START: str(store.log.start), LOG_END: str(store.log.end)}
+        if body and PARTIAL not in ext:
+            ext[DELETED] = fastjson.encode(store.queue_ends.deletions).decode()
         reply = GetAllTopicConfigReply(total_topic_num=self._topics.count)
         return Response(reply, body=body, ext=ext)
 

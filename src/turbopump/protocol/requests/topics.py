@@ -58,7 +58,8 @@ class GetAllTopicConfig(Request[GetAllTopicConfigReply], kw_only=True):
     max_topic_num: Int32 | None = None
     data_version: str | None = None
     known_version: str | None = None
-    """See ``replication.py``."""
+    held: bool | None = None
+    """Both: see ``replication.py``."""
 
 
 # Topics as brokers keep and announce them: one topic's settings, the versioned table, and
