@@ -25,6 +25,7 @@ from turbopump.broker.statistics import TOPIC_PUT_NUMS, Statistics
 from turbopump.broker.topics import (
     MESSAGE_TYPE,
     MIXED,
+    QUEUES_MAX,
     TopicTable,
     change_attributes,
     parse_changes,
@@ -55,7 +56,6 @@ from turbopump.remoting.router import Outcome, Refusal, RequestContext, Response
 from turbopump.store.log.cold_reads import ColdReads, Steps
 from turbopump.store.message_store import MessageStore
 
-QUEUES_MAX: Final = 65535
 ANNOUNCE_WAIT_S: Final = 2.0
 """How long the answer waits for name servers that do not take the topic."""
 _NEEDED: Final = ("readQueueNums", "writeQueueNums", "perm")
