@@ -73,7 +73,8 @@ class SystemDisk(ReadOnlyDisk):
 
     def make_directory(self, path: Path) -> None:
         if not path.is_dir():
-            self.make_directory(path.parent)  # ``parents=True`` leaves those to the umask alone
+            if not path.parent.exists():  # ``parents=True`` would leave it to the umask alone
+                self.make_directory(path.parent)
             path.mkdir(DIRECTORY_MODE, exist_ok=True)
 
     def is_writable(self, path: Path) -> bool:
