@@ -13,6 +13,7 @@ import random
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -74,7 +75,7 @@ from turbopump.broker.slave_tables import SlaveTables
 from turbopump.broker.statistics import RuntimeInfo, Statistics
 from turbopump.broker.store_opening import log_error, log_info, open_store, store_config
 from turbopump.broker.tables import SAVE_AGAIN_S, Tables
-from turbopump.broker.topics import QueueKinds
+from turbopump.broker.topics import QueueKinds, make_topic_of_waiting
 from turbopump.broker.transactions.half_messages import HalfMessageInterceptor
 from turbopump.broker.transactions.transactions import Transactions
 from turbopump.clock import Clock, SystemClock
@@ -357,7 +358,13 @@ class Broker:
             flushes=config.flush_disk_type == FlushDiskType.SYNC_FLUSH,
             copies=settings.copied_only,
         )
-        self.forwarding = Forwarding(store, clock, self._store_host, self._flush_wait)
+        self.forwarding = Forwarding(
+            store,
+            clock,
+            self._store_host,
+            self._flush_wait,
+            partial(make_topic_of_waiting, topics, config.default_topic_queue_nums),
+        )
         store.log.files.on_spare = self._room_made
         self._transactions = Transactions(
             config,

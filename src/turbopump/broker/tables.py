@@ -87,9 +87,8 @@ class Tables:
             table.load()
         self._saved: list[SavedAtStop] = [self.topics, self.groups, self.offsets, self.locks]
         self._set_back_offsets(store)
-        topics_saved_ms = self.topics.version.timestamp
         self.topics.add_system_topics(config)
-        make_lost_topics(store, self.topics, topics_saved_ms, config.default_topic_queue_nums)
+        make_lost_topics(store, self.topics, config.default_topic_queue_nums)
 
     def save_too(self, table: SavedAtStop) -> None:
         """Save this one at a clean stop as well."""

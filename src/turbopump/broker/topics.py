@@ -23,6 +23,7 @@ from turbopump.message.rules import (
     NOT_SENDABLE_TOPICS,
     RETRY_PREFIX,
     is_system_topic,
+    topic_fault,
 )
 from turbopump.protocol import fastjson
 from turbopump.protocol.requests.topics import (
@@ -71,6 +72,10 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         self.watched: set[str] = set()
         """Topics whose sends must pass ``send_checks.py`` one by one: new ones, those of the
         broker, those with certain attributes."""
+        self.deleted: set[str] = set()
+        """Topics that were deleted since the start, and not made again."""
+        self.loaded_ms = 0
+        """When the table that was loaded was last changed; 0 if there was none."""
         self.system: frozenset[str] = frozenset()
         """The topics that ``add_system_topics`` has made or found: those named as the broker and
         its cluster too."""
@@ -85,6 +90,7 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
             self.entries.add(name)
             self._watch(name)
         self.version = saved.data_version
+        self.loaded_ms = self.version.timestamp
 
     def add_system_topics(self, config: BrokerConfig) -> None:
         """The topics that every broker has from its start."""
@@ -140,6 +146,7 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         assert config.topic_name is not None
         if config.topic_name not in self._topics:
             self.unsaved.add(config.topic_name)
+            self.deleted.discard(config.topic_name)
             name, read, write = config.topic_name, config.read_queue_nums, config.write_queue_nums
             _topic_made(name, read, write, kind=name)
         self._topics[config.topic_name] = config
@@ -180,6 +187,7 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
             return False
         self.unsaved.discard(topic)
         self.watched.discard(topic)
+        self.deleted.add(topic)
         self._changed(topic)
         return True
 
@@ -394,11 +402,9 @@ def needs_send_checks(topic: TopicConfig) -> bool:
 _GROUP_TOPICS: Final = (RETRY_PREFIX, DLQ_PREFIX)
 
 
-def make_lost_topics(
-    store: MessageStore, topics: TopicTable, saved_ms: int, default_queues: int
-) -> list[str]:
-    """Make topics again that are not in the table and have a message from ``saved_ms`` on, when the
-    table that was loaded was last changed (ms); their names. ``default_queues`` is the least number
+def make_lost_topics(store: MessageStore, topics: TopicTable, default_queues: int) -> list[str]:
+    """Make topics again that are not in the table and have a message stored since the table that
+    was loaded was last changed; their names. ``default_queues`` is the least number
     of queues of a topic that is not a group's. Each is logged.
 
     A topic is acknowledged with its first message after one second at most, whether or not
@@ -419,16 +425,13 @@ def make_lost_topics(
             ends.setdefault(name, []).append(queue)
     made = []
     for name, queues in sorted(ends.items()):
-        if is_system_topic(name) or not any(_is_newer(store, queue, saved_ms) for queue in queues):
+        if is_system_topic(name) or not any(
+            _is_newer(store, queue, topics.loaded_ms) for queue in queues
+        ):
             continue
         last = max(queue.queue_id for queue in queues)
         batch = any(queue.is_batch for queue in queues)
-        topic = lost_topic(name, last, default_queues, batch=batch)
-        topics.put(topic)
-        log.warning(
-            f"topic with messages was not in topics.json, it is made again topic={name} "
-            f"queues={topic.write_queue_nums}"
-        )
+        _make_again(topics, name, last, default_queues, batch=batch)
         made.append(name)
     return made
 
@@ -441,6 +444,34 @@ def lost_topic(name: str, last: int, default_queues: int, *, batch: bool) -> Top
     if batch:
         topic.attributes = {QUEUE_TYPE: BATCH_CQ}
     return topic
+
+
+def make_topic_of_waiting(
+    topics: TopicTable, default_queues: int, name: str, queue_id: int, stored_ms: int
+) -> None:
+    """Make the topic again to which a message goes that has waited since ``stored_ms``, if the
+    table was lost, and with it a topic that had no other message. A deleted topic stays deleted."""
+    if (
+        topics.find(name) is None
+        and name not in topics.deleted
+        and stored_ms >= topics.loaded_ms
+        and not is_system_topic(name)
+        and topic_fault(name) is None
+        and queue_id < QUEUES_MAX
+    ):
+        _make_again(topics, name, queue_id, default_queues)
+
+
+def _make_again(
+    topics: TopicTable, name: str, last: int, default_queues: int, *, batch: bool = False
+) -> None:
+    """``last`` is its last queue that has a message."""
+    topic = lost_topic(name, last, default_queues, batch=batch)
+    topics.put(topic)
+    log.warning(
+        f"topic with messages was not in topics.json, it is made again topic={name} "
+        f"queues={topic.read_queue_nums}"
+    )
 
 
 def _is_newer(store: MessageStore, queue: ConsumeQueue, saved_ms: int) -> bool:

@@ -228,7 +228,7 @@ def set_unreadable_apart(paths: StorePaths, output: str, dry_run: bool) -> int:
     with _progress("reading") as on_progress:
         found = set_apart(paths, SystemDisk(), dry_run=dry_run, on_progress=on_progress)
     show(output, found.as_json(), _set_apart_lines(found, dry_run=dry_run))
-    return DAMAGED if found.ranges else 0
+    return DAMAGED if found.ranges or found.missing else 0
 
 
 @contextmanager
@@ -296,6 +296,8 @@ def _verification_lines(result: inspection.Verification) -> Iterator[str]:
 
 
 def _set_apart_lines(found: SettingApart, *, dry_run: bool) -> Iterator[str]:
+    for missing in found.missing:
+        yield f"missing {missing}"
     for unread in found.ranges:
         yield f"unreadable {unread.path} offset {unread.start}–{unread.end}: {unread.cause}"
     for lost in found.lost:
@@ -310,7 +312,8 @@ def _set_apart_lines(found: SettingApart, *, dry_run: bool) -> Iterator[str]:
     for path, original in found.kept.items():
         yield f"kept {original}: {path} is a copy now, with zeros where it cannot be read"
     if not found.ranges:
-        yield f"all of the log can be read ({_size(found.log_size)}); nothing was changed"
+        what = "what there is of the log" if found.missing else "all of the log"
+        yield f"{what} can be read ({_size(found.log_size)}); nothing was changed"
         return
     size, messages = (
         sum(one.end - one.start for one in found.ranges),

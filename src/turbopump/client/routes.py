@@ -35,8 +35,12 @@ from turbopump.protocol.requests.namesrv import (
     TopicRouteData,
 )
 from turbopump.remoting.client import RemotingClient, outcome_of
+from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
+_differ = RepeatedLine(
+    log, logging.WARNING, "name servers differ topic=%s knows=%s does_not_know=%s"
+)
 
 READABLE: Final = 4
 WRITABLE: Final = 2
@@ -347,8 +351,7 @@ class Routes:
             self._first = index
             self.name_server_answers = True
             if ignorant:
-                text = "name servers differ topic=%s knows=%s does_not_know=%s"
-                log.warning(text, topic, address, ",".join(ignorant))
+                _differ(topic, address, ",".join(ignorant), kind=topic)
             return route
         self.name_server_answers = bool(ignorant)
         return RouteFailure(unreachable, ignorant, silent, answered)

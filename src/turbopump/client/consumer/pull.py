@@ -32,8 +32,15 @@ from turbopump.protocol.requests.pull import (
     PullSysFlag,
     QueryMessage,
 )
+from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
+_left_out = RepeatedLine(
+    log, logging.ERROR, "damaged message left out topic=%s broker=%s queue=%d offset=%d cause=%s"
+)
+_damaged_answer = RepeatedLine(
+    log, logging.ERROR, "damaged message left out broker=%s address=%s cause=%s"
+)
 
 PULL_BATCH: Final = 32
 
@@ -192,15 +199,15 @@ def pulled_messages(
 
 
 def log_damaged(damaged: Sequence[DamagedMessage]) -> None:
-    """One line for each message that is left out."""
+    """Log the messages that are left out: the first of each queue, and how many more."""
     for one in damaged:
-        log.error(
-            "damaged message left out topic=%s broker=%s queue=%d offset=%d cause=%s",
+        _left_out(
             one.queue.topic,
             one.queue.broker_name,
             one.queue.queue_id,
             one.queue_offset,
             one.fault,
+            kind=one.queue,
         )
 
 
@@ -264,9 +271,7 @@ def good_messages(body: bytes, broker_name: str, address: str) -> list[ReceivedM
     messages = []
 
     def report(fault: object) -> None:
-        log.error(
-            "damaged message left out broker=%s address=%s cause=%s", broker_name, address, fault
-        )
+        _damaged_answer(broker_name, address, fault, kind=address)
 
     for entry in pulled_entries(body, lambda damaged: report(damaged.fault)):
         try:

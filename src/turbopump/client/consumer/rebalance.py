@@ -26,8 +26,10 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Body, Command, reply_in
 from turbopump.protocol.request import Request
 from turbopump.protocol.requests.clients import MEMBERS_MAX, GetConsumerListByGroup
+from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
+_rebalanced = RepeatedLine(log, logging.INFO, "rebalanced group=%s topic=%s %s")
 
 INTERVAL_S: Final = 20.0
 RETRY_INTERVAL_S: Final = 0.25
@@ -171,7 +173,7 @@ class Balancer:
             text = f"members={len(clients)} gained={gained} lost={lost}"
             if self._changes.get(topic) != text:  # once, however often it is tried again
                 self._changes[topic] = text
-                log.info("rebalanced group=%s topic=%s %s", self.group, topic, text)
+                _rebalanced(self.group, topic, text, kind=(self.group, topic))
             return await self.apply(change)
         self._changes.pop(topic, None)
         # A broker that does not list us has missed our heartbeat or was restarted. Nothing can be
