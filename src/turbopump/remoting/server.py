@@ -7,7 +7,8 @@ closed: clients send a heartbeat every 30 s (apache/rocketmq
 time, so that a burst of them leaves others their turn.
 
 A server with a certificate looks at the first byte of a connection before it reads: TLS and plain
-text share the port. Without one nothing is looked at.
+text share the port. Without one nothing is looked at. A connection that speaks TLS stays a mere
+socket until its ClientHello is whole, and few handshakes are under way at a time (below).
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ import resource
 import socket
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from turbopump.config.addresses import host_of, join_address
 from turbopump.config.tls import ServerTls, TlsMode
@@ -33,11 +34,14 @@ from turbopump.remoting.connection import Connection
 from turbopump.remoting.connection_memory import SIZE_MAX, ConnectionMemory
 from turbopump.remoting.router import Router
 from turbopump.remoting.tls import (
-    CLIENT_HELLO,
+    HANDSHAKE,
     HANDSHAKE_S,
+    RECORD_HEAD,
+    RECORD_MAX,
     SHUTDOWN_S,
     ServerContext,
     failure_words,
+    hello_size,
 )
 from turbopump.remoting.turns import Turns
 from turbopump.repeated_line import RepeatedLine
@@ -82,6 +86,8 @@ ACCEPTED_A_TURN: Final = 16
 """Connections accepted in one turn of the loop; more would stall everyone else."""
 ACCEPT_AGAIN_S: Final = 0.1
 """After a failure, when to try again."""
+HANDSHAKES_MAX: Final = 256
+"""TLS handshakes that a port has under way at a time; for one more, another is given up."""
 
 
 class RemotingServer:
@@ -139,7 +145,7 @@ class RemotingServer:
         sockets = await bound_sockets(host, port)
         self._ports += [
             ListeningPort(
-                one, lambda: self._connection(chosen), self._tls, self._is_full, self._admits
+                one, lambda: self._connection(chosen), self._tls, self._make_room, self._admits
             )
             for one in sockets
         ]
@@ -176,9 +182,10 @@ class RemotingServer:
             turns=self._turns,
         )
 
-    def _is_full(self) -> bool:
+    def _make_room(self) -> bool:
         waiting = sum(port.waiting for port in self._ports)
-        return len(self.connections) + waiting >= self._connections_max
+        has_room = len(self.connections) + waiting < self._connections_max
+        return has_room or drop_silent(self._ports)
 
     def _admits(self, host: str) -> bool:
         """Whether an address may have one more connection."""
@@ -256,7 +263,7 @@ class FirstByte:
 
     def options(self, first: bytes, now: float) -> dict[str, Any] | None:
         """What ``connect_accepted_socket`` is told; None: it is refused."""
-        if first == CLIENT_HELLO:
+        if first == HANDSHAKE:
             return {
                 "ssl": self._context.at(now),
                 "ssl_handshake_timeout": HANDSHAKE_S,
@@ -265,29 +272,55 @@ class FirstByte:
         return None if self._enforcing else {}
 
 
+# Unfinished handshakes. uvloop has a read buffer of 256 KiB for each TLS connection. malloc cuts it
+# out of the heap, where it is hardly touched before there is data. So 2,000 handshakes spread their
+# 40 KiB each over 500 MiB of addresses; when they end, all of that is free and none is returned to
+# the kernel, and the next 2,000 touch other pages of it: a broker grew by 50 MB a round. (Proved by
+# taking these buffers from elsewhere: the heap stayed at 110 MiB from the first round on.) asyncio's
+# buffers are zeroed: all of their 64 KiB is touched at once.
+#
+# So neither the number of connections nor a trim is what helps, but few such buffers at a time. A
+# connection costs a socket until its ClientHello is whole; the system says when it is
+# (``SO_RCVLOWAT``), since bytes that are only looked at would wake us again and again. A stranger
+# can send a whole one, too. So of ``HANDSHAKES_MAX`` the oldest makes room, of the address that has
+# most: a client that answers within the time in which so many others come from its own address is
+# served, and one from another address anyway.
+
+
+class _Silent(NamedTuple):
+    """A connection that is not served yet: since when, from where, and whether it has begun a
+    ClientHello."""
+
+    since: float
+    peer: str
+    host: str
+    greets: bool
+
+
 class ListeningPort:
     """Accepts connections, a few in each turn. Where the process or the system has no descriptor or
     no memory for another, it says so, and tries again in a moment: those that are connected go on,
     and the others wait in the system's queue. The last descriptors of the process are left for its
-    files."""
+    files. ``make_room``: make room for one more connection, or return False."""
 
     def __init__(
         self,
         listening: socket.socket,
         connection: Callable[[], asyncio.BaseProtocol],
         tls: FirstByte | None,
-        is_full: Callable[[], bool],
+        make_room: Callable[[], bool],
         admits: Callable[[str], bool],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._socket = listening
         self._connection = connection
         self._tls = tls
-        self._is_full = is_full
+        self._make_room = make_room
         self._admits = admits
-        self.silent: dict[socket.socket, tuple[float, str]] = {}
-        """Connections without a first byte, when they came, and from where."""
-        self._handshaking: dict[socket.socket, str] = {}
+        self.silent: dict[socket.socket, _Silent] = {}
+        """Connections without a first byte, or a whole ClientHello, in the order they came."""
+        self._handshaking: dict[asyncio.Task[Any], str] = {}
+        """Handshakes under way in the order they began, and from where."""
         self._opening: dict[asyncio.Task[Any], socket.socket] = {}
         self._again: asyncio.TimerHandle | None = None
         self._failing = False
@@ -299,7 +332,8 @@ class ListeningPort:
         else:
             self._loop.remove_reader(self._socket)
         self._socket.close()
-        self.close_silent(self._loop.time())
+        for silent in list(self.silent):
+            self._drop(silent)
         for opening in self._opening:
             opening.cancel()
 
@@ -310,18 +344,26 @@ class ListeningPort:
 
     def waiting_from(self, host: str) -> int:
         """How many of them are from this address."""
-        hosts = [*(one for _, one in self.silent.values()), *self._handshaking.values()]
+        hosts = [*(one.host for one in self.silent.values()), *self._handshaking.values()]
         return hosts.count(host)
 
     def close_silent(self, since: float) -> None:
-        """Close connections that came at that time or before, and have sent nothing."""
-        for silent, (came, _host) in list(self.silent.items()):
-            if came <= since:
-                self._drop(silent)
+        """Close connections that came at that time or before and have sent nothing, and those that
+        have begun a ClientHello and not ended it within ``HANDSHAKE_S``."""
+        began = self._loop.time() - HANDSHAKE_S
+        for accepted, silent in list(self.silent.items()):
+            if silent.since <= (max(since, began) if silent.greets else since):
+                if silent.greets:
+                    _no_tls(silent.peer, f"no whole ClientHello within {HANDSHAKE_S:.0f} s")
+                self._drop(accepted)
+
+    def drop_oldest(self) -> None:
+        """Close the connection that has been silent for longest."""
+        self._drop(next(iter(self.silent)))
 
     def _accept(self) -> None:
         for _ in range(ACCEPTED_A_TURN):
-            if self._is_full():
+            if not self._make_room():
                 self._pause("as many are open as the limit of open files has room for")
                 return
             try:
@@ -330,6 +372,8 @@ class ListeningPort:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
+                if drop_silent([self]):
+                    continue
                 self._pause(error.strerror or str(error))
                 return
             if self._failing:
@@ -346,27 +390,42 @@ class ListeningPort:
             else:
                 self._look(accepted, _peer(address), self._tls)
 
-    def _look(self, accepted: socket.socket, peer: str, tls: FirstByte) -> None:
-        """Serve a connection as its first byte wants it, once there is one. It stays where it is:
-        who speaks TLS must find it there."""
+    def _look(self, accepted: socket.socket, peer: str, tls: FirstByte, wanted: int = 0) -> None:
+        """Serve a connection as its first byte wants it, once there is one, and a whole ClientHello
+        where it speaks TLS. They stay where they are: who speaks TLS must find them there.
+        ``wanted``: so many bytes were waited for."""
         try:
-            first = accepted.recv(1, socket.MSG_PEEK)
+            head = accepted.recv(RECORD_HEAD + RECORD_MAX, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
             if accepted not in self.silent:
-                self.silent[accepted] = (self._loop.time(), host_of(peer))
-                self._loop.add_reader(accepted, self._look, accepted, peer, tls)
+                self._wait(accepted, peer, tls, 1)
             return
         except OSError:
-            first = b""
-        options = tls.options(first, self._loop.time()) if first else None
+            head = b""
+        options = tls.options(head[:1], self._loop.time()) if head else None
         if options is None:
-            if first:
+            if head:
                 _plain_refused(peer)
             self._drop(accepted)
+            return
+        if options and (size := hello_size(head)) > len(head):
+            if wanted == size:  # it is not coming any more
+                _no_tls(peer, "the peer closed the connection during the handshake")
+                self._drop(accepted)
+            else:
+                self._wait(accepted, peer, tls, size)
             return
         if self.silent.pop(accepted, None) is not None:
             self._loop.remove_reader(accepted)
         self._open(accepted, options, peer if options else "")
+
+    def _wait(self, accepted: socket.socket, peer: str, tls: FirstByte, size: int) -> None:
+        """Look again when so many bytes have come, or the end of the connection."""
+        began = self.silent.get(accepted)
+        since = began.since if began is not None and began.greets else self._loop.time()
+        self.silent[accepted] = _Silent(since, peer, host_of(peer), greets=size > 1)
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
+        self._loop.add_reader(accepted, self._look, accepted, peer, tls, size)
 
     def _drop(self, accepted: socket.socket) -> None:
         if self.silent.pop(accepted, None) is not None:
@@ -376,18 +435,31 @@ class ListeningPort:
     def _open(self, accepted: socket.socket, options: dict[str, Any], peer: str = "") -> None:
         """``peer``: its address, if it speaks TLS."""
         if peer:
-            self._handshaking[accepted] = host_of(peer)
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+            if len(self._handshaking) >= HANDSHAKES_MAX:
+                self._give_one_up()
         opening = asyncio.ensure_future(
             self._loop.connect_accepted_socket(self._connection, accepted, **options)
         )
         self._opening[opening] = accepted
+        if peer:
+            self._handshaking[opening] = host_of(peer)
         opening.add_done_callback(partial(self._opened, peer))
+
+    def _give_one_up(self) -> None:
+        """End the oldest handshake of the address that has most."""
+        ((most, _),) = Counter(self._handshaking.values()).most_common(1)
+        oldest = next(one for one, host in self._handshaking.items() if host == most)
+        del self._handshaking[oldest]
+        oldest.cancel()
 
     def _opened(self, peer: str, opening: asyncio.Task[Any]) -> None:
         accepted = self._opening.pop(opening)
-        self._handshaking.pop(accepted, None)
+        self._handshaking.pop(opening, None)
         if opening.cancelled():
             accepted.close()
+            if peer:
+                _no_tls(peer, "it has not ended its handshake, and others came")
         elif isinstance(error := opening.exception(), Exception):
             accepted.close()
             if peer:
@@ -405,6 +477,15 @@ class ListeningPort:
     def _go_on(self) -> None:
         self._again = None
         self._loop.add_reader(self._socket, self._accept)
+
+
+def drop_silent(ports: Sequence[ListeningPort]) -> bool:
+    """Close the oldest silent connection of the port that has most; False: there is none."""
+    port = max(ports, key=lambda one: len(one.silent))
+    if not port.silent:
+        return False
+    port.drop_oldest()
+    return True
 
 
 def _peer(address: Any) -> str:

@@ -22,8 +22,10 @@ from turbopump.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-CLIENT_HELLO: Final = b"\x16"
+HANDSHAKE: Final = b"\x16"
 """The first byte of a connection that speaks TLS. Source: apache/rocketmq ``TlsModeHandler``."""
+RECORD_HEAD, RECORD_MAX = 5, 16 * 1024
+"""Bytes of a record before its content, and of its content: RFC 8446, 5.1."""
 HANDSHAKE_S: Final = 10.0
 """A handshake that has not ended by then is given up."""
 SHUTDOWN_S: Final = 5.0
@@ -39,6 +41,14 @@ def keep_buffers_small() -> None:
     has a buffer of that size, of 256 KiB otherwise. Costs 2 % of the CPU of messages of 1 KiB, 12 %
     of bodies of 300 KB; with 32 KiB that was 32 %."""
     sslproto.SSLProtocol.max_size = READ_SIZE
+
+
+def hello_size(head: bytes) -> int:
+    """Bytes of the record that begins like this, or of as much as tells its size."""
+    if len(head) < RECORD_HEAD:
+        return RECORD_HEAD
+    # a longer one is no TLS, which OpenSSL says
+    return RECORD_HEAD + min(int.from_bytes(head[3:RECORD_HEAD]), RECORD_MAX)
 
 
 class ServerContext:
