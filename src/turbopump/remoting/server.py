@@ -276,8 +276,8 @@ class FirstByte:
 # out of the heap, where it is hardly touched before there is data. So 2,000 handshakes spread their
 # 40 KiB each over 500 MiB of addresses; when they end, all of that is free and none is returned to
 # the kernel, and the next 2,000 touch other pages of it: a broker grew by 50 MB a round. (Proved by
-# taking these buffers from elsewhere: the heap stayed at 110 MiB from the first round on.) asyncio's
-# buffers are zeroed: all of their 64 KiB is touched at once.
+# taking these buffers from elsewhere: the heap stayed at 110 MiB from the first round on.) Those of
+# asyncio are zeroed: all of their 64 KiB is touched at once.
 #
 # So neither the number of connections nor a trim is what helps, but few such buffers at a time. A
 # connection costs a socket until its ClientHello is whole; the system says when it is
