@@ -145,7 +145,12 @@ class RemotingServer:
         sockets = await bound_sockets(host, port)
         self._ports += [
             ListeningPort(
-                one, lambda: self._connection(chosen), self._tls, self._make_room, self._admits
+                one,
+                lambda: self._connection(chosen),
+                self._tls,
+                self._is_full,
+                self._admits,
+                self._ports,
             )
             for one in sockets
         ]
@@ -182,10 +187,9 @@ class RemotingServer:
             turns=self._turns,
         )
 
-    def _make_room(self) -> bool:
+    def _is_full(self) -> bool:
         waiting = sum(port.waiting for port in self._ports)
-        has_room = len(self.connections) + waiting < self._connections_max
-        return has_room or drop_silent(self._ports)
+        return len(self.connections) + waiting >= self._connections_max
 
     def _admits(self, host: str) -> bool:
         """Whether an address may have one more connection."""
@@ -301,22 +305,25 @@ class ListeningPort:
     """Accepts connections, a few in each turn. Where the process or the system has no descriptor or
     no memory for another, it says so, and tries again in a moment: those that are connected go on,
     and the others wait in the system's queue. The last descriptors of the process are left for its
-    files. ``make_room``: make room for one more connection, or return False."""
+    files. Where ``is_full`` says that there are as many as may be, one that is not served yet makes
+    room, of the ``ports`` of this server."""
 
     def __init__(
         self,
         listening: socket.socket,
         connection: Callable[[], asyncio.BaseProtocol],
         tls: FirstByte | None,
-        make_room: Callable[[], bool],
+        is_full: Callable[[], bool],
         admits: Callable[[str], bool],
+        ports: Sequence[ListeningPort],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._socket = listening
         self._connection = connection
         self._tls = tls
-        self._make_room = make_room
+        self._is_full = is_full
         self._admits = admits
+        self._ports = ports
         self.silent: dict[socket.socket, _Silent] = {}
         """Connections without a first byte, or a whole ClientHello, in the order they came."""
         self._handshaking: dict[asyncio.Task[Any], str] = {}
@@ -357,13 +364,17 @@ class ListeningPort:
                     _no_tls(silent.peer, f"no whole ClientHello within {HANDSHAKE_S:.0f} s")
                 self._drop(accepted)
 
-    def drop_oldest(self) -> None:
-        """Close the connection that has been silent for longest."""
-        self._drop(next(iter(self.silent)))
+    def drop_one(self) -> None:
+        """Close the oldest connection that is silent, or else one in its handshake."""
+        if self.silent:
+            self._drop(next(iter(self.silent)))
+        elif self._handshaking:
+            self._give_one_up()
 
     def _accept(self) -> None:
         for _ in range(ACCEPTED_A_TURN):
-            if not self._make_room():
+            is_full = self._is_full()
+            if is_full and not any(port.waiting for port in self._ports):
                 self._pause("as many are open as the limit of open files has room for")
                 return
             try:
@@ -372,10 +383,13 @@ class ListeningPort:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                if drop_silent([self]):
+                if self.silent:
+                    self.drop_one()
                     continue
                 self._pause(error.strerror or str(error))
                 return
+            if is_full:
+                max(self._ports, key=lambda port: port.waiting).drop_one()
             if self._failing:
                 self._failing = False
                 _accepts_again()
@@ -477,15 +491,6 @@ class ListeningPort:
     def _go_on(self) -> None:
         self._again = None
         self._loop.add_reader(self._socket, self._accept)
-
-
-def drop_silent(ports: Sequence[ListeningPort]) -> bool:
-    """Close the oldest silent connection of the port that has most; False: there is none."""
-    port = max(ports, key=lambda one: len(one.silent))
-    if not port.silent:
-        return False
-    port.drop_oldest()
-    return True
 
 
 def _peer(address: Any) -> str:

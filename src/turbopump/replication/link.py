@@ -27,7 +27,7 @@ from turbopump.errors import (
     RoomInMakingError,
     StoreError,
 )
-from turbopump.remoting.server import FirstByte, ListeningPort, bound_sockets, drop_silent
+from turbopump.remoting.server import FirstByte, ListeningPort, bound_sockets
 from turbopump.remoting.tls import HANDSHAKE_S, ClientContext, failure_words
 from turbopump.repeated_line import RepeatedLine
 from turbopump.replication.handshake import NONCE_SIZE, MasterHandshake, PeerRules, SlaveHandshake
@@ -115,9 +115,14 @@ class MasterLink:
             sockets = await bound_sockets(host, port)
         except ConfigError as error:
             raise ConfigError(f"{error} (that is haListenPort, for slaves)") from None
-        self._ports = [
+        self._ports += [
             ListeningPort(
-                one, lambda: SlavePeer(self), self._tls, self._make_room, lambda _host: True
+                one,
+                lambda: SlavePeer(self),
+                self._tls,
+                self._is_full,
+                lambda _host: True,
+                self._ports,
             )
             for one in sockets
         ]
@@ -125,11 +130,10 @@ class MasterLink:
         address = sockets[0].getsockname()
         return str(address[0]), int(address[1])
 
-    def _make_room(self) -> bool:
-        """Whether there is room for one more that has not said who it is; the oldest silent one
-        makes it."""
+    def _is_full(self) -> bool:
+        """Whether so many are there that have not said who they are that one makes room."""
         waiting = sum(port.waiting for port in self._ports)
-        return len(self._unproven) + waiting < STRANGERS_MAX or drop_silent(self._ports)
+        return len(self._unproven) + waiting >= STRANGERS_MAX
 
     async def close(self) -> None:
         """Take no slaves any more, and close the connections. May be called twice."""
