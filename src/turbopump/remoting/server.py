@@ -132,7 +132,7 @@ class RemotingServer:
         self._backlog = backlog
         self._turns = Turns()
         self.memory = ConnectionMemory(memory_max)
-        self._ports: list[ListeningPort] = []
+        self.ports: list[ListeningPort] = []
         self._all_gone = asyncio.Event()
         self._sweep: asyncio.TimerHandle | None = None
 
@@ -143,14 +143,14 @@ class RemotingServer:
         if self._backlog is None:
             self._backlog = Backlog.without_line()
         sockets = await bound_sockets(host, port)
-        self._ports += [
+        self.ports += [
             ListeningPort(
                 one,
                 lambda: self._connection(chosen),
                 self._tls,
                 self._is_full,
                 self._admits,
-                self._ports,
+                self.ports,
             )
             for one in sockets
         ]
@@ -165,9 +165,9 @@ class RemotingServer:
         if self._sweep is not None:
             self._sweep.cancel()
             self._sweep = None
-        for port in self._ports:
+        for port in self.ports:
             port.close()
-        self._ports.clear()
+        self.ports.clear()
         if self._backlog is not None:
             self._backlog.finish()
         for connection in list(self.connections):
@@ -188,14 +188,14 @@ class RemotingServer:
         )
 
     def _is_full(self) -> bool:
-        waiting = sum(port.waiting for port in self._ports)
+        waiting = sum(port.waiting for port in self.ports)
         return len(self.connections) + waiting >= self._connections_max
 
     def _admits(self, host: str) -> bool:
         """Whether an address may have one more connection."""
         if not self._per_address:
             return True
-        waiting = sum(port.waiting_from(host) for port in self._ports)
+        waiting = sum(port.waiting_from(host) for port in self.ports)
         return self._by_address[host] + waiting < self._per_address
 
     def _opened(self, connection: Connection) -> None:
@@ -238,7 +238,7 @@ class RemotingServer:
                     connection.close()
                 else:  # they stand in the order in which they came
                     break
-        for port in self._ports:
+        for port in self.ports:
             port.close_silent(oldest)
 
 

@@ -8,7 +8,6 @@ import pytest
 from tests.loops import in_loop
 from tests.unit.broker.popping import pop_request
 from tests.unit.broker.talking import SERVER, Talk, in_virtual_time, pull
-from tests.unit.broker.test_unread_answers import StubbornConsumer, held_memory
 from tests.unit.remoting.serving import frame
 
 from turbopump.broker.held_pulls import PULL_SIZE
@@ -33,6 +32,11 @@ def waiting(kind: str, now: int, offset: int = 0) -> Request[object]:
     return Notification(consumer_group="g", topic="T", queue_id=0, poll_time=100_000, born_time=now)
 
 
+def held_memory(talk: Talk) -> int:
+    assert talk.broker.server is not None
+    return talk.broker.server.memory.total
+
+
 def held(talk: Talk) -> int:
     pops = talk.broker.pop.held
     return len(talk.broker.held_pulls) + sum(
@@ -52,7 +56,7 @@ async def test_what_waits_for_a_message_is_counted_and_goes_with_its_connection(
     server = talk.broker.server
     assert server is not None
     known = set(server.connections)
-    transport, _ = await simulation.loop.create_connection(StubbornConsumer, SERVER, 10911)
+    transport, _ = await simulation.loop.create_connection(asyncio.Protocol, SERVER, 10911)
     request = waiting(kind, simulation.clock(SERVER).now_ms())
     transport.write(b"".join(frame(request, number) for number in range(COUNT)))
     await asyncio.sleep(1)
@@ -78,7 +82,7 @@ async def test_who_holds_more_than_all_may_is_closed_and_a_modest_consumer_is_se
     await asyncio.sleep(1)
     greedy = list[asyncio.Transport]()
     for _ in range(5):
-        transport, _ = await simulation.loop.create_connection(StubbornConsumer, SERVER, 10911)
+        transport, _ = await simulation.loop.create_connection(asyncio.Protocol, SERVER, 10911)
         request = waiting(kind, simulation.clock(SERVER).now_ms())
         transport.write(b"".join(frame(request, number) for number in range(400)))
         await asyncio.sleep(1)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from tests.loops import in_loop
+from tests.unit.remoting.asking import answering, ask, client_of, on_loop
 from tests.unit.remoting.certificates import Pair
 from tests.unit.remoting.handshakes import Handshake
 from tests.unit.remoting.serving import frame, serving, until
-from tests.unit.remoting.test_tls import answering, ask, client_of, on_loop
 
 from turbopump.protocol.requests.offsets import GetMinOffset
 from turbopump.remoting import server as server_module
@@ -56,11 +56,11 @@ async def ended(reader: asyncio.StreamReader) -> None:
 
 def greeting(server: RemotingServer) -> int:
     """Connections that have begun a ClientHello and not ended it."""
-    return sum(one.greets for port in server._ports for one in port.silent.values())
+    return sum(one.greets for port in server.ports for one in port.silent.values())
 
 
 def handshaking(server: RemotingServer) -> int:
-    return sum(port.waiting - len(port.silent) for port in server._ports)
+    return sum(port.waiting - len(port.silent) for port in server.ports)
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
@@ -156,7 +156,7 @@ async def test_a_client_hello_that_is_not_ended_in_time_is_closed(
         strangers(1, bytes_of(PART), port) as ((reader, _),),
     ):
         await ended(reader)
-        assert sum(each.waiting for each in server._ports) == 1, "who has said nothing may wait"
+        assert sum(each.waiting for each in server.ports) == 1, "who has said nothing may wait"
         silent.write_eof()
-        await until(lambda: not any(each.waiting for each in server._ports))
+        await until(lambda: not any(each.waiting for each in server.ports))
     assert "no whole ClientHello within 0 s" in caplog.text
