@@ -123,7 +123,6 @@ class Connection(asyncio.Protocol):
         "_flush_due",
         "_frame_waits",
         "_held",
-        "_in_pieces",
         "_kept",
         "_kept_size",
         "_lag",
@@ -148,6 +147,7 @@ class Connection(asyncio.Protocol):
         "_writers",
         "answers",
         "closed",
+        "encrypted",
         "frame_began",
         "host_pair",
         "in_line",
@@ -196,7 +196,7 @@ class Connection(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
         self._out_size = 0
-        self._in_pieces = False
+        self.encrypted = False
         self._unsent: deque[bytes] = deque()
         """Pieces that TLS has not been given."""
         self._unsent_size = 0
@@ -235,8 +235,8 @@ class Connection(asyncio.Protocol):
         else:
             # A server wants to know as soon as anything waits for the peer to read it. To TLS 0 is
             # reached by nothing that waits.
-            self._in_pieces = transport.get_extra_info("sslcontext") is not None
-            transport.set_write_buffer_limits(high=1 if self._in_pieces else 0)
+            self.encrypted = transport.get_extra_info("sslcontext") is not None
+            transport.set_write_buffer_limits(high=1 if self.encrypted else 0)
         name = transport.get_extra_info("peername") or ("?", 0)
         self.peer_ip, self.peer_port = str(name[0]), int(name[1])
         self.peer = (
@@ -895,7 +895,7 @@ class Connection(asyncio.Protocol):
         out = self._out
         if out and self.transport is not None:
             data = out[0] if len(out) == 1 else b"".join(out)
-            if self._in_pieces and (self._unsent or len(data) > PIECE_SIZE):
+            if self.encrypted and (self._unsent or len(data) > PIECE_SIZE):
                 pieces = range(0, len(data), PIECE_SIZE)
                 self._unsent.extend([data[at : at + PIECE_SIZE] for at in pieces])
                 self._unsent_size += len(data)

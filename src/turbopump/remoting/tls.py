@@ -9,6 +9,7 @@ must not know sockets.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import logging
 import os
 import ssl
@@ -41,6 +42,14 @@ def keep_buffers_small() -> None:
     has a buffer of that size, of 256 KiB otherwise. Costs 2 % of the CPU of messages of 1 KiB, 12 %
     of bodies of 300 KB; with 32 KiB that was 32 %."""
     sslproto.SSLProtocol.max_size = READ_SIZE
+
+
+def trim_heap() -> None:
+    """Return to the kernel what is free in glibc's heap; elsewhere do nothing. 2.4 ms of CPU after
+    256 TLS connections have ended, 7 ms after 1,000."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def hello_size(head: bytes) -> int:

@@ -160,3 +160,18 @@ async def test_a_client_hello_that_is_not_ended_in_time_is_closed(
         silent.write_eof()
         await until(lambda: not any(each.waiting for each in server.ports))
     assert "no whole ClientHello within 0 s" in caplog.text
+
+
+@in_loop
+async def test_the_heap_is_trimmed_when_many_tls_connections_have_ended(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trims = list[None]()
+    monkeypatch.setattr(server_module, "TRIM_AFTER", 2)
+    monkeypatch.setattr(server_module, "trim_heap", lambda: trims.append(None))
+    async with serving(answering(), tls=pair.server()) as (server, host, port):
+        for tls in [pair.trusted(), None] * 4:
+            async with client_of(tls) as client:
+                assert await ask(client, f"{host}:{port}") == 5
+            await until(lambda: not server.connections)
+        assert len(trims) == 2
