@@ -338,8 +338,8 @@ class ListeningPort:
         self._ports = ports
         self.silent: dict[socket.socket, _Silent] = {}
         """Connections without a first byte, or a whole ClientHello, in the order they came."""
-        self._handshaking: dict[asyncio.Task[Any], str] = {}
-        """Handshakes under way in the order they began, and from where."""
+        self._handshaking: dict[asyncio.Task[Any], tuple[str, str]] = {}
+        """Handshakes under way in the order they began, and from which host and peer."""
         self._opening: dict[asyncio.Task[Any], socket.socket] = {}
         self._again: asyncio.TimerHandle | None = None
         self._failing = False
@@ -363,7 +363,8 @@ class ListeningPort:
 
     def waiting_from(self, host: str) -> int:
         """How many of them are from this address."""
-        hosts = [*(one.host for one in self.silent.values()), *self._handshaking.values()]
+        hosts = [one.host for one in self.silent.values()]
+        hosts += [one for one, _ in self._handshaking.values()]
         return hosts.count(host)
 
     def close_silent(self, since: float) -> None:
@@ -469,14 +470,15 @@ class ListeningPort:
         )
         self._opening[opening] = accepted
         if peer:
-            self._handshaking[opening] = host_of(peer)
+            self._handshaking[opening] = host_of(peer), peer
         opening.add_done_callback(partial(self._opened, peer))
 
     def _give_one_up(self) -> None:
         """End the oldest handshake of the address that has most."""
-        ((most, _),) = Counter(self._handshaking.values()).most_common(1)
-        oldest = next(one for one, host in self._handshaking.items() if host == most)
-        del self._handshaking[oldest]
+        hosts = Counter(host for host, _ in self._handshaking.values())
+        ((most, _),) = hosts.most_common(1)
+        oldest = next(one for one, (host, _) in self._handshaking.items() if host == most)
+        _no_tls(self._handshaking.pop(oldest)[1], "it has not ended its handshake, and others came")
         oldest.cancel()
 
     def _opened(self, peer: str, opening: asyncio.Task[Any]) -> None:
@@ -484,8 +486,6 @@ class ListeningPort:
         self._handshaking.pop(opening, None)
         if opening.cancelled():
             accepted.close()
-            if peer:
-                _no_tls(peer, "it has not ended its handshake, and others came")
         elif isinstance(error := opening.exception(), Exception):
             accepted.close()
             if peer:
