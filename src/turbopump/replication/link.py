@@ -115,9 +115,14 @@ class MasterLink:
             sockets = await bound_sockets(host, port)
         except ConfigError as error:
             raise ConfigError(f"{error} (that is haListenPort, for slaves)") from None
-        self._ports = [
+        self._ports += [
             ListeningPort(
-                one, lambda: SlavePeer(self), self._tls, self._is_full, lambda _host: True
+                one,
+                lambda: SlavePeer(self),
+                self._tls,
+                self._is_full,
+                lambda _host: True,
+                self._ports,
             )
             for one in sockets
         ]
@@ -126,9 +131,9 @@ class MasterLink:
         return str(address[0]), int(address[1])
 
     def _is_full(self) -> bool:
-        """Whether so many are there that have not said who they are that others wait."""
-        silent = sum(port.waiting for port in self._ports)
-        return len(self._unproven) + silent >= STRANGERS_MAX
+        """Whether so many are there that have not said who they are that one makes room."""
+        waiting = sum(port.waiting for port in self._ports)
+        return len(self._unproven) + waiting >= STRANGERS_MAX
 
     async def close(self) -> None:
         """Take no slaves any more, and close the connections. May be called twice."""
