@@ -193,7 +193,6 @@ async def messages_of(namesrv: str, topic: str, count: int) -> list[ReceivedMess
     return found
 
 
-@pytest.mark.parametrize("value", ["a\x01b", "a\x02b"])
-def test_a_new_property_holds_no_separator(value: str) -> None:
+def test_a_new_property_holds_no_separator_of_names() -> None:
     with pytest.raises(MessageError, match=r"U\+0001 or U\+0002"):
-        Message("orders", b"x", properties={"p": value})
+        Message("orders", b"x", properties={"p": "a\x01b"})
