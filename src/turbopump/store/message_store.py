@@ -202,6 +202,8 @@ class MessageStore:
         self.lookup = Lookup(self.log, self.queues, self.index, self.confirmed, self.unit_repair)
         self.latency = AppendLatency(lambda: self.queues.units, on_slow_append)
         self.recovery: RecoveryReport | None = None
+        self.was_ours = False
+        """True if no other program has had the directory since our last run."""
         self.copied: CopiedLog | None = None
         """Where a slave puts what it has from its master; there from ``open`` on if ``is_copy``."""
 
@@ -254,6 +256,7 @@ class MessageStore:
         self.start_reserve.use_if_full()
         last = LastRun.of(lock.found, disk.read_file(abort), self.provenance)
         self.provenance.load(crashed_here=last.crashed_here, clean=last.clean)
+        self.was_ours = last.ours
         log.load()
         self.roots.check()
         known = self.queue_ends.load(trusted=not last.apache)

@@ -127,7 +127,7 @@ def test_two_connections_of_one_slave_count_once() -> None:
 def test_a_slave_that_lost_its_log_does_not_count_for_what_it_had() -> None:
     both = replicas(acks=2)
     both.acknowledged("a", 500, 500, 0.0)
-    both.begins("a", 0)
+    both.begins("a", proved=True, end=500, now=0.1)
     both.acknowledged("b", 500, 500, 0.1)
     assert both.copied == 0
     both.acknowledged("a", 400, 500, 0.2)
