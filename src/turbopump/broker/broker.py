@@ -92,7 +92,7 @@ from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Authorise, Router
 from turbopump.remoting.server import RemotingServer
-from turbopump.replication.history import ID_SIZE, LogHistory
+from turbopump.replication.history import LogHistory, new_id
 from turbopump.store.disk import Disk, SystemDisk
 from turbopump.store.log.cold_reads import ReadPace
 from turbopump.store.message_store import MessageStore, StoreConfig
@@ -333,7 +333,7 @@ class Broker:
         history = LogHistory(
             disk,
             store_config(config).paths.history,
-            self._random.randbytes(ID_SIZE),
+            new_id(self.clock.now_ms(), self._random),
             self.store.log.end,
             trusted=self.store.was_ours,
         )

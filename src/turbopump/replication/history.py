@@ -18,6 +18,7 @@ is none. It is no proof by itself (``comparison.py``).
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -38,6 +39,12 @@ class KnownLog(NamedTuple):
 
     id: bytes
     until: int
+
+
+def new_id(now_ms: int, source: random.Random) -> bytes:
+    """Id of a log that nobody has written yet: the time, so that it is a new one even if a test
+    draws the same numbers again, and random bytes."""
+    return now_ms.to_bytes(8) + source.randbytes(ID_SIZE - 8)
 
 
 def common_until(one: Sequence[KnownLog], other: Sequence[KnownLog]) -> int:
