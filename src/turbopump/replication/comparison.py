@@ -167,16 +167,12 @@ class MasterComparison:
         log = self._log
         assert log is not None
         self._theirs = self._own = None
-        if self._differs_before is not None and self._at + 1 == self._differs_before:
-            if self._at > self._begin or self._begin == self._base:
-                return self._finds(Verdict.DIFFERS, self._at)
-            # already the first byte: what was taken for the same is not
-            self._begin = self._at = self._base
-            self._differs_before = None
+        if self._at == self._differs_before:
+            self._differs_before = None  # it was repaired while it was looked for
         if self._at >= self.end:
             return self._finds(Verdict.EQUAL, self.end)
         if self._differs_before is not None:
-            size = (self._differs_before - self._at) // 2
+            size = (self._differs_before - self._at + 1) // 2
         else:
             # never over the end of a segment
             here = log.segment_size - (self._at - log.start) % log.segment_size
@@ -190,8 +186,13 @@ class MasterComparison:
             return b""
         if self._theirs == self._own:
             self._at += asked.size
-        else:
+        elif asked.size > 1:
             self._differs_before = asked.offset + asked.size
+        elif self._at > self._begin or self._begin == self._base:
+            return self._finds(Verdict.DIFFERS, self._at)
+        else:  # already the first byte: what was taken for the same is not
+            self._begin = self._at = self._base
+            self._differs_before = None
         return self._asks()
 
     def _finds(self, verdict: Verdict, offset: int) -> bytes:
@@ -259,7 +260,8 @@ def refusal(found: Outcome, master: str, end: int) -> str:
         )
     return (
         f"the master at {master} has another log: from offset {at} on other bytes than here, where "
-        f"the log goes on to {end}. Here are messages that it never had, or it has lost some, or "
-        f"one of the two is damaged there (turbopump store verify). {nothing_is_cut}: look at what "
-        "is here (turbopump store dump), then empty this store so that it is copied anew"
+        f"the log goes on to {end}. Here are messages that it never had, or it has lost some. "
+        f"{nothing_is_cut}: look at what is here (turbopump store dump), then empty this store so "
+        "that it is copied anew. If one of the two is damaged there (turbopump store verify), that "
+        "is mended from the other by itself"
     )

@@ -231,3 +231,17 @@ def test_a_refusal_says_where_and_what_to_do(verdict: Verdict, words: str) -> No
     text = refusal(Outcome(verdict, 7, ()), "h:1", 9)
     assert "the master at h:1" in text
     assert re.search(words, text)
+
+
+def test_damage_that_is_mended_while_it_is_looked_for_is_no_other_log() -> None:
+    log, there = bytes_of(1, 100), MasterComparison((OWN,))
+    there.received(SlaveComparison(0, 100, ()).begin(), span(100))
+    there.received(bytes(DIGEST_SIZE), span(100))
+    there.read(hashlib.sha256(log).digest())
+    while there.found is None:
+        assert there.asked is not None
+        begin, size = there.asked
+        digest = hashlib.sha256(log[begin : begin + size]).digest()
+        there.read(digest)
+        there.received(digest, span(100))
+    assert there.found[:2] == (Verdict.EQUAL, 100)
