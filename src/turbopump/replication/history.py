@@ -55,10 +55,20 @@ def common_until(one: Sequence[KnownLog], other: Sequence[KnownLog]) -> int:
 
 class LogHistory:
     """History of the log of one run, in the file at ``path``. ``own``: the id of a log that this
-    run writes itself. ``end``: where the log ends that was opened; ``trusted``: no other program
-    has written to it since the file was saved."""
+    run writes itself. ``end``: where the log ends that was opened; ``damaged``: from where on a
+    power cut has left holes in it; ``trusted``: no other program has written to it since the file
+    was saved."""
 
-    def __init__(self, disk: Disk, path: Path, own: bytes, end: int, *, trusted: bool) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        path: Path,
+        own: bytes,
+        end: int,
+        *,
+        trusted: bool,
+        damaged: int | None = None,
+    ) -> None:
         assert len(own) == ID_SIZE
         self._disk = disk
         self._path = path
@@ -67,6 +77,9 @@ class LogHistory:
         self._waiting: list[Callable[[OSError | None], None]] = []
         self._saved = self._read() if trusted else None
         self.known: tuple[KnownLog, ...] = _clipped(self._saved or (), end)
+        if damaged is not None and self.known:
+            self.begin_own(min(damaged, end))
+            self.save_now()  # the next start need not notice
 
     def begin_own(self, end: int) -> None:
         """What follows ``end`` is this run's own, or comes from nobody knows where."""

@@ -18,8 +18,11 @@ from turbopump.store.disk import SystemDisk
 FIRST, SECOND, THIRD = (bytes([number]) * 16 for number in (1, 2, 3))
 
 
-def history(directory: Path, own: bytes, end: int, *, trusted: bool = True) -> LogHistory:
-    return LogHistory(SystemDisk(), directory / "history.json", own, end, trusted=trusted)
+def history(
+    directory: Path, own: bytes, end: int, *, trusted: bool = True, damaged: int | None = None
+) -> LogHistory:
+    path = directory / "history.json"
+    return LogHistory(SystemDisk(), path, own, end, trusted=trusted, damaged=damaged)
 
 
 def test_each_run_that_writes_adds_a_log_and_closes_those_before(tmp_path: Path) -> None:
@@ -39,6 +42,15 @@ def test_what_a_log_lost_with_the_power_it_does_not_have_in_common_any_more(tmp_
     again = history(tmp_path, FIRST, 800)
     again.begin_own(800)
     assert again.known == (KnownLog(SECOND, 800), KnownLog(THIRD, 800), KnownLog(FIRST, NO_END))
+
+
+def test_nothing_is_known_from_a_hole_on_that_a_power_cut_has_left(tmp_path: Path) -> None:
+    one = history(tmp_path, FIRST, 0)
+    one.follow((KnownLog(SECOND, 300), KnownLog(THIRD, NO_END)))
+    one.save_now()
+    holes = (KnownLog(SECOND, 300), KnownLog(THIRD, 400), KnownLog(FIRST, NO_END))
+    assert history(tmp_path, FIRST, 900, damaged=400).known == holes
+    assert history(tmp_path, SECOND, 900).known == holes, "a later start does not see the hole"
 
 
 @pytest.mark.parametrize(
