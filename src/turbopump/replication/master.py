@@ -243,21 +243,27 @@ class Replicas:
     def look(self, now: float, confirmed: int = 0) -> None:
         """Work out what is copied, and whether enough slaves are in sync; forget those that were
         not for long. ``confirmed``: senders of what lies before have their answers."""
-        wanted = self._settings.acks
-        patience = 4 * self._settings.catch_up
+        wanted, catch_up = self._settings.acks, self._settings.catch_up
         acked = dict[str, int]()
-        for key, one in list(self._slaves.items()):
-            if one.counts_from and confirmed >= one.counts_from:
-                one.counts_from = 0
-            if not wanted:
+        in_sync = set[str]()
+        gone = None
+        for key, one in self._slaves.items():
+            if now - one.report > 4 * catch_up:
+                gone = key
                 continue
-            if now - one.report > patience:
-                del self._slaves[key]
-            elif not one.counts_from:
-                acked[key[0]] = max(acked.get(key[0], -1), one.acked)
+            if one.counts_from:
+                if confirmed < one.counts_from:
+                    continue
+                one.counts_from = 0
+            slave = key[0]
+            if one.acked > acked.get(slave, -2):
+                acked[slave] = one.acked
+            if now - one.caught_up <= catch_up:
+                in_sync.add(slave)
+        if gone is not None:
+            del self._slaves[gone]  # the next one in the next round
         if not wanted:
             return
-        there = sorted(acked.values(), reverse=True)
-        if len(there) >= wanted:
-            self.copied = max(self.copied, there[wanted - 1])
-        self.alone = self.in_sync(now) < wanted
+        if len(acked) >= wanted:
+            self.copied = max(self.copied, sorted(acked.values())[-wanted])
+        self.alone = len(in_sync) < wanted
