@@ -133,7 +133,9 @@ class SlaveTables:
         """A name server says so; None: it knows of none."""
         if address is not None and address != self.master:
             log.info("master's address changes old=%s new=%s", self.master, address)
-            self.master = address
+            was_unknown, self.master = self.master is None, address
+            if was_unknown:
+                self.link.begin_again()
             self._known.clear()
 
     async def _run(self) -> None:

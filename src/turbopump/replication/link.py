@@ -634,6 +634,11 @@ class SlaveLink:
         if self.peer is not None:
             self.peer.close()
 
+    def begin_again(self) -> None:
+        """More can be found out about the master now, by ``begin_at``."""
+        if self.peer is not None:
+            self.peer.close()
+
     def room_made(self) -> None:
         """The log has a new file: go on."""
         if self.peer is not None:

@@ -24,6 +24,7 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.replication import (
     NOT_PROVED,
     PROVED,
+    ExchangeHAInfo,
     GetBrokerHaStatus,
     HARuntimeInfo,
 )
@@ -141,6 +142,39 @@ async def test_logs_of_which_no_history_is_kept_are_compared_from_their_begin(
     master = await replicas.master()
     await replicas.client_of(MASTER).send(b"more")
     await same_logs(master, await replicas.slave())
+
+
+@in_loop(with_replicas)
+async def test_a_slave_that_copied_before_it_could_prove_anything_proves_it_then(
+    replicas: Replicas, /
+) -> None:
+    given = {"ha_master_address": f"{SLAVE}:10912"}
+    await replicas.master()
+    await replicas.slave()
+    client = replicas.client_of(MASTER)
+    await client.create()
+    await client.send(b"both have it")
+    await same_logs(replicas.brokers[MASTER], replicas.brokers[SLAVE])
+    await replicas.stop(SLAVE)
+    await client.send(b"old" * 10)
+    replicas.kill(MASTER)
+    promoted = await replicas.broker(SLAVE, BrokerRole.ASYNC_MASTER)
+    await replicas.client_of(SLAVE).send(b"new" * 10)
+    await replicas.client_of(SLAVE).send(b"new, too")
+    back = await replicas.broker(MASTER, BrokerRole.SLAVE, broker_id=1, namesrv_addr="", **given)
+    link = back.replication.slave
+    assert link is not None
+    await same_length(promoted, back)
+    assert log_of(promoted.store) != log_of(back.store)
+    shown = (await ha_status(replicas, SLAVE)).ha_connection_info
+    assert [one.proof for one in shown] == [NOT_PROVED], "nobody says that they are the same"
+    told = ExchangeHAInfo(master_address=promoted.address, master_ha_address=promoted.ha_address)
+    assert await replicas.client_of(MASTER).code(told) == (0, "")
+    await eventually(lambda: "another log" in (link.fault or ""))
+
+
+async def same_length(one: Broker, other: Broker) -> None:
+    await eventually(lambda: one.store.log.end == other.store.log.end)
 
 
 async def raw_slave(end: int, *, sent: asyncio.Event) -> asyncio.StreamWriter:
