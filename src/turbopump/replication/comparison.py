@@ -244,13 +244,37 @@ class SlaveComparison:
         return self.found
 
 
-def refusal(found: Outcome, master: str, end: int) -> str:
-    """Why a slave whose log ends at ``end`` does not copy, and what to do."""
-    at, nothing_is_cut = found.offset, "Nothing is cut by itself"
+_NOTHING_IS_CUT: Final = "Nothing is cut by itself"
+
+
+def masters_refusal(found: Outcome, end: int) -> str:
+    """Why a master does not serve a slave whose log ends at ``end``, and what to do."""
+    at = found.offset
+    if found.verdict is Verdict.AHEAD:
+        return (
+            f"the slave has the log up to {end}, and this master only up to {at}: it was restored "
+            f"from an older copy, or lost its tail. {_NOTHING_IS_CUT}: make the slave the master, "
+            "or empty the slave's store so that it is copied anew"
+        )
+    if found.verdict is Verdict.TOO_OLD:
+        return (
+            f"the slave has the log up to {end}, and it begins at {at} here: older files were "
+            "deleted; empty the slave's store so that it is copied anew"
+        )
+    return (
+        f"the slave has another log: from offset {at} on, up to {end}, other bytes than this "
+        f"master. {_NOTHING_IS_CUT}: look at what the slave has alone (turbopump store dump), then "
+        "empty its store so that it is copied anew"
+    )
+
+
+def slaves_refusal(found: Outcome, master: str, end: int) -> str:
+    """Why a slave whose log ends at ``end`` does not copy from its master, and what to do."""
+    at = found.offset
     if found.verdict is Verdict.AHEAD:
         return (
             f"the log here goes up to {end}, and that of the master at {master} only up to {at}: "
-            f"it was restored from an older copy, or lost its tail. {nothing_is_cut}: make this "
+            f"it was restored from an older copy, or lost its tail. {_NOTHING_IS_CUT}: make this "
             "slave the master, or empty this store so that it is copied anew"
         )
     if found.verdict is Verdict.TOO_OLD:
@@ -260,8 +284,9 @@ def refusal(found: Outcome, master: str, end: int) -> str:
         )
     return (
         f"the master at {master} has another log: from offset {at} on other bytes than here, where "
-        f"the log goes on to {end}. Here are messages that it never had, or it has lost some. "
-        f"{nothing_is_cut}: look at what is here (turbopump store dump), then empty this store so "
-        "that it is copied anew. If one of the two is damaged there (turbopump store verify), that "
-        "is mended from the other by itself"
+        "the log goes on to "
+        f"{end}. Here are messages that it never had, or it has lost some. {_NOTHING_IS_CUT}: look "
+        "at what is here (turbopump store dump), then empty this store so that it is copied anew. "
+        "If one of the two is damaged there (turbopump store verify), that is mended from the "
+        "other by itself"
     )

@@ -38,7 +38,8 @@ from turbopump.replication.comparison import (
     Range,
     SlaveComparison,
     Verdict,
-    refusal,
+    masters_refusal,
+    slaves_refusal,
 )
 from turbopump.replication.handshake import NONCE_SIZE, MasterHandshake, PeerRules, SlaveHandshake
 from turbopump.replication.history import LogHistory
@@ -395,7 +396,7 @@ class SlavePeer(asyncio.Protocol):
             self.pump()
             self._link.watch()
             return
-        cause = _REFUSED[found.verdict].format(end=end, at=found.offset)
+        cause = masters_refusal(found, end)
         _refused(self.address, cause, kind=f"{self._host} {found.verdict}")
         self._transport.close()
 
@@ -508,24 +509,6 @@ class SlavePeer(asyncio.Protocol):
     def _fail(self, error: Exception) -> None:
         _refused(self.address, error, kind=str(error))
         self.close()
-
-
-_REFUSED: Final = {
-    Verdict.AHEAD: (
-        "the slave has the log up to {end}, and this master only up to {at}: it was restored from "
-        "an older copy, or lost its tail; nothing is cut by itself. Make the slave the master, or "
-        "empty the slave's store so that it is copied anew"
-    ),
-    Verdict.TOO_OLD: (
-        "the slave has the log up to {end}, and it begins at {at} here: older files were deleted; "
-        "empty the slave's store so that it is copied anew"
-    ),
-    Verdict.DIFFERS: (
-        "the slave has another log: from offset {at} on, up to {end}, other bytes than this "
-        "master. Nothing is copied and nothing is cut: look at what the slave has alone "
-        "(turbopump store dump), then empty its store so that it is copied anew"
-    ),
-}
 
 
 def start_digest(
@@ -836,7 +819,7 @@ class MasterPeer(asyncio.Protocol):
             if found.verdict is Verdict.DIFFERS and found.known:
                 link.history.found_different(found.known, found.offset)
                 link.history.save(lambda _error: None)  # so that less is compared the next time
-            self._refuse(refusal(found, link.address or "?", end))
+            self._refuse(slaves_refusal(found, link.address or "?", end))
             return
 
         def noted(error: OSError | None) -> None:

@@ -19,7 +19,8 @@ from turbopump.replication.comparison import (
     Range,
     SlaveComparison,
     Verdict,
-    refusal,
+    masters_refusal,
+    slaves_refusal,
 )
 from turbopump.replication.history import KNOWN_MAX, NO_END, KnownLog
 from turbopump.replication.master import LogSpan
@@ -220,17 +221,30 @@ def test_a_master_that_asks_what_cannot_be_is_refused(said: bytes, words: str) -
 
 
 @pytest.mark.parametrize(
-    ("verdict", "words"),
+    ("verdict", "slaves", "masters"),
     [
-        (Verdict.DIFFERS, "another log: from offset 7 on .*goes on to 9.*store dump.*then empty"),
-        (Verdict.AHEAD, "up to 9, .*only up to 7.*make this slave the master, or empty"),
-        (Verdict.TOO_OLD, "ends at 9, .*begins at 7.*empty this store"),
+        (
+            Verdict.DIFFERS,
+            "another log: from offset 7 on .*goes on to 9.*store dump.*then empty this store",
+            "another log: from offset 7 on, up to 9.*store dump.*then empty its store",
+        ),
+        (
+            Verdict.AHEAD,
+            "up to 9, .*only up to 7.*make this slave the master, or empty this store",
+            "up to 9, .*only up to 7.*make the slave the master, or empty the slave's store",
+        ),
+        (
+            Verdict.TOO_OLD,
+            "ends at 9, .*begins at 7.*empty this store",
+            "up to 9, .*begins at 7.*empty the slave's store",
+        ),
     ],
 )
-def test_a_refusal_says_where_and_what_to_do(verdict: Verdict, words: str) -> None:
-    text = refusal(Outcome(verdict, 7, ()), "h:1", 9)
-    assert "the master at h:1" in text
-    assert re.search(words, text)
+def test_a_refusal_says_where_and_what_to_do(verdict: Verdict, slaves: str, masters: str) -> None:
+    found = Outcome(verdict, 7, ())
+    assert "the master at h:1" in slaves_refusal(found, "h:1", 9)
+    assert re.search(slaves, slaves_refusal(found, "h:1", 9))
+    assert re.search(masters, masters_refusal(found, 9))
 
 
 def test_damage_that_is_mended_while_it_is_looked_for_is_no_other_log() -> None:
