@@ -330,14 +330,12 @@ class Broker:
         port = config.advertised_port or self.port
         self.address = join_address(advertised, port)
         self._store_host = (numeric or self.host, port)
-        report = self.store.recovery
         history = LogHistory(
             disk,
             store_config(config).paths.history,
             new_id(self.clock.now_ms(), self._random),
             self.store.log.end,
-            trusted=self.store.was_ours,
-            damaged=min((one.start for one in report.damages), default=None) if report else None,
+            unchanged=self.store.unchanged,
         )
         self.replication = Replication(config, self.store, disk, self.clock, history)
         self._ends.push_async_callback(self.replication.stop)  # if the start fails, as above

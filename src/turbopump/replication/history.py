@@ -55,30 +55,20 @@ def common_until(one: Sequence[KnownLog], other: Sequence[KnownLog]) -> int:
 
 class LogHistory:
     """History of the log of one run, in the file at ``path``. ``own``: the id of a log that this
-    run writes itself. ``end``: where the log ends that was opened; ``damaged``: from where on a
-    power cut has left holes in it; ``trusted``: no other program has written to it since the file
-    was saved."""
+    run writes itself. ``end``: where the log ends that was opened; ``unchanged``: up to where it is
+    surely the one that the file was saved for. A power cut may have torn what follows."""
 
-    def __init__(
-        self,
-        disk: Disk,
-        path: Path,
-        own: bytes,
-        end: int,
-        *,
-        trusted: bool,
-        damaged: int | None = None,
-    ) -> None:
+    def __init__(self, disk: Disk, path: Path, own: bytes, end: int, *, unchanged: int) -> None:
         assert len(own) == ID_SIZE
         self._disk = disk
         self._path = path
         self._own = own
         self._saving = False
         self._waiting: list[Callable[[OSError | None], None]] = []
-        self._saved = self._read() if trusted else None
-        self.known: tuple[KnownLog, ...] = _clipped(self._saved or (), end)
-        if damaged is not None and self.known:
-            self.begin_own(min(damaged, end))
+        self._saved = self._read() if unchanged else None
+        self.known: tuple[KnownLog, ...] = self._saved or ()
+        if self.known and unchanged < end:
+            self.begin_own(unchanged)
             self.save_now()  # the next start need not notice
 
     def begin_own(self, end: int) -> None:
@@ -153,12 +143,3 @@ class LogHistory:
         except (ValueError, msgspec.MsgspecError):  # cut off, or made by hand
             return None
         return tuple(known) if all(len(one.id) == ID_SIZE for one in known) else None
-
-
-def _clipped(known: Sequence[KnownLog], end: int) -> tuple[KnownLog, ...]:
-    """As it holds for a log that ends at ``end``; the last keeps having no end."""
-    if not end:
-        return ()
-    return tuple(
-        one if one.until == NO_END else KnownLog(one.id, min(one.until, end)) for one in known
-    )

@@ -18,11 +18,9 @@ from turbopump.store.disk import SystemDisk
 FIRST, SECOND, THIRD = (bytes([number]) * 16 for number in (1, 2, 3))
 
 
-def history(
-    directory: Path, own: bytes, end: int, *, trusted: bool = True, damaged: int | None = None
-) -> LogHistory:
-    path = directory / "history.json"
-    return LogHistory(SystemDisk(), path, own, end, trusted=trusted, damaged=damaged)
+def history(directory: Path, own: bytes, end: int, *, unchanged: int | None = None) -> LogHistory:
+    path, unchanged = directory / "history.json", end if unchanged is None else unchanged
+    return LogHistory(SystemDisk(), path, own, end, unchanged=unchanged)
 
 
 def test_each_run_that_writes_adds_a_log_and_closes_those_before(tmp_path: Path) -> None:
@@ -44,13 +42,13 @@ def test_what_a_log_lost_with_the_power_it_does_not_have_in_common_any_more(tmp_
     assert again.known == (KnownLog(SECOND, 800), KnownLog(THIRD, 800), KnownLog(FIRST, NO_END))
 
 
-def test_nothing_is_known_from_a_hole_on_that_a_power_cut_has_left(tmp_path: Path) -> None:
+def test_nothing_is_known_of_what_a_power_cut_may_have_torn(tmp_path: Path) -> None:
     one = history(tmp_path, FIRST, 0)
     one.follow((KnownLog(SECOND, 300), KnownLog(THIRD, NO_END)))
     one.save_now()
     holes = (KnownLog(SECOND, 300), KnownLog(THIRD, 400), KnownLog(FIRST, NO_END))
-    assert history(tmp_path, FIRST, 900, damaged=400).known == holes
-    assert history(tmp_path, SECOND, 900).known == holes, "a later start does not see the hole"
+    assert history(tmp_path, FIRST, 900, unchanged=400).known == holes
+    assert history(tmp_path, SECOND, 900).known == holes, "a later start does not see that"
 
 
 @pytest.mark.parametrize(
@@ -89,7 +87,7 @@ def test_nothing_is_known_of_a_log_that_another_program_has_had(tmp_path: Path) 
     one = history(tmp_path, FIRST, 0)
     one.begin_own(0)
     one.save_now()
-    assert history(tmp_path, SECOND, 500, trusted=False).known == ()
+    assert history(tmp_path, SECOND, 500, unchanged=0).known == ()
     assert history(tmp_path, SECOND, 0).known == (), "the log was emptied"
 
 
