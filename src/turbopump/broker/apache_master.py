@@ -1,10 +1,10 @@
 """Comparison of a slave's log with that of a master of Apache's, as far as its requests allow.
 
-Apache's master gives the message at an offset (33), and says where its log begins and ends (28). So
-the newest message here, further ones back from it at growing distances, and the first of the last
-files are compared with what it has there. A log that has gone another way has other messages at its
-end, which shows. The rule: no answer but an equal message is taken for one. Our own masters compare
-every byte (``turbopump.replication.comparison``).
+Apache's master gives the message at an offset (33), and says where its log begins and ends (28).
+The slave compares its newest message, others before it at growing distances, and the first ones of
+its last files. Two logs that have parted have other messages at their ends, which this finds. The
+rule: only an equal message proves anything. Our own masters compare every byte
+(``turbopump.replication.comparison``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from turbopump.store.queues.lookup import StoredEntry
 
 ANSWER_S: Final = 5.0
 DOUBLINGS: Final = 16
-"""So many messages are compared back from the newest, each twice as far as the one before."""
+"""Messages compared before the newest one, each twice as far back as the one before it."""
 FILES: Final = 8
 NOT_FOUND: Final = "can not find message by the offset"
 
@@ -71,8 +71,8 @@ async def compare_with_apache(
 
 
 def _samples(store: MessageStore) -> Steps[set[int]]:
-    """Where messages begin here: the newest one, some before it in its queue, the first ones of the
-    last files."""
+    """Offsets at which messages begin: the newest one, some before it in its queue, and the first
+    ones of the last files."""
     found = {file.start for file in store.log.files.files[-FILES:] if file.start < store.log.end}
     newest, of = -1, None
     for queue in list(store.queues):

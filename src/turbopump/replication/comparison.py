@@ -11,14 +11,14 @@ own.
                        4 count   count × (16 id   8 until)
                                               then as stream.py says, or the connection ends
 
-``start`` and ``end`` are those of the slave's log; what follows them is its history
-(``history.py``). Compared is what lies behind the last point at which both logs are the same by
-their histories, and ``BEFORE_SIZE`` bytes before that: a log that has gone another way has other
-bytes at its very end. If the histories turn out to be wrong, all that both have is compared. Where
-two ranges differ they are halved until the first byte is found. Big-endian. As an offset, which is
-what Apache's slave sends first, PROVE would be negative: a master tells by the first byte.
+``start`` and ``end`` are those of the slave's log; its history follows them (``history.py``). The
+master compares all bytes behind the last point at which both logs are the same by their histories,
+and ``BEFORE_SIZE`` bytes before that. Logs that have parted differ at the very end, so a history
+that is wrong is found out; then the master compares everything that both have. It halves a range
+that differs until it has the first byte. Big-endian. Apache's slave sends an offset first; PROVE
+would be a negative one, so the first byte tells a master which slave it has.
 
-Values in, values out. It must not know sockets, files or the loop.
+Values in, values out. This module must not know sockets, files or the loop.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ DIGEST_SIZE: Final = 32
 RANGE_SIZE: Final = 1024 * 1024
 """Bytes that are compared at once."""
 BEFORE_SIZE: Final = 1024 * 1024
-"""So much is compared that is known to be the same."""
+"""Bytes compared before the point up to which both logs are known to be the same."""
 
 _GREETING: Final = struct.Struct(">8sqq")
 _HEAD: Final = struct.Struct(">qi")
@@ -63,7 +63,7 @@ class Range(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What the master has found, and its history."""
+    """Result of a comparison, and the master's history."""
 
     verdict: Verdict
     offset: int
@@ -83,8 +83,8 @@ class _Received:
         return taken
 
     def take_history(self, after: int) -> tuple[KnownLog, ...] | None:
-        """What follows the first ``after`` bytes, which are taken with it; None: more must come.
-        Raises ProtocolError."""
+        """History that follows the first ``after`` bytes, which are taken too; None: more must
+        come. Raises ProtocolError."""
         if len(self.rest) < after + _COUNT.size:
             return None
         (count,) = _COUNT.unpack_from(self.rest, after)
@@ -118,7 +118,7 @@ class MasterComparison:
 
     @property
     def rest(self) -> bytes:
-        """What came behind the comparison."""
+        """Bytes that came behind the comparison."""
         return self._came.rest
 
     def received(self, data: bytes, log: LogSpan) -> bytes:
@@ -212,11 +212,11 @@ class SlaveComparison:
 
     @property
     def rest(self) -> bytes:
-        """What came behind the comparison."""
+        """Bytes that came behind the comparison."""
         return self._came.rest
 
     def begin(self) -> bytes:
-        """What to say first."""
+        """Return the greeting."""
         return _GREETING.pack(PROVE, self.start, self.end) + _history(self._known)
 
     def received(self, data: bytes) -> Range | Outcome | None:

@@ -12,7 +12,7 @@ have the same bytes before the smaller of its two ends. Apache Kafka's leader ep
 
 The rule: the file is on the disk before the first byte is written for which it would be wrong. A
 file that cannot be read says nothing; an older one, such as a backup, would say too much, so there
-is none. It is no proof by itself (``comparison.py``).
+is none. A history proves nothing alone (``comparison.py``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from turbopump.struct_decoders import decoder_of
 ID_SIZE: Final = 16
 NO_END: Final = (1 << 63) - 1
 KNOWN_MAX: Final = 256
-"""Entries that are kept, the newest. What an older one would have shown is compared."""
+"""Number of entries kept, the newest ones."""
 
 
 class KnownLog(NamedTuple):
@@ -72,7 +72,7 @@ class LogHistory:
             self.save_now()  # the next start need not notice
 
     def begin_own(self, end: int) -> None:
-        """What follows ``end`` is this run's own, or comes from nobody knows where."""
+        """Note that the bytes behind ``end`` are this run's own, or of an unknown log."""
         if not self.known or self.known[-1].id != self._own:
             closed = [KnownLog(one.id, min(one.until, end)) for one in self.known if end]
             self.known = (*closed, KnownLog(self._own, NO_END))[-KNOWN_MAX:]
@@ -96,8 +96,8 @@ class LogHistory:
         self.known = tuple(known[-KNOWN_MAX:])
 
     def save_now(self) -> None:
-        """Save it in this thread. Where there is no room the file is removed instead: it says less
-        then, and nothing wrong. Raises OSError if that fails, too."""
+        """Save it in this thread, or remove the file if there is no room: a missing file says
+        nothing wrong. Raises OSError if that fails, too."""
         try:
             self._write(self.known)
         except OSError:

@@ -82,7 +82,7 @@ AGAIN_MAX_S: Final = 1.0
 AGAIN_GROWTH: Final = 1.25
 """Between two attempts at a master that cannot be reached: one that is restarted is found soon."""
 TOLD_AGAIN_S: Final = 3600.0
-"""A slave that does not copy says why once, and again after so long."""
+"""Interval at which a slave that does not copy repeats why."""
 _DIGITS: Final = dict.fromkeys(map(ord, "0123456789"))
 REFUSED_S: Final = 5.0
 """The same where what came could not be taken; longest where the master closed at once."""
@@ -207,7 +207,7 @@ class MasterLink:
         self._tell()
 
     def begins(self, slave: SlavePeer) -> None:
-        """It is known from where on a slave is sent the log."""
+        """Note that a slave is sent the log from now on."""
         connection, now = slave.connection, asyncio.get_running_loop().time()
         end = self.store.log.end
         self.replicas.begins(connection.slave, proved=connection.proved, end=end, now=now)
@@ -514,7 +514,7 @@ class SlavePeer(asyncio.Protocol):
 def start_digest(
     log_: CommitLog, disk: Disk, wanted: Range, done: Callable[[bytes | OSError], None]
 ) -> None:
-    """Read a range of the log in a thread; ``done`` gets its digest. It may span files."""
+    """Read a range of the log, of one file or several, in a thread; ``done`` gets its digest."""
     pieces = list[Piece]()
     offset, end = wanted.offset, wanted.offset + wanted.size
     while offset < end:
@@ -695,7 +695,7 @@ class SlaveLink:
         return self.store.log.end
 
     async def _copies_from_anyone(self) -> None:
-        """What comes from now on is of a log that nobody knows. Raises OSError."""
+        """Note in the history that an unknown log follows. Raises CopyError."""
         saved: asyncio.Future[OSError | None] = asyncio.get_running_loop().create_future()
         self.history.begin_own(self.store.log.end)
         self.history.save(lambda error: None if saved.done() else saved.set_result(error))

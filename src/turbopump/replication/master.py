@@ -78,8 +78,8 @@ class SlaveConnection:
         self.last_write = self.now - self.settings.heartbeat  # so that it hears it is served
 
     def begin_proved(self, offset: int) -> None:
-        """The slave has proved its log, and is sent this one from ``offset`` on. It is not known
-        yet what it acknowledges: what is on its disk may be less."""
+        """Begin to send the log from ``offset`` on: the slave has proved its own up to there. It
+        has acknowledged nothing yet; less may be on its disk."""
         self.next, self.proved = offset, True
 
     def received(self, data: bytes, log: LogSpan, now: float) -> bool:
@@ -175,7 +175,7 @@ class _Progress:
     report: float = 0.0
     end_at_report: int = 0
     counts_from: int = 0
-    """It counts once all that is stored before is confirmed without it."""
+    """The slave counts once everything before this offset is confirmed without it."""
 
 
 class Replicas:
@@ -183,8 +183,8 @@ class Replicas:
     of the last ``catch_up`` seconds.
 
     A slave that has not proved what its log holds counts only for messages that were stored after
-    it connected: they were sent to it whole. So it waits until the older ones are confirmed by
-    others, or, if there are none, answered as messages that no slave has.
+    it connected: they were sent to it whole. Older messages are confirmed by other slaves first,
+    or, if there are none, answered as messages that no slave has.
     """
 
     def __init__(self, settings: MasterSettings) -> None:
