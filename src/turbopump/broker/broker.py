@@ -94,6 +94,7 @@ from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Authorise, Router
 from turbopump.remoting.server import RemotingServer
+from turbopump.replication.history import LogHistory, new_id
 from turbopump.store.disk import Disk, SystemDisk
 from turbopump.store.log.cold_reads import ReadPace
 from turbopump.store.message_store import MessageStore, StoreConfig
@@ -333,7 +334,14 @@ class Broker:
         port = config.advertised_port or self.port
         self.address = join_address(advertised, port)
         self._store_host = (numeric or self.host, port)
-        self.replication = Replication(config, self.store, disk, self.clock)
+        history = LogHistory(
+            disk,
+            store_config(config).paths.history,
+            new_id(self.clock.now_ms(), self._random),
+            self.store.log.end,
+            unchanged=self.store.unchanged,
+        )
+        self.replication = Replication(config, self.store, disk, self.clock, history)
         self._ends.push_async_callback(self.replication.stop)  # if the start fails, as above
         ha_port = await self.replication.listen(self.port)
         self.ha_address = (

@@ -17,21 +17,20 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 import msgspec
 
+from turbopump.broker.apache_master import compare_with_apache
 from turbopump.broker.background import stop_task
 from turbopump.broker.groups import GroupTable, RequestModes
 from turbopump.broker.handlers.topics import TopicRecords
 from turbopump.broker.pop.offsets import OrderInfo, OrderInfoTable
 from turbopump.broker.queue_locks import HeldLocks, SavedLocks
-from turbopump.broker.reading import ask
 from turbopump.broker.schedule.delays import Delays
 from turbopump.broker.schedule.timers import Timers
 from turbopump.broker.topics import lost_topic
-from turbopump.errors import CopyError, ProtocolError, RemotingError, ResponseError, StoreError
+from turbopump.errors import ProtocolError, RemotingError, ResponseError, StoreError
 from turbopump.message.rules import is_system_topic
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
@@ -40,13 +39,13 @@ from turbopump.protocol.request import Request
 from turbopump.protocol.requests.assignment import MessageRequestModeTable
 from turbopump.protocol.requests.groups import GetAllGroups, SubscriptionGroupWrapper
 from turbopump.protocol.requests.offsets import ConsumerOffsetTable, DelayOffsetTable
-from turbopump.protocol.requests.pull import ViewMessageById
 from turbopump.protocol.requests.replication import (
     DELETED,
     HELD,
     LOG_END,
     LOG_START,
     PARTIAL,
+    SLAVES,
     TABLE_VERSION,
     GetAllConsumerOffset,
     GetAllDelayOffset,
@@ -155,41 +154,30 @@ class SlaveTables:
                 answer, end, had = await self._ask_topics(self.master)
                 self._coming = self._judge_by(answer, end, had).topic_config_table
 
-    async def begin_at(self) -> int:
+    async def begin_at(self) -> int | None:
         """From where on to copy the log: where it ends here, or, if there is none, all that the
-        master has. Raises CopyError if the master has another log, RemotingError."""
+        master has; None: the master is ours, and the logs are compared (``replication/``). Raises
+        CopyError if the master has another log, RemotingError."""
         end = self.store.log.end
         if self.master is None:
             return end  # only haMasterAddress is known: as Apache's slave
-        if end:
-            await self._compare_newest(self.master)
-            return end
         figures = await self.remoting.call(self.master, GetBrokerRuntimeInfo(), timeout=ANSWER_S)
-        start, end = (
+        if SLAVES in figures.table:
+            return None
+        start, masters_end = (
             int(figures.table.get(f"commitLog{one}Offset", "0")) for one in ("Min", "Max")
         )
-        return first_wanted(start, end, self.store.log.segment_size)
-
-    async def _compare_newest(self, master: str) -> None:
-        """See that the newest message here is the master's, too. A master that was killed may have
-        messages that no slave had. If it comes back as a slave, and the new master has got as many
-        bytes since, the stream goes on as if it were the same log. RocketMQ: nobody looks."""
-        newest, _ = self.store.lookup.index_end
-        here = await ask(self.store.cold_reads, self.store.lookup.entry_at(newest))
-        if here is None or here.fault is not None:
-            return
-        request = ViewMessageById(offset=newest)
-        answer = await self.remoting.exchange(master, request, timeout=ANSWER_S)
-        # Any other answer says little: it is not confirmed yet, deleted, damaged, not to be shown.
-        if answer.code == ResponseCode.SUCCESS and answer.body != here.data:
-            stored = datetime.fromtimestamp(here.message.store_timestamp / 1000, UTC)
-            raise CopyError(
-                f"the master at {master} has another log: at offset {newest}, where a message of "
-                f"topic {here.message.topic} is here, stored at {stored:%Y-%m-%dT%H:%M:%SZ}, it "
-                "has another message. Here are messages that it never had, or it has lost some. "
-                "Nothing is cut by itself: look at what is here (turbopump store dump), then empty "
-                "this store so that it is copied anew"
-            )
+        if not end:
+            return first_wanted(start, masters_end, self.store.log.segment_size)
+        equal = await compare_with_apache(
+            self.store, self.remoting, self.master, start, masters_end
+        )
+        log.info(
+            "a master of Apache's has the same messages master=%s compared=%d of those here",
+            self.master,
+            equal,
+        )
+        return end
 
     async def knows_tls(self) -> bool:
         """Whether the master can be spoken to by TLS on its HA port: False of Apache's. Raises
@@ -197,13 +185,15 @@ class SlaveTables:
         if self.master is None:
             return True  # only haMasterAddress is known
         figures = await self.remoting.call(self.master, GetBrokerRuntimeInfo(), timeout=ANSWER_S)
-        return "haSlaves" in figures.table
+        return SLAVES in figures.table
 
     def master_is_at(self, address: str | None) -> None:
         """A name server says so; None: it knows of none."""
         if address is not None and address != self.master:
             log.info("master's address changes old=%s new=%s", self.master, address)
-            self.master = address
+            was_unknown, self.master = self.master is None, address
+            if was_unknown:
+                self.link.begin_again()
             self._known.clear()
 
     async def _run(self, copy: Callable[[str], Awaitable[float]]) -> None:

@@ -202,6 +202,9 @@ class MessageStore:
         self.lookup = Lookup(self.log, self.queues, self.index, self.confirmed, self.unit_repair)
         self.latency = AppendLatency(lambda: self.queues.units, on_slow_append)
         self.recovery: RecoveryReport | None = None
+        self.unchanged = 0
+        """Up to here the log is surely what it was when our last run ended; 0 if another program
+        has had the directory since."""
         self.copied: CopiedLog | None = None
         """Where a slave puts what it has from its master; there from ``open`` on if ``is_copy``."""
 
@@ -262,6 +265,10 @@ class MessageStore:
         disk.write_file(abort, str(os.getpid()).encode() + ABORT_MARK)
         self.queues.load()
         report = self.recovery = self._recover(last, known, known_end, on_progress)
+        if last.ours:
+            holes = [damage.start for damage in report.damages]
+            synced = log.end if last.clean else self.checkpoint.safe_offset
+            self.unchanged = min(log.end, synced, *holes)
         lock.mark(LOCK_MARK)
         if not last.clean or log.end < known_end.synced:
             self.flusher.flush_all_now()

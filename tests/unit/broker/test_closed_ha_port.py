@@ -345,6 +345,26 @@ def test_a_port_that_gives_the_log_to_anyone_is_warned_of(
     assert ["haListenPort gives all messages to anyone" in one for one in said] == [True] * is_open
 
 
+@pytest.mark.parametrize("peers", ["", "127.0.0.1"])
+@in_loop
+async def test_brokers_with_accounts_prove_their_logs_with_a_handshake_or_without(
+    tmp_path: Path, peers: str
+) -> None:
+    rules = {**user("secret"), "ha_allowed_peers": peers}
+    async with running(tmp_path / "m", **rules) as master:
+        await sent(master)
+        async with slave_of(master, tmp_path / "s", **rules) as slave:
+            assert slave.slave_tables is not None
+            slave.slave_tables.master_is_at(master.address)
+            await until(lambda: slave.store.log.end == master.store.log.end)
+        async with slave_of(master, tmp_path / "s", **rules) as slave:
+            assert slave.slave_tables is not None
+            slave.slave_tables.master_is_at(master.address)
+            slaves = master.replication.master.slaves if master.replication.master else []
+            await until(lambda: [one.connection.proved for one in slaves] == [True])
+            await copies(master, slave)
+
+
 @in_loop
 async def test_a_slave_that_has_not_said_what_it_has_is_not_called_in_sync(tmp_path: Path) -> None:
     async with running(tmp_path / "m") as master:

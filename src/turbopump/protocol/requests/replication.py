@@ -33,6 +33,11 @@ LOG_START: Final = "logStart"
 DELETED: Final = "deletedUntil"
 """Field of an answer with all topics: JSON, up to which offset of the log the messages of a topic
 were deleted with it."""
+PROVED: Final = "proved"
+NOT_PROVED: Final = "not proved"
+COMPARING: Final = "comparing"
+SLAVES: Final = "haSlaves"
+"""Key of the runtime table: a master of ours has it."""
 
 
 class GetTimerCheckpoint(Request[None], kw_only=True):
@@ -119,6 +124,9 @@ class HAConnectionRuntimeInfo(msgspec.Struct, kw_only=True, rename="camel"):
     in_sync: bool = False
     transferred_byte_in_second: Int64 = 0
     transfer_from_where: Int64 = 0
+    proof: str | None = None
+    """Ours: whether its log was found to be the beginning of its master's, ``PROVED``,
+    ``NOT_PROVED`` or ``COMPARING``; None: of a master of Apache's."""
 
 
 class HAClientRuntimeInfo(msgspec.Struct, kw_only=True, rename="camel"):
@@ -130,6 +138,8 @@ class HAClientRuntimeInfo(msgspec.Struct, kw_only=True, rename="camel"):
     last_read_timestamp: Int64 = 0
     last_write_timestamp: Int64 = 0
     master_flush_offset: Int64 = 0
+    fault: str | None = None
+    """Ours: why it does not copy."""
 
 
 class HARuntimeInfo(msgspec.Struct, kw_only=True, rename="camel"):
