@@ -47,6 +47,7 @@ from turbopump.message.properties import (
     UNIQ_KEY,
     SysFlag,
     encode_properties,
+    property_bytes,
     property_value,
     whole_number,
 )
@@ -124,7 +125,7 @@ class HalfMessageInterceptor:
         if unique is not None:
             added[TRANSACTION_ID] = unique
         properties = _without(text, *_OURS, PRODUCER_GROUP) + encode_properties(added)
-        size = len(properties.encode())
+        size = len(property_bytes(properties))
         if size > self._size_max:
             return refusal(
                 ResponseCode.MESSAGE_ILLEGAL,
@@ -211,7 +212,7 @@ class HalfMessage(msgspec.Struct, frozen=True):
         body = encode_copy(
             message,
             self.topic,
-            properties.encode(),
+            property_bytes(properties),
             queue_id=self.queue_id,
             queue_offset=stored.queue_offset,
             commit_log_offset=stored.offset,
