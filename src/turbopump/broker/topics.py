@@ -21,6 +21,7 @@ from turbopump.message.rules import (
     DEFAULT_TOPIC,
     DLQ_PREFIX,
     NOT_SENDABLE_TOPICS,
+    REPLY_TOPIC_END,
     RETRY_PREFIX,
     is_system_topic,
 )
@@ -95,7 +96,7 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
             (broker, 1, READ_WRITE if config.broker_topic_enable else PERM_INHERIT),
             ("OFFSET_MOVED_EVENT", 1, READ_WRITE),
             ("SCHEDULE_TOPIC_XXXX", DELAY_LEVELS, READ_WRITE),
-            (f"{cluster}_REPLY_TOPIC", 1, READ_WRITE),
+            (f"{cluster}{REPLY_TOPIC_END}", 1, READ_WRITE),
             ("RMQ_SYS_TRANS_HALF_TOPIC", 1, READ_WRITE),
             ("RMQ_SYS_TRANS_OP_HALF_TOPIC", 1, READ_WRITE),
             ("rmq_sys_wheel_timer", 1, READ_WRITE),

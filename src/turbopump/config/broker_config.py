@@ -89,8 +89,13 @@ class BrokerConfig(AccessConfig):
     bytes."""
 
     # Who it is.
-    broker_name: str = setting(default_broker_name, "name that clients know it by; the host's name")
-    broker_cluster_name: str = setting("DefaultCluster", "cluster that it belongs to")
+    broker_name: str = setting(
+        default_broker_name, "name that clients know it by, without blanks; the host's name"
+    )
+    broker_cluster_name: str = setting(
+        "DefaultCluster",
+        "cluster that it belongs to; a name as topics have, of at most 108 characters",
+    )
     broker_id: int = setting(
         0,
         "0 is the master, slaves have 1 or more; a master is 0 whatever stands here",
