@@ -1,4 +1,4 @@
-"""With ``enableRetryTopicV2`` a broker makes `%RETRY%group+topic`, and every tool takes that name."""
+"""With ``enableRetryTopicV2`` a broker makes `%RETRY%group+topic`. Every tool takes that name."""
 
 from __future__ import annotations
 
