@@ -90,6 +90,23 @@ def test_names_without_a_fault_suit_handles_and_topics(broker: str, cluster: str
         assert topic_fault(cluster + REPLY_TOPIC_END) is None
 
 
+async def pop_and_acknowledge(broker: str, cluster: str) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        async with running_broker(
+            directory=directory, broker_name=broker, broker_cluster_name=cluster
+        ) as running:
+            await running.create_topic("orders")
+            async with (
+                Producer(running.namesrv) as producer,
+                SimpleConsumer(
+                    running.namesrv, group="g", topic="orders", consume_from=ConsumeFrom.FIRST
+                ) as consumer,
+            ):
+                await producer.send(Message("orders", b"one"))
+                (message,) = await consumer.receive()
+                await consumer.ack(message)
+
+
 @settings(max_examples=4, deadline=None)
 @given(
     broker=st.text("aZ9_-.@#;:/%", min_size=1, max_size=60),
@@ -98,20 +115,4 @@ def test_names_without_a_fault_suit_handles_and_topics(broker: str, cluster: str
 def test_with_any_name_that_is_taken_messages_are_popped_and_acknowledged(
     broker: str, cluster: str
 ) -> None:
-    async def story() -> None:
-        with tempfile.TemporaryDirectory() as directory:
-            async with running_broker(
-                directory=directory, broker_name=broker, broker_cluster_name=cluster
-            ) as running:
-                await running.create_topic("orders")
-                async with (
-                    Producer(running.namesrv) as producer,
-                    SimpleConsumer(
-                        running.namesrv, group="g", topic="orders", consume_from=ConsumeFrom.FIRST
-                    ) as consumer,
-                ):
-                    await producer.send(Message("orders", b"one"))
-                    (message,) = await consumer.receive()
-                    await consumer.ack(message)
-
-    asyncio.run(story())
+    asyncio.run(pop_and_acknowledge(broker, cluster))

@@ -127,10 +127,14 @@ class Cluster:
             self.namesrv.append(f"127.0.0.1:{port}")
         for name in ("a", "a-slave", "b", "b-slave"):
             await self.start_broker(name)
+        await self.make_topic()
+
+    async def make_topic(self, queues: int = 2) -> None:
+        """Make or change it: it is registered then."""
         for master in ("a", "b"):
             await self.ask(
                 self.brokers[master].address,
-                CreateTopic(topic="orders", read_queue_nums=2, write_queue_nums=2),
+                CreateTopic(topic="orders", read_queue_nums=queues, write_queue_nums=queues),
             )
 
     async def start_broker(self, name: str, namesrv: str = "", **config: Any) -> Broker:
@@ -164,11 +168,6 @@ class Cluster:
             await client.call(address, request, body, timeout=ANSWER_S)
         finally:
             await client.close()
-
-    def tell_again(self) -> None:
-        """Every broker registers everything once more."""
-        for broker in self.brokers.values():
-            broker._registration.all_again()
 
 
 @pytest.fixture(scope="module")
@@ -317,7 +316,8 @@ async def a_certificate_has_expired(cluster: Cluster) -> AsyncIterator[None]:
 async def a_name_server_does_not_know_a_topic(cluster: Cluster) -> AsyncIterator[None]:
     await cluster.ask(cluster.namesrv[1], DeleteTopicInNamesrv(topic="orders"))
     yield
-    cluster.tell_again()
+    await cluster.make_topic(3)
+    await cluster.make_topic()
 
 
 @asynccontextmanager

@@ -51,16 +51,17 @@ def test_a_command_takes_the_retry_topic_that_the_broker_made(
     assert main([*command.split(), "-n", popped.namesrv]) == 0, capsys.readouterr().err
 
 
-def test_a_push_consumer_reads_it(popped: BrokerThread) -> None:
-    async def read() -> bytes:
-        async with PushConsumer(
-            popped.namesrv, group="h", topic=RETRY, consume_from=ConsumeFrom.FIRST
-        ) as consumer:
-            (delivery,) = await consumer.take(1)
-            delivery.done()
-            return delivery.body
+async def _read(namesrv: str) -> bytes:
+    async with PushConsumer(
+        namesrv, group="h", topic=RETRY, consume_from=ConsumeFrom.FIRST
+    ) as consumer:
+        (delivery,) = await consumer.take(1)
+        delivery.done()
+        return delivery.body
 
-    assert popped.run(read()) == b"one"
+
+def test_a_push_consumer_reads_it(popped: BrokerThread) -> None:
+    assert popped.run(_read(popped.namesrv)) == b"one"
 
 
 def test_it_can_be_deleted(popped: BrokerThread, capsys: pytest.CaptureFixture[str]) -> None:
