@@ -51,11 +51,14 @@ def name_fault(host: str) -> str | None:
     try:
         host.encode("idna")
     except UnicodeError:
-        return (
-            f"{host[:80]!r} is no host name: each part between its dots has 1 to 63 letters, "
-            "digits or hyphens"
-        )
-    return None
+        pass
+    else:
+        if host.isprintable():  # TLS raises ValueError for a zero byte
+            return None
+    return (
+        f"{host[:80]!r} is no host name: each part between its dots has 1 to 63 letters, digits or "
+        "hyphens"
+    )
 
 
 def check_host(host: str, *, what: str) -> None:

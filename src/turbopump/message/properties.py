@@ -219,7 +219,8 @@ def with_failure(
     if not failure:
         return plain
     marked = {**plain, CONSUME_FAILURE: f"{attempt} {failure_text(failure)}"}
-    return marked if len(encode_properties(marked).encode()) <= PROPERTIES_SIZE_MAX // 2 else plain
+    size = len(property_bytes(encode_properties(marked)))
+    return marked if size <= PROPERTIES_SIZE_MAX // 2 else plain
 
 
 def consume_failure(properties: Mapping[str, str], attempt: int) -> str | None:

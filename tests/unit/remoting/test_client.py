@@ -350,6 +350,7 @@ def test_what_is_no_address_is_refused(address: str) -> None:
 @example(host="mq..example", port="10911")
 @example(host="a" * 64, port="10911")
 @example(host=".example", port="10911")
+@example(host="a\0b", port="10911")
 @example(host="a", port="9" * 5000)
 def test_an_address_is_refused_or_can_be_looked_up(host: str, port: str) -> None:
     """Whatever a broker advertises: what is raised here is what every caller expects."""
@@ -358,6 +359,7 @@ def test_an_address_is_refused_or_can_be_looked_up(host: str, port: str) -> None
     except ConnectError:
         return
     usable.encode("idna")
+    assert "\0" not in usable
 
 
 def test_addresses_may_be_names_or_v4_or_v6() -> None:

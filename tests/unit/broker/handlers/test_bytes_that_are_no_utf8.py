@@ -11,15 +11,27 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.loops import in_loop
-from tests.unit.broker.talking import Talk, converse
+from tests.unit.broker.popping import Popper, popped
+from tests.unit.broker.talking import Talk, consumer, converse, subscription
+from tests.unit.broker.transacting import Transactor
 
+from turbopump import ConsumeFrom, Delivery, PushConsumer
+from turbopump.cli import main
+from turbopump.clock import SystemClock
 from turbopump.message.batch import encode_item
+from turbopump.message.ids import decode_offset_msg_id
 from turbopump.message.java import tags_code
 from turbopump.message.properties import send_properties
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command, decode_command
 from turbopump.protocol.frame import JSON, ROCKETMQ, FrameReader, frame_head
+from turbopump.protocol.requests.send import (
+    ConsumerSendMsgBack,
+    SendMessageReply,
+    TransactionOutcome,
+)
 from turbopump.store.log.parsed_entry import topic_span
+from turbopump.testing.broker_in_loop import BrokerThread
 
 GBK = "订单".encode("gbk")
 PROPERTIES = b"UNIQ_KEY\x01id-1\x02KEYS\x01%b a\x02TAGS\x01%b\x02who\x01%b" % (GBK, GBK, GBK)
@@ -138,6 +150,75 @@ async def test_a_delayed_message_still_has_them(talk: Talk, /) -> None:
     (text,) = await stored_properties(talk)
     assert b"KEYS\x01%b a\x02TAGS\x01%b\x02who\x01%b\x02" % (GBK, GBK, GBK) in text
     assert (await talk.client.messages(topic="T"))[0].body == b"body"
+
+
+COPIED = b"KEYS\x01%b a\x02TAGS\x01%b\x02who\x01%b\x02" % (GBK, GBK, GBK)
+
+
+async def send_one(talk: Talk, properties: bytes = PROPERTIES, **more: bytes) -> SendMessageReply:
+    await talk.client.create("T")
+    frame = binary_frame(SEND_V2, 1, send_fields(properties, **more), b"body")
+    answer = (await answers(talk.broker.address, frame))[1]
+    assert answer.code == 0, answer
+    return answer.header(SendMessageReply)
+
+
+@in_loop(converse, timer_precision_ms=100)
+async def test_a_timer_message_still_has_them(talk: Talk, /) -> None:
+    await send_one(talk, PROPERTIES + b"\x02TIMER_DELAY_MS\x01300\x02")
+    (text,) = await stored_properties(talk)
+    assert COPIED in text
+
+
+@in_loop(converse)
+async def test_a_dead_letter_still_has_them(talk: Talk, /) -> None:
+    sent = await send_one(talk)
+    await talk.client.heartbeat(consumer("g", subscription()))
+    offset = decode_offset_msg_id(sent.msg_id)[2]
+    back = ConsumerSendMsgBack(offset=offset, group="g", delay_level=-1, failure="no stock")
+    assert (await talk.client.code(back))[0] == 0
+    (text,) = await stored_properties(talk, "%DLQ%g")
+    assert COPIED in text
+
+
+@in_loop(converse)
+async def test_a_popped_message_that_comes_again_still_has_them(talk: Talk, /) -> None:
+    await send_one(talk)
+    popper = Popper(talk.client, SystemClock().now_ms)
+    assert [one.body for one in await popper.pop(invisible_ms=500)] == [b"body"]
+    (again,) = popped(await popper.answer(poll_ms=20_000))
+    assert again.message.properties["who"] == GBK.decode(errors="replace")
+    (text,) = await stored_properties(talk, "%RETRY%g_T")
+    assert COPIED in text
+
+
+@in_loop(converse)
+async def test_a_committed_transaction_still_has_them(talk: Talk, /) -> None:
+    half = await send_one(talk, PROPERTIES + b"\x02TRAN_MSG\x01true\x02PGROUP\x01g\x02", f=b"4")
+    seller = Transactor(talk.client, SystemClock().now_ms, "g")
+    assert (await seller.end(half, TransactionOutcome.COMMIT)).code == 0
+    (text,) = await stored_properties(talk)
+    assert COPIED in text
+
+
+async def consumed(rocketmq: BrokerThread) -> Delivery:
+    frame = json_frame(SEND_V2, 1, send_fields(PROPERTIES), b"body")
+    assert (await answers(rocketmq.broker_address, frame))[1].code == 0
+    async with PushConsumer(
+        rocketmq.namesrv, group="g", topic="T", consume_from=ConsumeFrom.FIRST
+    ) as consumer:
+        (delivery,) = await consumer.take(1)
+        delivery.done()
+        return delivery
+
+
+def test_consumers_of_ours_read_them(rocketmq: BrokerThread) -> None:
+    rocketmq.create_topic("T")
+    delivery = rocketmq.run(consumed(rocketmq))
+    assert delivery.keys == [GBK.decode(errors="replace"), "a"]
+    assert delivery.tags == GBK.decode(errors="replace")
+    for command in ("consume T --no-group --count 1", "message by-key T a"):
+        assert main([*command.split(), "-n", rocketmq.namesrv]) == 0
 
 
 @given(
