@@ -49,6 +49,7 @@ from turbopump.message.properties import (
     encode_properties,
     property_bytes,
     property_value,
+    readable_text,
     whole_number,
 )
 from turbopump.message.rules import HALF_TOPIC
@@ -199,7 +200,7 @@ class HalfMessage(msgspec.Struct, frozen=True):
     ) -> tuple[CheckTransactionState, bytes]:
         """What a producer is asked, header and body. ``stored``: where the copy now is."""
         message = self.message
-        unique = property_value(properties, UNIQ_KEY)
+        unique = property_value(readable_text(properties), UNIQ_KEY)
         header = CheckTransactionState(
             topic=HALF_TOPIC,
             tran_state_table_offset=stored.queue_offset,
