@@ -253,6 +253,12 @@ def test_a_link_to_nobody_says_to_whom() -> None:
         Link(gone.address, timeout=1)
 
 
+@pytest.mark.parametrize("address", ["mq..example:1", f"{'a' * 64}:1", "a b:1", "mq"])
+def test_an_advertised_address_that_is_none_is_one_that_cannot_be_reached(address: str) -> None:
+    with pytest.raises(ConnectError, match=f"^no connection to {address}: "):
+        Link(address, timeout=1)
+
+
 def test_the_second_name_server_is_asked_when_the_first_is_away() -> None:
     with FakeCluster({"T": 2}) as gone:
         pass

@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 
 from turbopump.auth.policies import Action, Resource, ResourceType
 from turbopump.message.handles import original_topic
-from turbopump.message.rules import DEFAULT_TOPIC, HALF_TOPIC, RETRY_PREFIX
+from turbopump.message.rules import DEFAULT_TOPIC, HALF_TOPIC, REPLY_TOPIC_END, RETRY_PREFIX
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.request import Request
@@ -34,7 +34,6 @@ from turbopump.protocol.requests.clients import ConsumerData, HeartbeatData, rea
 
 PUB, SUB, GET, LIST = Action.PUB, Action.SUB, Action.GET, Action.LIST
 CREATE, UPDATE, DELETE = Action.CREATE, Action.UPDATE, Action.DELETE
-REPLY_TOPIC: Final = "_REPLY_TOPIC"
 """End of the name of the topic through which the replies in a cluster travel."""
 
 Names = str | None | Iterable[str | None]
@@ -233,7 +232,7 @@ def _ended(request: Any, _body: Any, _clusters: Collection[str]) -> Names:
 
 def is_reply_topic(name: str, clusters: Collection[str]) -> bool:
     """Whether the replies in one of these clusters travel through it."""
-    return name.endswith(REPLY_TOPIC) and name.removesuffix(REPLY_TOPIC) in clusters
+    return name.endswith(REPLY_TOPIC_END) and name.removesuffix(REPLY_TOPIC_END) in clusters
 
 
 def _beats(body: bytes) -> Iterator[HeartbeatData]:

@@ -29,6 +29,7 @@ import msgspec
 
 from turbopump.compiled import has_twin
 from turbopump.errors import ConfigError
+from turbopump.message.properties import property_bytes
 from turbopump.message.rules import is_unicode
 
 ACCESS_KEY: Final = "AccessKey"
@@ -91,7 +92,7 @@ class RequestSigner:
         fields = {**ext, **self.fields} if ext else dict(self.fields)
         if self.signs:
             values = [fields[name] for name in sorted(fields) if name != SIGNATURE]
-            fields[SIGNATURE] = self.signature("".join(values).encode(), body)
+            fields[SIGNATURE] = self.signature("".join(values).encode(errors="replace"), body)
         return fields
 
     def signature(self, content: bytes, body: bytes) -> str:
@@ -164,4 +165,4 @@ def signed_content(fields: Mapping[str, str], body: bytes, version: int) -> byte
             if len(_orders) >= ORDERS_MAX:
                 _orders.clear()
             _orders[names] = in_order  # requests of one kind have the same fields
-    return "".join(in_order(fields)[:-1]).encode("utf-8", "replace") + body
+    return property_bytes("".join(in_order(fields)[:-1])) + body

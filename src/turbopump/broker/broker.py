@@ -703,6 +703,6 @@ async def _numeric(host: str) -> str | None:
         found = await asyncio.get_running_loop().getaddrinfo(
             host, None, family=socket.AF_INET, type=socket.SOCK_STREAM
         )
-    except OSError:
+    except (OSError, UnicodeError):  # the latter for a name that IDNA cannot encode
         return None
     return str(found[0][4][0])

@@ -19,7 +19,15 @@ from turbopump.errors import RoomInMakingError
 from turbopump.message.codec import encode_host
 from turbopump.message.java import tags_code
 from turbopump.message.message import ReceivedMessage
-from turbopump.message.properties import KEYS, TAGS, UNIQ_KEY, SysFlag, property_value
+from turbopump.message.properties import (
+    KEYS,
+    TAGS,
+    UNIQ_KEY,
+    SysFlag,
+    property_bytes,
+    property_value,
+    readable_text,
+)
 from turbopump.store.log.commit_log import NewMessage, PutResult
 from turbopump.store.log.flusher import Flusher
 from turbopump.store.message_store import MessageStore
@@ -132,14 +140,15 @@ class Forwarding:
             flags |= SysFlag.BORN_HOST_V6
         if len(self._store_host) == 20:
             flags |= SysFlag.STORE_HOST_V6
-        tags = property_value(properties, TAGS)
+        text = readable_text(properties)
+        tags = property_value(text, TAGS)
         message = NewMessage(
             body,
-            properties.encode(),
+            property_bytes(properties),
             tags_code(tags) if tags else 0,
             flag,
-            property_value(properties, UNIQ_KEY),
-            property_value(properties, KEYS),
+            property_value(text, UNIQ_KEY),
+            property_value(text, KEYS),
         )
         while True:
             try:

@@ -8,16 +8,19 @@ no topic with messages is unknown.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.offsets import ConsumerOffsets
+from turbopump.broker.pop.records import revive_topic
 from turbopump.broker.queue_locks import SavedLocks
 from turbopump.broker.saved_table import Soon
 from turbopump.broker.topics import TopicTable, make_lost_topics
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
+from turbopump.errors import ConfigError
+from turbopump.message.rules import REPLY_TOPIC_END, topic_fault
 from turbopump.store.disk import Disk
 from turbopump.store.files import StorePaths
 from turbopump.store.json_table import JsonTable
@@ -29,6 +32,26 @@ SAVE_AGAIN_S: Final = 1.0
 """After how long a table that could not be saved is tried again."""
 MOVES_LOGGED: Final = 100
 """Offsets set back that get a line each; all of them are counted."""
+
+
+def name_faults(config: BrokerConfig) -> Iterator[tuple[str, str, str]]:
+    """Key, name and fault of names with which this broker would start, and some part of it would
+    not work."""
+    broker, cluster = config.broker_name, config.broker_cluster_name
+    if any(char.isspace() or not char.isprintable() for char in broker):
+        yield (
+            "brokerName",
+            broker,
+            "it has a blank or control character in it; blanks separate the fields of the handles "
+            "of POP and recall, so nothing that was popped could be acknowledged",
+        )
+    fault = topic_fault(f"{cluster}{REPLY_TOPIC_END}") or topic_fault(revive_topic(cluster))
+    if fault is not None:
+        yield (
+            "brokerClusterName",
+            cluster,
+            f"topics are named after it, those of replies and of POP, and {fault.split(';')[0]}",
+        )
 
 
 class SavedAtStop(Protocol):
@@ -87,8 +110,18 @@ class Tables:
             table.load()
         self._saved: list[SavedAtStop] = [self.topics, self.groups, self.offsets, self.locks]
         self._set_back_offsets(store)
+        self._check_names(config)
         self.topics.add_system_topics(config)
         make_lost_topics(store, self.topics, config.default_topic_queue_nums)
+
+    def _check_names(self, config: BrokerConfig) -> None:
+        """Warn of a broker or cluster name that some part cannot use, if this store has topics of
+        that name, or is a slave's, which must have its master's. Raises ConfigError for a new
+        one."""
+        for key, name, fault in name_faults(config):
+            if not config.is_slave and self.topics.find(name) is None:
+                raise ConfigError(f"{key}={name:.200}: {fault}; choose another name")
+            log.warning("%s=%s, which this store has already: %s", key, name, fault)
 
     def save_too(self, table: SavedAtStop) -> None:
         """Save this one at a clean stop as well."""

@@ -8,6 +8,7 @@ asked wrongly), never a traceback. It must not know options.
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -141,6 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code. With the variable `_TURBOPUMP_COMPLETE` it
     answers a shell that completes a line (docs/reference/cli.md), and raises SystemExit."""
     _open_closed_descriptors()
+    _write_what_the_terminal_has_not()
     try:
         code = turbopump.main(arguments, prog_name="turbopump", standalone_mode=False)
         return code if isinstance(code, int) else 0
@@ -193,6 +195,14 @@ def _open_closed_descriptors() -> None:
         except OSError:
             opened = os.open(os.devnull, os.O_RDWR)
             assert opened == number, "the lowest free number is taken"
+
+
+def _write_what_the_terminal_has_not() -> None:
+    """Write characters that the terminal's character set lacks as escapes (``\\u8ba2``), instead of
+    failing at them."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
 
 
 def drop_output() -> None:

@@ -34,10 +34,10 @@ from turbopump.client.sending.sender import PendingSends, Sender, SendRules
 from turbopump.client.setting_rules import check_timeout
 from turbopump.message.message import Message, ReceivedMessage
 from turbopump.message.properties import CLUSTER, CORRELATION_ID, MESSAGE_TYPE, REPLY_TO_CLIENT, TTL
+from turbopump.message.rules import REPLY_TOPIC_END
 from turbopump.message.user_properties import checked_properties
 from turbopump.protocol.codes import RequestCode
 
-REPLY_TOPIC_END: Final = "_REPLY_TOPIC"
 REPLY: Final = "reply"
 """The type of message that a reply is."""
 RECONNECT_PAUSE_S: Final = 1.0

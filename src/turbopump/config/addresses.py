@@ -44,6 +44,41 @@ def split_host_port(text: str, *, what: str = "address") -> tuple[str, int | Non
     return host, int(port)
 
 
+def name_fault(host: str) -> str | None:
+    """Why ``host`` can be looked up nowhere, or None. Python encodes a host name (IDNA) before it
+    asks the system, and raises UnicodeError, which is no OSError, for a name that has no such
+    form."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        pass
+    else:
+        if host.isprintable():  # TLS raises ValueError for a zero byte
+            return None
+    return (
+        f"{host[:80]!r} is no host name: each part between its dots has 1 to 63 letters, digits or "
+        "hyphens"
+    )
+
+
+def check_host(host: str, *, what: str) -> None:
+    """Raise ConfigError unless ``host``, the value of ``what``, is an IP address or a host name,
+    without a port."""
+    try:
+        ipaddress.ip_address(host)
+        return
+    except ValueError:
+        pass
+    fault = name_fault(host)
+    if fault is not None:
+        raise ConfigError(f"{what}: {fault}")
+    if any(char.isspace() or char in ":/;,@[]" for char in host):
+        raise ConfigError(
+            f"{what}={host} is no host: an IP address or a host name is expected, without a port "
+            "and without http://"
+        )
+
+
 def parse_addresses(text: str, *, what: str = "name server address") -> list[str]:
     """The addresses of a `;`-separated list, as Apache writes `namesrvAddr`; each checked. An empty
     text is an empty list."""

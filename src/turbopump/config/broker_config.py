@@ -16,6 +16,8 @@ from pathlib import Path
 from turbopump.config.access import AccessConfig
 from turbopump.config.addresses import (
     LOOPBACK,
+    check_host,
+    host_of,
     is_loopback,
     is_of_this_machine,
     is_wildcard,
@@ -87,8 +89,13 @@ class BrokerConfig(AccessConfig):
     bytes."""
 
     # Who it is.
-    broker_name: str = setting(default_broker_name, "name that clients know it by; the host's name")
-    broker_cluster_name: str = setting("DefaultCluster", "cluster that it belongs to")
+    broker_name: str = setting(
+        default_broker_name, "name that clients know it by, without blanks; the host's name"
+    )
+    broker_cluster_name: str = setting(
+        "DefaultCluster",
+        "cluster that it belongs to; a name as topics have, of at most 108 characters",
+    )
     broker_id: int = setting(
         0,
         "0 is the master, slaves have 1 or more; a master is 0 whatever stands here",
@@ -732,9 +739,9 @@ def load_broker_config(
     if environ.get("NAMESRV_ADDR"):
         texts.setdefault("namesrvAddr", environ["NAMESRV_ADDR"])
     config = build(BrokerConfig, with_tls_file(texts), overrides)
+    check_together(config)
     if "bindAddress" not in texts and "bind_address" not in overrides:
         config = replace(config, bind_address=_bind_address_for(config.broker_ip1))
-    check_together(config)
     if config.broker_role is BrokerRole.SYNC_MASTER and "inSyncReplicas" not in texts:
         log.warning(
             "brokerRole=SYNC_MASTER without inSyncReplicas: inSyncReplicas=%d is in force, as with "
@@ -762,13 +769,21 @@ def _bind_address_for(advertised: str) -> str:
 
 def check_together(config: BrokerConfig) -> None:
     """Check what no key alone can tell. Raises ConfigError."""
-    parse_addresses(config.namesrv_addr, what="namesrvAddr")
+    for address in parse_addresses(config.namesrv_addr, what="namesrvAddr"):
+        check_host(host_of(address), what="namesrvAddr")
+    for key, host in (
+        ("brokerIP1", config.broker_ip1),
+        ("brokerIP2", config.broker_ip2),
+        ("bindAddress", config.bind_address),
+    ):
+        if host:
+            check_host(host, what=key)
     config.check_access()
     _ = config.delete_hours, config.delay_levels_ms
     _ = config.server_tls, config.client_tls
     _ = config.commit_log_directories, config.read_only_commit_log_directories
-    if config.ha_master_address:
-        parse_addresses(config.ha_master_address, what="haMasterAddress")
+    for address in parse_addresses(config.ha_master_address, what="haMasterAddress"):
+        check_host(host_of(address), what="haMasterAddress")
     if config.is_slave and config.broker_id < 1:
         raise ConfigError(
             f"brokerRole=SLAVE with brokerId={config.broker_id}: a slave's brokerId is 1 or more, "

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from turbopump.config.access import AccessConfig
-from turbopump.config.addresses import LOOPBACK
+from turbopump.config.addresses import LOOPBACK, check_host
 from turbopump.config.keys import key_table
 from turbopump.config.properties import read_properties
 from turbopump.config.setting import LONG_MAX, build, setting, unserved
@@ -87,5 +87,7 @@ def load_namesrv_config(
     texts = {} if path is None else read_properties(path, NAMESRV_KEYS)
     config = build(NamesrvConfig, with_tls_file(texts), overrides or {})
     config.check_access()
+    if config.bind_address:
+        check_host(config.bind_address, what="bindAddress")
     _ = config.server_tls
     return config

@@ -188,11 +188,14 @@ def inner_count(properties_text: str) -> int | None:
 
 
 def plain_messages(message: ReceivedMessage) -> list[ReceivedMessage]:
-    """A message itself, or each of the batch that it is, with nothing left that says so. Raises
-    StoredMessageError."""
+    """A message itself, or each of the batch that it is, with nothing left that says so, to be
+    stored again. Raises StoredMessageError."""
     if not is_wrapped(message.sys_flag):
         return [message]
-    found = [decode_entry(entry, check_crc=False) for entry in _entries_in(message)]
+    found = [
+        decode_entry(entry, check_crc=False, errors="surrogateescape")
+        for entry in _entries_in(message)
+    ]
     for one in found:
         one.sys_flag &= ~_WRAPPED
     return found

@@ -299,8 +299,11 @@ def decode_entry(
     *,
     check_crc: bool = True,
     message_type: type[ReceivedMessage] = ReceivedMessage,
+    errors: str = "replace",
 ) -> ReceivedMessage:
-    """The message at byte ``at``, as a ``message_type``.
+    """The message at byte ``at``, as a ``message_type``. ``errors``: what stands in its property
+    text for bytes that are no UTF-8; ``surrogateescape`` for who stores them again
+    (``property_bytes``).
 
     Raises StoredMessageError if its lengths, magic or (unless told not to) body CRC are wrong.
     """
@@ -348,8 +351,7 @@ def decode_entry(
         return message_type(
             topic=str(data[topic_at:topic_end], "utf-8"),
             stored_body=body,
-            # as Java reads it
-            properties_text=str(data[topic_end + 2 : properties_end], "utf-8", "replace"),
+            properties_text=str(data[topic_end + 2 : properties_end], "utf-8", errors),
             queue_id=queue_id,
             queue_offset=queue_offset,
             commit_log_offset=physical_offset,
@@ -373,10 +375,14 @@ def decode_entries(
     *,
     check_crc: bool = True,
     message_type: type[ReceivedMessage] = ReceivedMessage,
+    errors: str = "replace",
 ) -> Iterator[ReceivedMessage]:
-    """Every message of a pull's answer. Raises StoredMessageError at the first that is broken."""
+    """Every message of a pull's answer, as ``decode_entry`` reads it. Raises StoredMessageError at
+    the first that is broken."""
     at, end = 0, len(data)
     while at < end:
-        message = decode_entry(data, at, check_crc=check_crc, message_type=message_type)
+        message = decode_entry(
+            data, at, check_crc=check_crc, message_type=message_type, errors=errors
+        )
         at += message.store_size
         yield message

@@ -4,8 +4,9 @@
 
     name 0x01 value 0x02 name 0x01 value 0x02 …        UTF-8; the last 0x02 may be absent
 
-A name given twice: the last one counts. Source: apache/rocketmq ``MessageConst``,
-``MessageDecoder.messageProperties2String``.
+A name given twice: the last one counts. Clients in C++ and PHP may write other bytes, such as GBK:
+a broker stores and copies them unchanged (``property_bytes``); readers see U+FFFD for them, as
+Java's do. Source: apache/rocketmq ``MessageConst``, ``MessageDecoder.messageProperties2String``.
 """
 
 from __future__ import annotations
@@ -94,6 +95,26 @@ def decode_properties(text: str) -> dict[str, str]:
     return properties
 
 
+def property_bytes(text: str) -> bytes:
+    """A property text as it is stored. Bytes that were no UTF-8 stand in the text as surrogates
+    (``surrogateescape``) and become what they were; other lone surrogates become ``?``, as in
+    Java."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        pass
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace")
+
+
+def readable_text(text: str) -> str:
+    """The same text as every reader of the stored bytes has it: with U+FFFD for bytes that are no
+    UTF-8. The codes of tags and keys are made of it."""
+    return text if text.isascii() else property_bytes(text).decode("utf-8", "replace")
+
+
 def whole_number(text: str | None, digits: int = 19) -> int | None:
     """The number that a text of at most so many ASCII digits is; None if it is none."""
     if text is None or len(text) > digits or not (text.isascii() and text.isdigit()):
@@ -141,10 +162,11 @@ def send_properties(
         or "POP_CK" in text
         or "INNER_NUM" in text
     )
-    ended = text + PAIR_END if text and text[-1] != PAIR_END else text
+    stored = property_bytes(text + PAIR_END if text and text[-1] != PAIR_END else text)
+    text = readable_text(text)
     keys = value_after(text, _KEYS) if _KEYS in text else None
     unique_id, tags = value_after(text, _UNIQ_KEY), value_after(text, _TAGS)
-    return special, unique_id, tags, keys, ended.encode() + added
+    return special, unique_id, tags, keys, stored + added
 
 
 # The bits of a message's ``sysFlag`` (apache/rocketmq ``MessageSysFlag``,
@@ -203,7 +225,8 @@ def with_failure(
     if not failure:
         return plain
     marked = {**plain, CONSUME_FAILURE: f"{attempt} {failure_text(failure)}"}
-    return marked if len(encode_properties(marked).encode()) <= PROPERTIES_SIZE_MAX // 2 else plain
+    size = len(property_bytes(encode_properties(marked)))
+    return marked if size <= PROPERTIES_SIZE_MAX // 2 else plain
 
 
 def consume_failure(properties: Mapping[str, str], attempt: int) -> str | None:

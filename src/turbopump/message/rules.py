@@ -13,10 +13,13 @@ GROUP_SIZE_MAX: Final = 120
 
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
+REPLY_TOPIC_END: Final = "_REPLY_TOPIC"
+"""Of the topic of a cluster's replies, behind the cluster's name."""
 DEFAULT_TOPIC: Final = "TBW102"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 
 _LEGAL_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+_RETRY_V2 = re.compile(r"%RETRY%[^+]+\+[^+]+")
 
 _BROKERS_OWN: Final = """
     SCHEDULE_TOPIC_XXXX RMQ_SYS_TRANS_HALF_TOPIC RMQ_SYS_TRANS_OP_HALF_TOPIC
@@ -34,8 +37,11 @@ SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 
 
 def topic_fault(topic: str) -> str | None:
-    """Why ``topic`` is not a legal name, or None if it is."""
+    """Why ``topic`` is not a legal name, or None if it is. A ``+`` may stand between group and
+    topic of a retry topic only, where a broker with ``enableRetryTopicV2`` puts it."""
     is_groups = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    if _RETRY_V2.fullmatch(topic):
+        topic = topic.replace("+", "_")
     return _name_fault("topic", topic, RETRY_TOPIC_SIZE_MAX if is_groups else TOPIC_SIZE_MAX)
 
 

@@ -18,6 +18,7 @@ I/O.
 
 from __future__ import annotations
 
+import json
 import re
 import struct
 from dataclasses import KW_ONLY, dataclass
@@ -29,7 +30,13 @@ import msgspec
 from turbopump.errors import HeaderError
 from turbopump.message.java import Int32
 from turbopump.protocol import fastjson
-from turbopump.protocol.codes import CURRENT_VERSION, FLAG_ONEWAY, FLAG_RESPONSE, LanguageCode
+from turbopump.protocol.codes import (
+    CURRENT_VERSION,
+    FLAG_ONEWAY,
+    FLAG_RESPONSE,
+    LanguageCode,
+    RequestCode,
+)
 from turbopump.protocol.frame import JSON, ROCKETMQ, Frame, frame_head
 from turbopump.protocol.request import Header, HeaderT, ReplyT, Request, header_from_ext
 from turbopump.struct_decoders import decoder_of
@@ -150,6 +157,48 @@ def _text(value: Any) -> str:
     return str(value) if isinstance(value, (int, float)) else _json_encoder.encode(value).decode()
 
 
+_SENDS: Final = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+    }
+)
+_PROPERTIES: Final = frozenset({"properties", "i"})
+"""Where the requests that send messages have their property text."""
+
+
+def _lossy(text: str, code: int, name: str = "") -> str:
+    """A text out of a header, decoded with ``surrogateescape``: with U+FFFD for bytes that are no
+    UTF-8, as Java reads them. Properties of a message that is sent keep them, for the store
+    (``message/properties.py``)."""
+    if text.isascii() or (name in _PROPERTIES and code in _SENDS):
+        return text
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _json_fields(header: bytes) -> _JsonHeader:
+    try:
+        return _json_decoder.decode(header)
+    except UnicodeDecodeError:  # a client in C++ or PHP whose strings are GBK, for instance
+        pass
+    found = msgspec.convert(
+        json.loads(header.decode("utf-8", "surrogateescape")), _JsonHeader, strict=False
+    )
+    if found.ext is not None:
+        found.ext = {
+            _lossy(name, found.code): _lossy(value, found.code, name)
+            if isinstance(value, str)
+            else value
+            for name, value in found.ext.items()
+        }
+    if found.remark is not None:
+        found.remark = _lossy(found.remark, found.code)
+    return found
+
+
 def _decode_json(header: bytes, body: bytes) -> Command:
     # looked at before a dict of a million fields is made
     if len(header) > HEADER_SIZE_MAX:
@@ -161,7 +210,7 @@ def _decode_json(header: bytes, body: bytes) -> Command:
             f"bad JSON header: more than the {EXT_FIELDS_MAX} header fields that are allowed"
         )
     try:
-        fields = _json_decoder.decode(header)
+        fields = _json_fields(header)
     except (RecursionError, OverflowError, ValueError) as error:
         raise HeaderError(f"bad JSON header: {error}") from None
     ext = fields.ext
@@ -199,7 +248,10 @@ def _encode_json(command: Command) -> bytes:
         serialize_type="JSON",
         version=command.version,
     )
-    header = _json_encoder.encode(fields)
+    try:
+        header = _json_encoder.encode(fields)
+    except UnicodeEncodeError:  # a lone surrogate, which Java writes as ?
+        return fastjson.encode(fields)
     if not header.isascii() and _ESCAPED_BY_FASTJSON.search(header):
         return fastjson.encode(fields)
     return header
@@ -217,12 +269,12 @@ def _decode_rocketmq(header: bytes, body: bytes) -> Command:
             raise HeaderError(
                 f"bad ROCKETMQ header: a remark of {remark_size} bytes in a header of {len(header)}"
             )
-        remark = header[at : at + remark_size].decode() or None
+        remark = header[at : at + remark_size].decode(errors="replace") or None
         at += remark_size
         ext_size = int.from_bytes(header[at : at + 4], signed=True)
         at += 4
-        ext = _decode_ext(header, at, at + ext_size) if ext_size > 0 else None
-    except (struct.error, UnicodeDecodeError) as error:
+        ext = _decode_ext(header, at, at + ext_size, code) if ext_size > 0 else None
+    except struct.error as error:
         raise HeaderError(f"bad ROCKETMQ header: {error}") from None
     return Command(
         code,
@@ -237,7 +289,7 @@ def _decode_rocketmq(header: bytes, body: bytes) -> Command:
     )
 
 
-def _decode_ext(header: bytes, at: int, end: int) -> dict[str, str]:
+def _decode_ext(header: bytes, at: int, end: int, code: int) -> dict[str, str]:
     if end > len(header):
         raise HeaderError(
             f"bad ROCKETMQ header: header fields reach to byte {end} of {len(header)}"
@@ -256,9 +308,9 @@ def _decode_ext(header: bytes, at: int, end: int) -> dict[str, str]:
         if value_size < 0 or value_at + value_size > end:
             raise HeaderError("bad ROCKETMQ header: a field value goes past the end")
         if value_size:  # RocketMQ: an empty value is read as null
-            ext[header[at + 2 : value_at - 4].decode()] = header[
-                value_at : value_at + value_size
-            ].decode()
+            name = header[at + 2 : value_at - 4].decode(errors="replace")
+            value = header[value_at : value_at + value_size].decode(errors="surrogateescape")
+            ext[name] = _lossy(value, code, name)
         at = value_at + value_size
     return ext
 
@@ -269,10 +321,10 @@ def _encode_rocketmq(command: Command) -> bytes:
             f"code {int(command.code)} does not fit the 16 bits of a ROCKETMQ "
             "header; send it with a JSON header"
         )
-    remark = (command.remark or "").encode()
+    remark = (command.remark or "").encode(errors="replace")
     parts = []
     for name, value in (command.ext or {}).items():
-        key, text = name.encode(), value.encode()
+        key, text = name.encode(errors="replace"), value.encode(errors="replace")
         parts.append(len(key).to_bytes(2) + key + len(text).to_bytes(4) + text)
     ext = b"".join(parts)
     fixed = _FIXED.pack(

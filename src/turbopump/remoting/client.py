@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
+from turbopump.config.addresses import name_fault
 from turbopump.config.tls import ClientTls
 from turbopump.errors import CallTimeoutError, ConnectError, ResponseError
 from turbopump.protocol.codes import ResponseCode
@@ -283,11 +284,17 @@ async def addresses_of(host: str, port: int) -> list[str]:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """``host:port`` or ``[v6]:port`` to (host, port). Raises ConnectError for anything else."""
+    """``host:port`` or ``[v6]:port`` to (host, port). Raises ConnectError for anything else, and
+    for a host that can be looked up nowhere."""
     host, colon, port = address.rpartition(":")
-    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+    digits = port.isascii() and port.isdigit() and len(port) <= 5
+    if not colon or not host or not digits or int(port) > 65535:
         raise ConnectError(f"{address!r} is not an address; expected HOST:PORT")
-    return host.strip("[]"), int(port)
+    host = host.strip("[]")
+    fault = name_fault(host)
+    if fault is not None:
+        raise ConnectError(f"cannot connect to {address}: {fault}")
+    return host, int(port)
 
 
 # --- How much may be under way at once

@@ -17,12 +17,13 @@ from itertools import chain, groupby, repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from turbopump.auth.signatures import Credentials, RequestSigner
-from turbopump.config.addresses import parse_address
+from turbopump.config.addresses import name_fault, parse_address
 from turbopump.config.tls import ClientTls
 from turbopump.errors import (
     BodyError,
     CallTimeoutError,
     ClientError,
+    ConfigError,
     ConnectError,
     ConnectionLostError,
     HeaderError,
@@ -517,7 +518,13 @@ class Link:
         self._frames = FrameReader()
         self._asked = range(1, 1)
         self._what = ""
-        host, port = parse_address(address)
+        try:
+            host, port = parse_address(address)
+        except ConfigError as error:  # a server has advertised it
+            raise ConnectError(f"no connection to {address}: {error}") from None
+        fault = name_fault(host)
+        if fault is not None:
+            raise ConnectError(f"no connection to {address}: {fault}")
         try:
             self._socket = socket.create_connection((host, port), timeout)
         except OSError as error:

@@ -3,16 +3,21 @@ cannot be used."""
 
 import logging
 import re
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from turbopump.config.addresses import join_address
 from turbopump.config.broker_config import BrokerConfig, FlushDiskType, load_broker_config
 from turbopump.config.namesrv_config import NamesrvConfig, load_namesrv_config
 from turbopump.config.properties import decode_text, encode
 from turbopump.config.setting import build, effective, settings_of
 from turbopump.errors import ConfigError
+from turbopump.remoting.client import split_address
 
 APACHES_OWN_EXAMPLE = """\
 # conf/broker.conf as Apache ships it
@@ -398,6 +403,28 @@ def test_an_address_of_another_machine_says_not_where_to_listen(
 ) -> None:
     with pytest.raises(ConfigError, match=r"is not an address of this machine.*bindAddress=0\.0"):
         load(conf, f"brokerIP1={advertised}\n")
+
+
+@pytest.mark.parametrize(
+    "host", ["mq..example", "a" * 64, "127.0.0.1:10911", "[::1]:10911", "http://10.0.0.5", "a b"]
+)
+@pytest.mark.parametrize("key", ["brokerIP1", "brokerIP2", "bindAddress"])
+def test_what_is_no_host_is_refused_by_name(conf: Path, key: str, host: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{key}.*is no host"):
+        load(conf, f"{key}={host}\n")
+
+
+@pytest.mark.parametrize("key", ["namesrvAddr", "haMasterAddress"])
+def test_an_address_whose_host_can_be_looked_up_nowhere_is_refused(conf: Path, key: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{key}: 'mq..example' is no host name"):
+        load(conf, f"{key}=10.0.0.5:9876;mq..example:9876\n")
+
+
+@given(st.text(st.characters(exclude_categories=["C"]), min_size=1, max_size=70))
+def test_a_host_that_clients_are_told_is_one_that_they_can_look_up(host: str) -> None:
+    with suppress(ConfigError):
+        load_broker_config(None, {"broker_ip1": host, "bind_address": "127.0.0.1"}, environ={})
+        assert split_address(join_address(host, 10911)) == (host, 10911)
 
 
 @pytest.mark.parametrize(

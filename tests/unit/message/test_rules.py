@@ -9,7 +9,17 @@ from turbopump.message.rules import group_fault, is_system_topic, topic_fault
 
 
 @pytest.mark.parametrize(
-    "topic", ["T", "a-b_C9", "%RETRY%group", "%DLQ%group", "a|b", "t" * 127, "%RETRY%" + "g" * 248]
+    "topic",
+    [
+        "T",
+        "a-b_C9",
+        "%RETRY%group",
+        "%DLQ%group",
+        "a|b",
+        "t" * 127,
+        "%RETRY%" + "g" * 248,
+        "%RETRY%g+T",
+    ],
 )
 def test_legal_topics_have_no_fault(topic: str) -> None:
     assert topic_fault(topic) is None
@@ -28,6 +38,11 @@ def test_legal_topics_have_no_fault(topic: str) -> None:
         ("t\n", "holds a character"),
         ("tópico", "holds a character"),
         ("t\0", "holds a character"),
+        ("a+b", "holds a character"),
+        ("%DLQ%a+b", "holds a character"),
+        ("%RETRY%+b", "holds a character"),
+        ("%RETRY%a+", "holds a character"),
+        ("%RETRY%a+b+c", "holds a character"),
         ("t" * 128, "at most 127"),
         ("%RETRY%" + "g" * 249, "at most 255"),
     ],

@@ -9,6 +9,8 @@ from functools import partial
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from tests.loops import in_loop, on_a_client_s_host
 from tests.unit.remoting.serving import serving, until
 
@@ -337,6 +339,27 @@ async def test_a_name_that_nobody_knows_is_told_in_the_system_s_words(
 def test_what_is_no_address_is_refused(address: str) -> None:
     with pytest.raises(ConnectError, match="is not an address; expected HOST:PORT"):
         split_address(address)
+
+
+@given(
+    host=st.text(max_size=80)
+    | st.lists(st.text("aB-_é。.", max_size=12), max_size=6).map(".".join)
+    | st.integers(60, 70).map(lambda size: "a" * size),
+    port=st.integers(0, 9_999_999).map(str),
+)
+@example(host="mq..example", port="10911")
+@example(host="a" * 64, port="10911")
+@example(host=".example", port="10911")
+@example(host="a\0b", port="10911")
+@example(host="a", port="9" * 5000)
+def test_an_address_is_refused_or_can_be_looked_up(host: str, port: str) -> None:
+    """Whatever a broker advertises: what is raised here is what every caller expects."""
+    try:
+        usable, _ = split_address(f"{host}:{port}")
+    except ConnectError:
+        return
+    usable.encode("idna")
+    assert "\0" not in usable
 
 
 def test_addresses_may_be_names_or_v4_or_v6() -> None:

@@ -19,7 +19,13 @@ from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import MessageError, RemotingError, StoreError
 from turbopump.message.ids import offset_msg_id
 from turbopump.message.message import ReceivedMessage
-from turbopump.message.properties import PAIR_END, PUSH_REPLY_TIME, REPLY_TO_CLIENT, property_value
+from turbopump.message.properties import (
+    PAIR_END,
+    PUSH_REPLY_TIME,
+    REPLY_TO_CLIENT,
+    property_value,
+    readable_text,
+)
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import encode_command, request_command
 from turbopump.protocol.requests.send import (
@@ -142,7 +148,7 @@ class RepliesHandler:
         )
 
     def _push_of(self, request: SendMessage, context: RequestContext) -> PushReplyMessageToClient:
-        properties = request.properties or ""
+        properties = readable_text(request.properties or "")
         if properties and properties[-1] != PAIR_END:
             properties += PAIR_END
         now = self._now_ms()

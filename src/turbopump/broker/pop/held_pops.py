@@ -73,17 +73,45 @@ class PopView:
 
     def retry_queues(self, line: TopicGroup) -> list[GroupQueue]:
         """Those of the group's retry topics for it, as far as there are any."""
-        config = self.config
-        versions = [config.enable_retry_topic_v2]
-        if config.enable_retry_topic_v2 and config.retrieve_message_from_pop_retry_topic_v1:
-            versions.append(False)
-        names = [pop_retry_topic(line.topic, line.group, v2=v2) for v2 in versions]
+        config, name = self.config, pop_retry_topic(line.topic, line.group)
+        names = [pop_retry_topic(line.topic, line.group, v2=True)]
+        if not config.enable_retry_topic_v2:
+            names.insert(0, name)
+        elif config.retrieve_message_from_pop_retry_topic_v1:
+            names.append(name)
+        if len(names) > 1 and self._is_of_others(name, line.group):
+            names.remove(name)
         return [
             GroupQueue(line.group, name, number)
             for name in names
             if (topic := self.topics.find(name)) is not None
             for number in range(topic.read_queue_nums)
         ]
+
+    def retry_topic(self, line: TopicGroup) -> str:
+        """The retry topic to put messages of the topic into. The group's offset in it says from
+        then on that it is this group's."""
+        name = pop_retry_topic(line.topic, line.group)
+        if self.config.enable_retry_topic_v2 or self._is_of_others(name, line.group):
+            return pop_retry_topic(line.topic, line.group, v2=True)
+        queue = GroupQueue(line.group, name, 0)
+        if self.offsets.find(queue) is None:
+            self.offsets.begin(queue, self.first_offset(queue, InitMode.MIN))
+        return name
+
+    def _is_of_others(self, name: str, group: str) -> bool:
+        """True when the retry topic ``name`` is that of another group, which has an offset in it:
+        `%RETRY%pay_order_events` is that of the group pay for order_events, of pay_order for
+        events, and of the group pay_order_events for what its consumers send back. RocketMQ: they
+        get each other's messages."""
+        if self.topics.find(name) is None or self._has_been_in(name, group):
+            return False
+        text = name[len(RETRY_PREFIX) :]
+        ends = [at for at, char in enumerate(text) if char == "_"]
+        return any(self._has_been_in(name, text[:end]) for end in (*ends, len(text)))
+
+    def _has_been_in(self, topic: str, group: str) -> bool:
+        return self.offsets.find(GroupQueue(group, topic, 0)) is not None
 
     def queues(self, line: TopicGroup, queue_id: int, *, ordered: bool) -> list[GroupQueue]:
         """The queues in which a pop of ``queue_id`` may find something. In order

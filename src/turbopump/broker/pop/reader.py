@@ -30,7 +30,7 @@ from turbopump.message.handles import (
     queue_kind_of,
 )
 from turbopump.message.message import ReceivedMessage
-from turbopump.message.properties import POP_CK, encode_properties
+from turbopump.message.properties import POP_CK, encode_properties, property_bytes
 from turbopump.repeated_line import RepeatedLine
 from turbopump.store.log.commit_log import PutResult
 from turbopump.store.message_store import MessageStore
@@ -205,7 +205,8 @@ class PopReader:
             queue_id=queue.queue_id,
         )
         taken.parts += [
-            as_of_topic(message, wish.topic, handle) for message in decode_entries(result.data)
+            as_of_topic(message, wish.topic, handle)
+            for message in decode_entries(result.data, errors="surrogateescape")
         ]
 
     def _start(self, queue: GroupQueue, wish: PopQuery) -> int:
@@ -237,7 +238,7 @@ def as_of_topic(message: ReceivedMessage, topic: str, handle: PopHandle) -> byte
     """The entry of a retried message as one of the topic to which it was sent, with its receipt.
     The CRC over the whole goes: it was made for other bytes."""
     properties = {**message.properties, POP_CK: f"{handle.encode()} {message.queue_offset}"}
-    return encode_copy(message, topic, encode_properties(properties).encode())
+    return encode_copy(message, topic, property_bytes(encode_properties(properties)))
 
 
 async def peek(

@@ -32,7 +32,7 @@ from turbopump.clock import Clock
 from turbopump.errors import MessageError, StoredMessageError, StoreError
 from turbopump.message.batch import plain_messages
 from turbopump.message.codec import decode_entries
-from turbopump.message.handles import original_topic, pop_retry_topic
+from turbopump.message.handles import original_topic
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import (
     DELAY_TIME_LEVEL,
@@ -299,9 +299,7 @@ class Redelivery:
         else:
             name = key.topic
             if not name.startswith(RETRY_PREFIX):
-                name = pop_retry_topic(
-                    key.topic, key.group, v2=self.view.config.enable_retry_topic_v2
-                )
+                name = self.view.retry_topic(TopicGroup(key.topic, key.group))
             topic = self.view.topics.find_or_make(name, 1)
         assert topic.topic_name is not None
         attempts = message.reconsume_times + 1

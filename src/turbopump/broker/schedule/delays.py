@@ -307,7 +307,7 @@ class DelayLevel:
             )
         log_end = 0
         try:
-            for message in decode_entries(found.data):
+            for message in decode_entries(found.data, errors="surrogateescape"):
                 log_end = await self._forward(message) or log_end
                 self.position = message.queue_offset + 1
             self.position = max(self.position, found.next_offset)

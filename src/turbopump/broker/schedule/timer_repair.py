@@ -105,7 +105,7 @@ class TimerRepair:
         if fault is not None:
             return fault
         try:
-            message = decode_entry(data, check_crc=False)
+            message = decode_entry(data, check_crc=False, errors="surrogateescape")
             return timer_message(message, self.pending.config.precision_ms)
         except StoredMessageError as error:
             return str(error)

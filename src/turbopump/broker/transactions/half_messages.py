@@ -47,7 +47,9 @@ from turbopump.message.properties import (
     UNIQ_KEY,
     SysFlag,
     encode_properties,
+    property_bytes,
     property_value,
+    readable_text,
     whole_number,
 )
 from turbopump.message.rules import HALF_TOPIC
@@ -124,7 +126,7 @@ class HalfMessageInterceptor:
         if unique is not None:
             added[TRANSACTION_ID] = unique
         properties = _without(text, *_OURS, PRODUCER_GROUP) + encode_properties(added)
-        size = len(properties.encode())
+        size = len(property_bytes(properties))
         if size > self._size_max:
             return refusal(
                 ResponseCode.MESSAGE_ILLEGAL,
@@ -198,7 +200,7 @@ class HalfMessage(msgspec.Struct, frozen=True):
     ) -> tuple[CheckTransactionState, bytes]:
         """What a producer is asked, header and body. ``stored``: where the copy now is."""
         message = self.message
-        unique = property_value(properties, UNIQ_KEY)
+        unique = property_value(readable_text(properties), UNIQ_KEY)
         header = CheckTransactionState(
             topic=HALF_TOPIC,
             tran_state_table_offset=stored.queue_offset,
@@ -211,7 +213,7 @@ class HalfMessage(msgspec.Struct, frozen=True):
         body = encode_copy(
             message,
             self.topic,
-            properties.encode(),
+            property_bytes(properties),
             queue_id=self.queue_id,
             queue_offset=stored.queue_offset,
             commit_log_offset=stored.offset,

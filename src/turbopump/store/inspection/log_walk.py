@@ -157,8 +157,7 @@ named one would cost 0.3 µs more."""
 
 
 def entry_facts(entry: bytes) -> EntryFacts:
-    """Read them. Raises UnicodeDecodeError for a topic or properties that are no text. About 2
-    µs."""
+    """Read them. Raises UnicodeDecodeError for a topic that is no text. About 2 µs."""
     queue_id, queue_offset, sys_flag, stored_ms, body_size = _HEAD.unpack_from(entry)
     if sys_flag & _ANY_V6:
         stored_ms = store_timestamp_of(entry)
@@ -167,7 +166,7 @@ def entry_facts(entry: bytes) -> EntryFacts:
         body_end = 88 + body_size
         topic_at = body_end + (2 if entry[7] == _V2 else 1)
         topic_end = topic_at + int.from_bytes(entry[body_end:topic_at])
-    text = "\x02" + entry[topic_end + 2 :].decode()
+    text = "\x02" + entry[topic_end + 2 :].decode(errors="replace")
     tags = last_value(text, _TAGS)
     unique = last_value(text, _UNIQ_KEY)
     words = last_value(text, _KEYS)

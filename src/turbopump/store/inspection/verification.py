@@ -307,5 +307,5 @@ class _Check:
     def _not_text(self, offset: int, size: int, error: UnicodeDecodeError) -> None:
         segment = self._now.segment_at(offset)
         file = self._now.store.relative(segment.path) if segment is not None else None
-        what = f"its topic or properties are not UTF-8 ({error.reason})"
+        what = f"its topic is not UTF-8 ({error.reason})"
         self._findings.add("log_damaged", what, file, offset, offset + size)

@@ -57,7 +57,7 @@ class StoredEntry(NamedTuple):
 
     @property
     def message(self) -> ReceivedMessage:
-        return decode_entry(self.data, check_crc=False)
+        return decode_entry(self.data, check_crc=False, errors="surrogateescape")
 
 
 class ByKey(NamedTuple):

@@ -3,10 +3,14 @@ acknowledged."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 from tests.loops import in_loop
-from tests.unit.broker.popping import Popper, pop_request
+from tests.unit.broker.popping import Popped, Popper, pop_request
 from tests.unit.broker.talking import Talk, in_virtual_time, subscription
 
 from turbopump.message.properties import encode_properties
@@ -326,3 +330,44 @@ async def test_a_subscription_of_a_heartbeat_is_not_needed_but_does_no_harm(
     await talk.client.join("c", "g", subscription("T"), consumeType="CONSUME_POP")
     await talk.client.send(b"x")
     assert bodies(await popper.pop()) == [b"x"]
+
+
+@pytest.mark.parametrize("v2", [False, True])
+@given(
+    names=st.lists(
+        st.text("ab_", min_size=3, max_size=8).filter(lambda one: one[0] != "_" != one[-1]),
+        min_size=2,
+        max_size=4,
+        unique=True,
+    )
+)
+@example(names=["pay", "pay_order", "order_events", "events"])
+@example(names=["a", "a_a", "a_a_a"])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_no_group_gets_what_another_has_popped(names: list[str], v2: bool) -> None:
+    """Groups and topics have the same names: of `a_b` and `c`, and `a` and `b_c`, one retry topic
+    would be the same."""
+    pairs = [(group, topic) for group in names for topic in names][:9]
+    in_virtual_time(partial(pops_do_not_cross, pairs=pairs), enable_retry_topic_v2=v2)
+
+
+async def pops_do_not_cross(
+    talk: Talk, simulation: Simulation, *, pairs: list[tuple[str, str]]
+) -> None:
+    now_ms = simulation.clock(HOST).now_ms
+    for topic in {topic for _, topic in pairs}:
+        await talk.client.create(topic)
+    for group, topic in pairs:
+        await talk.client.send(f"{group} {topic}".encode(), topic=topic)
+    poppers = [Popper(talk.client, now_ms, topic, group) for group, topic in pairs]
+    for popper in poppers:
+        await popper.pop(invisible_ms=1000)
+    await asyncio.sleep(30)
+    for popper in poppers:
+        found: list[Popped] = []
+        while again := await popper.pop(invisible_ms=600_000):
+            found += again
+        assert {one.attempt for one in found} == {1}
+        assert [await popper.ack(one) for one in found] == [0] * len(found)
+        sent = sorted(f"{group} {topic}" for group, topic in pairs if topic == popper.topic)
+        assert sorted(one.body.decode() for one in found) == sent

@@ -30,6 +30,7 @@ from turbopump.store.files import StorePaths
 from turbopump.store.index.key_index import WAITING_MAX
 from turbopump.store.inspection import index_check, inspect_store, log_walk, queue_check
 from turbopump.store.inspection.log_walk import last_value
+from turbopump.store.log.parsed_entry import topic_span
 from turbopump.store.message_store import NewMessage
 from turbopump.store.read_only_disk import ReadOnlyDisk, ReadOnlyFile
 
@@ -592,14 +593,15 @@ def test_a_file_that_the_broker_deletes_meanwhile_makes_the_check_begin_anew(who
     )
 
 
-def test_texts_that_are_not_utf8_are_damage(tmp_path: Path) -> None:
+def test_a_topic_that_is_not_utf8_is_damage(tmp_path: Path) -> None:
     root = numbered_store(tmp_path / "store", 10, with_crc=False).paths.root
     segment, at, size = entry_places(root)[4]
-    with changed(segment, flip(at + size - 3, 7)):
+    topic_at = at + topic_span(segment.read_bytes()[at : at + size])[0]
+    with changed(segment, flip(topic_at, 7)):
         result = verified(root)
     assert result.messages == 9
     assert result.findings.counts == {"log_damaged": 1, "unit_wrong": 1, "index_wrong": 3}
-    assert result.findings.kept[0].what.startswith("its topic or properties are not UTF-8")
+    assert result.findings.kept[0].what.startswith("its topic is not UTF-8")
 
 
 @pytest.mark.parametrize(

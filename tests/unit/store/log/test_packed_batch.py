@@ -99,7 +99,6 @@ def test_a_batch_of_a_full_queue_file_goes_on_in_the_next(tmp_path: Path) -> Non
         (encode_item(*ITEMS[0])[:-1], "impossible lengths|go past its end"),
         (b"\0" * 21, "is cut off"),
         (encode_item(*ITEMS[1]).replace(b"\0\0\0\x16", b"\0\0\0\x15"), "impossible lengths"),
-        (encode_item(0, b"b", b"a\x01\xff\x02"), "no UTF-8 text"),
     ],
 )
 def test_a_batch_with_one_bad_message_is_refused_whole(spoilt: bytes, why: str) -> None:
