@@ -25,7 +25,7 @@ from turbopump.config.addresses import (
 from turbopump.config.delay_levels import DEFAULT_LEVELS, parse_delay_levels
 from turbopump.config.keys import key_table
 from turbopump.config.properties import read_properties
-from turbopump.config.setting import LONG_MAX, build, effective, setting, unserved
+from turbopump.config.setting import LONG_MAX, below_home, build, effective, setting, unserved
 from turbopump.config.tls import TlsMode, with_tls_file
 from turbopump.errors import ConfigError
 
@@ -78,7 +78,7 @@ def default_broker_name() -> str:
 
 def default_store_path() -> str:
     """`store` in the home directory."""
-    return str(Path.home() / "store")
+    return str(below_home("store", instead="storePathRootDir"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

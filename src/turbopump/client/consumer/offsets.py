@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from turbopump.client.instance import CALL_TIMEOUT_S, ClientInstance
+from turbopump.config.setting import below_home
 from turbopump.errors import ConfigError, ConnectError, ResponseError
 from turbopump.message.message import MessageQueue
 from turbopump.message.rules import RETRY_PREFIX
@@ -195,7 +196,7 @@ SAVE_PATIENCE_S: Final = 3.0
 
 def default_directory() -> Path:
     """``~/.rocketmq_offsets``, as Java's clients have it."""
-    return Path.home() / ".rocketmq_offsets"
+    return below_home(".rocketmq_offsets", instead="offsets_directory")
 
 
 class LocalOffsets:
