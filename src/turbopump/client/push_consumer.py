@@ -101,7 +101,7 @@ class PushConsumer(GroupConsumer[RunningPush]):
 
     def __init__(
         self,
-        namesrv: str | list[str] | tuple[str, ...],
+        namesrv: str | list[str] | tuple[str, ...] | None = None,
         *,
         group: str,
         topic: str | None = None,

@@ -202,7 +202,13 @@ def _differences(one: InstanceSettings, other: InstanceSettings) -> list[str]:
         differences.append("with other intervals")
     differences += [
         f"with another {name}"
-        for name in ("header_form", "unit_mode", "vip_channel_enabled", "async_permits")
+        for name in (
+            "header_form",
+            "unit_mode",
+            "vip_channel_enabled",
+            "async_permits",
+            "call_timeout",
+        )
         if getattr(one, name) != getattr(other, name)
     ]
     if set(one.name_servers) != set(other.name_servers):

@@ -95,6 +95,7 @@ USABLE: Final[dict[str, tuple[object, ...]]] = {
     "route_interval": (1.5, 2**64),
     "heartbeat_interval": (1.5,),
     "commit_interval": (1.5, 2**64),
+    "call_timeout": (1.5, 2**64),
     "header_form": (),
     "credentials": (None,),
     "tls": (True,),
@@ -321,6 +322,21 @@ def test_tags_that_are_of_no_topic_are_not_passed_over(kind: type, tags: Any) ->
         ):
             make("127.0.0.1:9876", group="g", tags=tags)
         make("127.0.0.1:9876", group="g", tags="*")
+
+
+@pytest.mark.parametrize(("make", "needed"), [(make, needed) for make, _, needed in MADE])
+def test_the_name_server_that_is_not_given_is_that_of_the_environment(
+    make: Make, needed: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "namesrv" not in needed:
+        return
+    others = {name: value for name, value in needed.items() if name != "namesrv"}
+    for wrong in ("", "10.0.0.1", "a:1;b"):
+        monkeypatch.setenv("NAMESRV_ADDR", wrong)
+        with pytest.raises(ConfigError, match=r"name server address|NAMESRV_ADDR"):
+            make(**others)
+    monkeypatch.setenv("NAMESRV_ADDR", "10.0.0.1:9876;10.0.0.2:9876")
+    make(**others)
 
 
 def test_transactions_are_not_of_the_group_whose_members_cannot_answer_for_them() -> None:

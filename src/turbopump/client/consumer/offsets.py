@@ -14,7 +14,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from turbopump.client.instance import CALL_TIMEOUT_S, ClientInstance
+from turbopump.client.instance import ClientInstance
 from turbopump.config.setting import below_home
 from turbopump.errors import ConfigError, ConnectError, ResponseError
 from turbopump.message.message import MessageQueue
@@ -184,7 +184,9 @@ class OffsetStore:
         address = self._instance.routes.address_of(queue.broker_name, topic=queue.topic)
         if address is None:
             raise ConnectError(f"no address is known for broker {queue.broker_name}")
-        return await self._instance.remoting.call(address, request, timeout=CALL_TIMEOUT_S)
+        return await self._instance.remoting.call(
+            address, request, timeout=self._instance.call_timeout
+        )
 
 
 # --- The offsets of a broadcasting consumer: ``<directory>/<clientId>/<group>/offsets.json``, in
