@@ -83,7 +83,9 @@ async def test_each_mode_serves_what_it_says_on_one_port(
                     answers = await asyncio.gather(
                         *(ask(client, f"{host}:{port}", number) for number in range(30))
                     )
-                except RemotingError:
+                except RemotingError as error:
+                    hint = "a server that takes TLS only ends plain connections so; give tls=True"
+                    assert (hint in str(error)) == (name == PLAIN)
                     continue
                 assert answers == [*range(30)]
                 found.add(name)
