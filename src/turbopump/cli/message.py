@@ -13,6 +13,7 @@ from collections.abc import Callable, Container, Coroutine, Iterator, Mapping
 from typing import Any, Final
 
 import click
+import msgspec
 
 from turbopump.cli.cluster import (
     INCOMPLETE,

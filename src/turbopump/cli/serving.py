@@ -230,8 +230,8 @@ def print_effective(
     config: TlsConfig, file: str | None, given: Mapping[str, object | None]
 ) -> None:
     """What `-p` prints: the effective configuration as a file that could be given with `-c`, by
-    where each value comes from. Secrets are left out. ``given``: field name to what the command line says, None where it
-    says nothing."""
+    where each value comes from. Secrets are left out. ``given``: field name to what the command
+    line says, None where it says nothing."""
     files = {  # what the first says of TLS wins
         path: decode(Path(path).read_bytes()) for path in (tls_file(config), file) if path
     }

@@ -435,23 +435,25 @@ class Producer(InContext):
 
     async def request(
         self,
-        message: Message,
+        message: Message | str,
         /,
+        body: bytes | str | None = None,
         *,
         queue: MessageQueue | None = None,
         selector: Selector | None = None,
         sharding_key: object = None,
         timeout: float | None = None,
+        **parts: Unpack[MessageParts],
     ) -> ReceivedMessage:
-        """Send one message, and wait for the reply of the consumer that gets it
-        (docs/guide/request-reply.md).
+        """Send one message, given as for ``send``, and wait for the reply of the consumer that gets
+        it (docs/guide/request-reply.md).
 
         ``timeout``: seconds for both, instead of ``send_timeout``; the rest as for ``send``. Raises
         RequestTimeoutError (no reply in time), RequestError (closed meanwhile, or too many wait),
         and at once what ``send`` raises if it could not be sent.
         """
         check_timeout(timeout)
-        sender = self._ready()
+        sender, message = self._ready(), as_message(message, body, parts)
         message, target = self._chooser.aim(message, queue, selector, sharding_key)
         if self._requester is None:
             self._requester = Requester(sender, self._member, self._pack)
