@@ -152,6 +152,17 @@ SILENCE_S: Final = 1.0
 FAREWELL_TIMEOUT_S: Final = 1.0
 
 
+def this_loop() -> asyncio.AbstractEventLoop:
+    """The event loop. Raises NotStartedError if asyncio runs none."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise errors.NotStartedError(
+            "no event loop of asyncio runs here, and this client needs one: use "
+            "turbopump.blocking, under trio in a thread (trio.to_thread.run_sync)"
+        ) from None
+
+
 class ClientInstance:
     """Connections, routes and heartbeats under one client id, ``ip@instance_name[@unit_name]``.
 
@@ -222,7 +233,7 @@ class ClientInstance:
     def start(self) -> None:
         """Begin heartbeats and route polling; nothing is sent before someone needs a route."""
         assert self._loop is None
-        self._loop = asyncio.get_running_loop()
+        self._loop = this_loop()
         self._pid = self.environment.pid()
         self._forks = ForkCount.count
         self.spawn(self._every(self._heartbeat_interval, self._heartbeat_all), name="heartbeats")
