@@ -9,6 +9,7 @@ meaning says so. This module must not know what reads a field.
 import enum
 import logging
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -785,10 +786,13 @@ def check_together(config: BrokerConfig) -> None:
             "storePathRootDir is empty: the name of a directory is expected; . is the present one"
         )
     for key, value in effective(config).items():
-        if key in PATH_KEYS and any(path.strip().startswith("~") for path in value.split(",")):
+        paths = [path.strip() for path in value.split(",")] if key in PATH_KEYS else []
+        if any(path.startswith("~") for path in paths):
             raise ConfigError(
                 f"{key}={value}: only a shell reads ~ as the home directory; write the whole path"
             )
+        if any(re.match(r"[A-Za-z]:[\\/]", path) for path in paths):
+            raise ConfigError(f"{key}={value}: this is a path of Windows; write one of this system")
     if config.mapped_file_size_commit_log < config.max_message_size + 4096:
         raise ConfigError(
             f"mappedFileSizeCommitLog={config.mapped_file_size_commit_log}: a message of "

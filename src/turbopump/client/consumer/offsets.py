@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from turbopump.client.instance import ClientInstance
 from turbopump.config.setting import below_home
@@ -24,8 +24,10 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.request import ReplyT, Request
 from turbopump.protocol.requests import offsets as requests
 from turbopump.repeated_line import RepeatedLine
-from turbopump.store.disk import Disk, SystemDisk
 from turbopump.store.json_table import JsonTable
+
+if TYPE_CHECKING:
+    from turbopump.store.disk import Disk
 
 log = logging.getLogger(__name__)
 _read_from_beginning = RepeatedLine(
@@ -226,7 +228,11 @@ class LocalOffsets:
         self.path = directory / client_id / group / "offsets.json"
         self._brokers = brokers
         self._own_disk = disk is None
-        self._disk = disk or SystemDisk(asyncio.get_running_loop().call_soon_threadsafe)
+        if disk is None:  # its module needs Unix, which other clients do without
+            from turbopump.store.disk import SystemDisk
+
+            disk = SystemDisk(asyncio.get_running_loop().call_soon_threadsafe)
+        self._disk = disk
         self._table = JsonTable(
             self._disk,
             self.path,
