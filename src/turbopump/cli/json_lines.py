@@ -5,7 +5,7 @@
 Its two rules: nothing on a line is dropped without a word, so a field that is not known is refused;
 and what `consume`, `message` and `dlq export` write (a line with `store_ms` or `died_ms`),
 `produce` reads back as the same message, without what brokers put into it. A body that is not UTF-8
-text is `body_base64`; a body may be any other JSON value, whose text is then sent as it is written.
+text is `body_base64`; a body may be written as any other JSON value, and is then sent as that JSON.
 It must not know clients.
 """
 
@@ -282,14 +282,15 @@ def _body_text(fields: _MessageLine) -> str | None:
 
 def _body(fields: _MessageLine, text: str | None) -> bytes:
     if fields.body_base64 is not None:
-        if text is not None:
+        if fields.body is not msgspec.UNSET:
             raise MessageError("body and body_base64 are both given; give one of them")
         try:
             return base64.b64decode(fields.body_base64, validate=True)
         except binascii.Error as error:
             raise MessageError(f"body_base64 is no base64: {error}") from None
-    if text is None:
+    if fields.body is msgspec.UNSET:
         raise MessageError('there is no body: {"body": "…"} is expected')
+    assert text is not None
     return text.encode()
 
 
