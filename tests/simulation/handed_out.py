@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tests.unit.broker.popping import Popped
 from tests.unit.broker.talking import Client
 
-from turbopump.broker.pop.records import CHECKPOINT_TAG, Checkpoint, revive_topic
+from turbopump.broker.pop.records import CHECKPOINT_TAG, REVIVE_TOPIC_PREFIX, Checkpoint
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.message.codec import decode_entries
 from turbopump.message.handles import PopHandle, pop_retry_topic
@@ -23,7 +23,7 @@ from turbopump.store.timers.pending_timers import TIMER_TOPIC
 
 TOPIC, GROUP = "T", "g"
 REVIVE_TOPIC, REVIVE_QUEUES = (
-    revive_topic(BrokerConfig().broker_cluster_name),
+    REVIVE_TOPIC_PREFIX + BrokerConfig().broker_cluster_name,
     BrokerConfig().revive_queue_num,
 )
 RETRY = pop_retry_topic(TOPIC, GROUP)

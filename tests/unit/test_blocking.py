@@ -428,7 +428,7 @@ def test_a_closed_producer_says_so_in_a_fork_and_does_not_wait_for_the_parents_t
 @pytest.mark.parametrize(
     ("settings", "behind", "outside"),
     [
-        (ProducerSettings, asyncio_producer.Producer, {"namesrv", "group"}),
+        (ProducerSettings, asyncio_producer.Producer, {"namesrv", "group", "topics"}),
         (
             PushConsumerSettings,
             asyncio_push_consumer.PushConsumer,

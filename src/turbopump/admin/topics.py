@@ -86,9 +86,14 @@ async def find_topic(
     return found
 
 
-async def put_topic(client: RemotingClient, address: str, wanted: TopicConfig) -> None:
+async def put_topic(
+    client: RemotingClient,
+    address: str,
+    wanted: TopicConfig,
+    attributes: Mapping[str, str] | None = None,
+) -> None:
     """Make a topic on a broker, or change it: as Apache's tools do, without a look at what is
-    there. Its attributes stay. Raises RemotingError."""
+    there. ``attributes`` are set, its others stay. Raises RemotingError."""
     assert wanted.topic_name is not None
     request = CreateTopic(
         topic=wanted.topic_name,
@@ -98,6 +103,7 @@ async def put_topic(client: RemotingClient, address: str, wanted: TopicConfig) -
         topic_filter_type=wanted.topic_filter_type,
         topic_sys_flag=wanted.topic_sys_flag,
         order=wanted.order,
+        attributes=",".join(f"+{one}={value}" for one, value in (attributes or {}).items()) or None,
     )
     answer = await client.exchange(address, request)
     refuse_other_server(address, answer)

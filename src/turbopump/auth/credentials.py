@@ -38,7 +38,7 @@ def credentials_of(
     elif not any(secrets.values()):
         variables = (ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE, SECURITY_TOKEN_VARIABLE)
         secrets = {
-            name: environment.get(variable)
+            name: environment.get(variable) or None
             for name, variable in zip(secrets, variables, strict=True)
         }
     access, secret = secrets["access_key"], secrets["secret_key"]

@@ -14,8 +14,9 @@ from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import CancelledError, Future
 from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Protocol, Self, TypeVar
 
+from turbopump.client.lifecycle import no_copy
 from turbopump.client.loop_thread import (
     LoopThread,
     leave_behind,
@@ -153,6 +154,9 @@ class OnLoopThread(Generic[ClientT]):
         if self._state == "started" and self._pid == os.getpid():
             self._call(self._client.close)
         self._state = "closed"
+
+    def __reduce__(self) -> NoReturn:
+        raise no_copy(self)
 
     def __enter__(self) -> Self:
         self.start()

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from turbopump.blocking.on_loop_thread import ClientOfGroup, made_as, on_loop, waits, waits_anytime
 from turbopump.client import push_consumer as asyncio_push_consumer
@@ -21,7 +21,9 @@ from turbopump.client.consumer.offsets import ConsumeFrom
 from turbopump.client.consumer.ready_messages import NoMoreMessages
 from turbopump.client.settings import Surrounding
 from turbopump.message.message import MessageQueue
-from turbopump.store.disk import Disk
+
+if TYPE_CHECKING:
+    from turbopump.store.disk import Disk
 
 SETTLE_AT_ONCE: Final = 16
 """Messages that a reader reports as done together: each report costs a thread switch."""

@@ -3,6 +3,7 @@ that has access control, or in a server's file."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -105,7 +106,10 @@ async def _change(
     body: Body = b"",
 ) -> list[Told]:
     if file is not None:
-        _change_file(file, change)
+        try:
+            _change_file(file, change)
+        except ConfigError as error:
+            raise ConfigError(_plain(str(error))) from None
         return [Told(str(file))]
     return await change_all(servers, await _addresses(servers, server), request, body)
 
@@ -143,8 +147,23 @@ def _say(output: str, told: Sequence[Told], what: str) -> int:
     show(output, rows, [f"{one.server}: {what}" for one in told if one.fault is None])
     failed = [one for one in told if one.fault is not None]
     for one in failed:
-        complain(f"{one.server}: {one.fault}")
+        complain(f"{one.server}: {_plain(one.fault or '')}")
     return INCOMPLETE if failed else 0
+
+
+_APACHES_WORDS: Final = (
+    (r"The user is existed: (\S+?)(; update changes them)?$", r"there is a user \1 already"),
+    (r"The user is not exist: (\S+)$", r"there is no user \1"),
+    (r"The subject of User:(\S+) is not exist.*", r"there is no user \1"),
+    (r"The acl is not exist.*", "there is no such policy"),
+)
+
+
+def _plain(fault: str) -> str:
+    """What a server says in Apache's words, which mqadmin shows, in plain ones."""
+    for pattern, words in _APACHES_WORDS:
+        fault = re.sub(pattern, words, fault)
+    return fault
 
 
 def _password(from_file: str | None) -> str:

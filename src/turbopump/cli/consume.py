@@ -133,6 +133,11 @@ async def command(
             batches = reader.read(topic, starts, wanted, more=queue is None)
             await _write_all(batches, output, idle)
         return
+    if not _given("group"):
+        complain(
+            f"read as the group {group}, which keeps its offset and is shared with everybody who "
+            "names none: --group NAME is your own, --no-group reads all"
+        )
     if _given("start"):
         await _say_that_the_group_is_not_new(namesrv, topic, group)
     async with PushConsumer(

@@ -70,11 +70,15 @@ def command(
             f"{broker_port} and, for clients' VIP channel, on {broker_port - VIP_OFFSET}",
             click.get_current_context(),
         )
-    namesrv = load_namesrv_config(None, {"bind_address": host, "listen_port": namesrv_port})
+    kv_path = str(Path(data or tempfile.gettempdir()) / "namesrv" / "kvConfig.json")
+    namesrv = load_namesrv_config(
+        None, {"bind_address": host, "listen_port": namesrv_port, "kv_config_path": kv_path}
+    )
     broker = load_broker_config(
         None,
         {
             "broker_name": "broker-dev",
+            "store_path_root_dir": data or tempfile.gettempdir(),
             "bind_address": host,
             "listen_port": broker_port,
             **SMALL_FILES,

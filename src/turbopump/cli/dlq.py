@@ -31,6 +31,7 @@ from turbopump.client.dead_letters import (
 )
 from turbopump.client.trace import TRACE_TOPIC
 from turbopump.clock import SystemClock
+from turbopump.config.setting import below_home
 from turbopump.filtering.sql92 import SqlError, compile_sql
 from turbopump.filtering.sql_nodes import Filter
 
@@ -298,7 +299,8 @@ class LetterChoice:
 def default_journal() -> Path:
     """Where the state of a user's programs is kept, by the XDG specification."""
     state = os.environ.get("XDG_STATE_HOME")
-    return (Path(state) if state else Path.home() / ".local" / "state") / "turbopump" / "dlq"
+    home = Path(state) if state else below_home(".local", "state", instead="--journal")
+    return home / "turbopump" / "dlq"
 
 
 def _show(output: str, values: Iterable[object], lines: Iterable[str]) -> None:

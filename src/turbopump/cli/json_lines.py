@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import codecs
 import os
 import re
 import sys
@@ -60,7 +61,7 @@ _NOT_THE_USERS = frozenset(
 class _Given(msgspec.Struct):
     """What a line may say of the message to send."""
 
-    body: Any = msgspec.UNSET
+    body: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     body_base64: str | None = None
     tags: str | None = None
     keys: str | list[str] | None = None
@@ -160,6 +161,7 @@ def read_message(
     """The message on a line; raises MessageError that names the line's number."""
     try:
         fields = _decoder.decode(line)
+        body = _body_text(fields)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         unknown = _UNKNOWN.search(str(error))
         if unknown is not None:
@@ -173,6 +175,8 @@ def read_message(
             raise MessageError(
                 f"line {number}: {wrong[2]} must be {_WANTED[wrong[2]]}, not {wrong[1]}"
             ) from None
+        if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            raise MessageError(f"line {number} is UTF-16; the input must be UTF-8") from None
         raise MessageError(
             f'line {number} is no message: {error}; {{"body": "…"}} is expected, or --raw '
             "for lines that are bodies"
@@ -183,7 +187,7 @@ def read_message(
     try:
         message = Message(
             topic,
-            _body(fields),
+            _body(fields, body),
             tags=defaults.tags if fields.tags is None else fields.tags,
             keys=defaults.keys if fields.keys is None else fields.keys,
             properties=None if was_received else fields.properties,
@@ -283,7 +287,16 @@ def body_or_stored(message: ReceivedMessage) -> tuple[bytes, str | None]:
         return message.stored_body, str(error)
 
 
-def _body(fields: _MessageLine) -> bytes:
+def _body_text(fields: _MessageLine) -> str | None:
+    """The text of ``body``: of a string its content, else the JSON as it is written, for numbers
+    would not come through a parser as they are. Raises DecodeError, UnicodeDecodeError."""
+    if fields.body is msgspec.UNSET:
+        return None
+    written = bytes(fields.body)
+    return msgspec.json.decode(written, type=str) if written[:1] == b'"' else written.decode()
+
+
+def _body(fields: _MessageLine, text: str | None) -> bytes:
     if fields.body_base64 is not None:
         if fields.body is not msgspec.UNSET:
             raise MessageError("body and body_base64 are both given; give one of them")
@@ -298,9 +311,8 @@ def _body(fields: _MessageLine) -> bytes:
         )
     if fields.body is msgspec.UNSET:
         raise MessageError('there is no body: {"body": "…"} is expected')
-    return (
-        fields.body.encode() if isinstance(fields.body, str) else msgspec.json.encode(fields.body)
-    )
+    assert text is not None
+    return text.encode()
 
 
 # Standard input in an event loop: what has arrived, as it arrives, from a pipe, a terminal or
@@ -325,17 +337,21 @@ async def whole_input() -> bytes:
 
 async def lines_as_they_arrive() -> AsyncIterator[list[bytes]]:
     """The lines that have arrived since the last turn, without their ends; the last one may have
-    none.
+    none. A byte-order mark of UTF-8 before the first one is left out.
 
     Raises MessageError for a line that is longer than `LINE_SIZE_MAX`.
     """
-    rest = b""
+    rest, begun = b"", False
     async for chunk in _chunks():
         *lines, rest = (rest + chunk).split(b"\n")
+        if lines and not begun:
+            lines[0], begun = lines[0].removeprefix(codecs.BOM_UTF8), True
         if len(rest) > LINE_SIZE_MAX:
             raise MessageError(f"a line of the input is longer than {LINE_SIZE_MAX} bytes")
         if lines:
             yield [line.removesuffix(b"\r") for line in lines]
+    if not begun:
+        rest = rest.removeprefix(codecs.BOM_UTF8)
     if rest:
         yield [rest.removesuffix(b"\r")]
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Container, Coroutine, Iterator, Mapping
 from typing import Any, Final
 
 import click
+import msgspec
 
 from turbopump.cli.cluster import (
     INCOMPLETE,
@@ -174,7 +175,7 @@ def _json_line(message: ReceivedMessage) -> str:
         "store_host": join_address(*message.store_host),
         "reconsume_times": message.reconsume_times,
     }
-    return f"{write_message(message).decode()[:-1]},{json.dumps(more)[1:]}"
+    return f"{write_message(message).decode()[:-1]},{msgspec.json.encode(more).decode()[1:]}"
 
 
 def _text_lines(message: ReceivedMessage) -> Iterator[str]:

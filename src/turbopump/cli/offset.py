@@ -63,8 +63,9 @@ async def reset_offsets(
     broker: str | None,
     only_back: bool,
     output: str,
-) -> None:
-    """Set the offsets of a group in a topic; running consumers go on there at once."""
+) -> int:
+    """Set the offsets of a group in a topic; running consumers go on there at once. Exit code 3 if
+    no broker has both."""
     if [begin, end, time_ms is not None, offset is not None].count(True) != 1:
         raise click.UsageError("give one of --begin, --end, --time, --offset")
     if offset is not None and (queue is None or broker is None):
@@ -82,16 +83,18 @@ async def reset_offsets(
     absent = elsewhere if broker is None else ()
     answers = await ask_each(servers, addresses, wanted, ResetOffsetBody, *absent)
     if not answers:
-        raise RemotingError(
+        complain(
             f"no broker has both the group {group} and the topic {topic}; see turbopump consumer "
             "list and turbopump topic list, and start a consumer of a new group once"
         )
+        return NOT_FOUND
     rows = [
         {"topic": topic, "broker": at.broker_name, "queue": at.queue_id, "offset": offset}
         for body in answers.values()
         for at, offset in sorted(body.offset_table.items())
     ]
     show(output, {"group": group, "queues": rows}, map(_line, rows))
+    return 0
 
 
 @client_command(command, "clone", short_help="Put a group where another one stands.")

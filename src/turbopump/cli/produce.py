@@ -133,9 +133,9 @@ async def command(
     """Send messages to TOPIC from JSON lines on standard input.
 
     A line is `{"body": "text"}`, with "tags", "keys", "properties", "sharding_key" or "queue", and
-    "delay", "delay_level" or "deliver_at" if wanted. A body that is another JSON value is sent as
-    that JSON; bytes that are no text go as "body_base64". What `turbopump consume` has written is
-    taken too. The first line that cannot be sent ends the command.
+    "delay", "delay_level" or "deliver_at" if wanted. A body that is another JSON value is sent
+    as it is written; bytes that are no text go as "body_base64". What `turbopump consume` has
+    written is taken too. The first line that cannot be sent ends the command.
 
     \b
     echo hello | turbopump produce orders --raw

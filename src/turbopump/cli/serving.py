@@ -230,12 +230,13 @@ def print_effective(
     config: TlsConfig, file: str | None, given: Mapping[str, object | None]
 ) -> None:
     """What `-p` prints: the effective configuration as a file that could be given with `-c`, by
-    where each value comes from. ``given``: field name to what the command line says, None where it
-    says nothing."""
+    where each value comes from. Secrets are left out. ``given``: field name to what the command
+    line says, None where it says nothing."""
     files = {  # what the first says of TLS wins
         path: decode(Path(path).read_bytes()) for path in (tls_file(config), file) if path
     }
     origins: dict[str, dict[str, str]] = {}
+    hidden: list[str] = []
     values = effective(config)
     for name, known in settings_of(type(config)):
         if given.get(name) is not None:
@@ -246,10 +247,14 @@ def print_effective(
             origin = "the environment variable NAMESRV_ADDR"
         else:
             origin = "defaults"
-        origins.setdefault(origin, {})[known.key] = values[known.key]
+        if known.secret and values[known.key]:
+            hidden.append(f"# {known.key} is a secret, and left out here: add it\n")
+        else:
+            origins.setdefault(origin, {})[known.key] = values[known.key]
     click.echo("# can be given with -c; docs/reference/configuration.md says what each key does")
     for origin in sorted(origins, key="defaults".__eq__):
         click.echo(f"# from {origin}\n{encode(origins[origin])}", nl=False)
+    click.echo("".join(hidden), nl=False)
 
 
 def log_effective(config: SettingsClass) -> None:

@@ -74,12 +74,31 @@ async def _addresses(servers: Servers, broker: str | None, cluster: str | None) 
     return [broker] if broker is not None else await servers.masters(cluster)
 
 
+def _checked_attributes(
+    _context: click.Context, _parameter: click.Parameter, given: Sequence[str]
+) -> dict[str, str]:
+    """``NAME=VALUE`` each; brokers know which there are. Raises BadParameter."""
+    pairs = dict(text.partition("=")[::2] for text in given)
+    for text in given:
+        if not all(text.partition("=")) or "," in text:
+            raise click.BadParameter(f"{text!r}: NAME=VALUE is expected, as in message.type=FIFO")
+    return pairs
+
+
 @client_command(command, "create")
 @click.argument("name", callback=checked_topic)
 @click.option(
     "--queues", type=click.IntRange(1, QUEUES_MAX), default=8, help="Queues on each broker."
 )
 @click.option("--perm", type=click.IntRange(0, 7), default=6, help="4 read + 2 write.")
+@click.option(
+    "--attribute",
+    "attributes",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=_checked_attributes,
+    help="Attribute such as message.type=FIFO; more than once.",
+)
 @click.option("--if-not-exists", is_flag=True, help="Leave it as it is where it exists.")
 @_where
 async def create_topic(
@@ -87,6 +106,7 @@ async def create_topic(
     name: str,
     queues: int,
     perm: int,
+    attributes: dict[str, str],
     if_not_exists: bool,
     broker: str | None,
     cluster: str | None,
@@ -106,7 +126,7 @@ async def create_topic(
         topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm
     )
     for address in made:
-        await put_topic(servers, address, wanted)
+        await put_topic(servers, address, wanted, attributes)
     lines = [f"created {name} on {address}: {_settings(wanted)}" for address in made]
     lines += [f"exists  {name} on {address}: {_settings(one)}" for address, one in existing.items()]
     show(output, {"topic": name, "brokers": made, "existing": list(existing)}, lines)

@@ -88,9 +88,11 @@ def environment_of(
     )
 
 
-def name_server_addresses(namesrv: str | list[str] | tuple[str, ...]) -> tuple[str, ...]:
-    """The name servers of ``"a:9876"``, ``"a:9876;b:9876"`` or a list. Raises ConfigError if there
-    is none or one is not HOST:PORT."""
+def name_server_addresses(namesrv: str | list[str] | tuple[str, ...] | None) -> tuple[str, ...]:
+    """The name servers of ``"a:9876"``, ``"a:9876;b:9876"`` or a list; None: of the variable
+    NAMESRV_ADDR. Raises ConfigError if there is none or one is not HOST:PORT."""
+    if namesrv is None:
+        namesrv = os.environ.get("NAMESRV_ADDR", "")
     check(NAME_SERVER_RULES, {"namesrv": namesrv})
     if isinstance(namesrv, str):
         addresses = parse_addresses(namesrv)
@@ -101,6 +103,6 @@ def name_server_addresses(namesrv: str | list[str] | tuple[str, ...]) -> tuple[s
     if not addresses:
         raise ConfigError(
             "no name server given: HOST:PORT is expected, as in 127.0.0.1:9876 "
-            "(several: HOST:PORT;HOST:PORT)"
+            "(several: HOST:PORT;HOST:PORT), or the variable NAMESRV_ADDR"
         )
     return tuple(dict.fromkeys(addresses))

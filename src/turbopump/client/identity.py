@@ -30,6 +30,7 @@ class InstanceSettings:
     route_interval: float = 30.0
     heartbeat_interval: float = 30.0
     commit_interval: float = 5.0
+    call_timeout: float = 3.0
     header_form: str = "JSON"
 
     def __post_init__(self) -> None:

@@ -151,10 +151,20 @@ def _host(text: str) -> tuple[str, int]:
 
 ROUTE_INTERVAL_S: Final = 30.0
 """The usual ``route_interval``."""
-CALL_TIMEOUT_S: Final = 3.0
 SILENCE_S: Final = 1.0
 """For how long at least calls must have gone without a byte before a connection is given up."""
 FAREWELL_TIMEOUT_S: Final = 1.0
+
+
+def this_loop() -> asyncio.AbstractEventLoop:
+    """The event loop. Raises NotStartedError if asyncio runs none."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise errors.NotStartedError(
+            "no event loop of asyncio runs here, and this client needs one: use "
+            "turbopump.blocking, under trio in a thread (trio.to_thread.run_sync)"
+        ) from None
 
 
 class ClientInstance:
@@ -172,6 +182,8 @@ class ClientInstance:
         self.signer = settings.signer()
         self.route_interval = settings.route_interval
         self.commit_interval = settings.commit_interval
+        self.call_timeout = settings.call_timeout
+        """Seconds for what a client asks of its own accord: heartbeats, routes, offsets, locks."""
         self._heartbeat_interval = settings.heartbeat_interval
         self.header_form = ROCKETMQ if settings.header_form == "ROCKETMQ" else JSON
         self.on_end: Callable[[], None] = lambda: None
@@ -195,7 +207,13 @@ class ClientInstance:
         self.vip_channel = VipChannel(self.remoting) if settings.vip_channel_enabled else None
         self.unit_mode = settings.unit_mode
         servers, random = settings.name_servers, environment.random
-        self.routes = Routes(self.remoting, servers, random=random, on_change=self._route_changed)
+        self.routes = Routes(
+            self.remoting,
+            servers,
+            random=random,
+            on_change=self._route_changed,
+            timeout=self.call_timeout,
+        )
         self._members: list[InstanceMember] = []
         self._membership = 0
         """Counts changes among the members: a heartbeat that was written before one is stale."""
@@ -219,7 +237,7 @@ class ClientInstance:
     def start(self) -> None:
         """Begin heartbeats and route polling; nothing is sent before someone needs a route."""
         assert self._loop is None
-        self._loop = asyncio.get_running_loop()
+        self._loop = this_loop()
         self._pid = self.environment.pid()
         self._forks = ForkCount.count
         self.spawn(self._every(self._heartbeat_interval, self._heartbeat_all), name="heartbeats")
@@ -454,13 +472,13 @@ class ClientInstance:
         await asyncio.shield(self._introduce(address))
 
     async def _heartbeat(self, address: str) -> None:
-        connection = await self.remoting.connect(address, timeout=CALL_TIMEOUT_S)
+        connection = await self.remoting.connect(address, timeout=self.call_timeout)
         membership = self._membership
         body = heartbeat_data(self.client_id, self._members, unit_mode=self.unit_mode)
         asked = asyncio.get_running_loop().time()
         try:
             answer = await self.remoting.exchange(
-                address, Heartbeat(), body, timeout=CALL_TIMEOUT_S
+                address, Heartbeat(), body, timeout=self.call_timeout
             )
         except errors.CallTimeoutError:
             await self.abandon_if_silent(address, asked)

@@ -10,7 +10,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, NoReturn, Protocol, Self, TypeVar
 
 from turbopump.client.heartbeat import InstanceMember
 from turbopump.client.instance import ClientInstance
@@ -87,6 +87,14 @@ class Lifecycle(Generic[RunningT]):
 # --- ``async with`` for all that is started and closed: each client, and what is made of one.
 
 
+def no_copy(client: object) -> TypeError:
+    """Why a client is neither pickled nor copied."""
+    return TypeError(
+        f"a {type(client).__name__} cannot be pickled or copied, for its connections are of one "
+        "process: make it where it is used, as in a function that each worker calls once"
+    )
+
+
 class InContext(ABC):
     """Started on the way in, closed on the way out, however that is."""
 
@@ -97,6 +105,9 @@ class InContext(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Close. May be called twice."""
+
+    def __reduce__(self) -> NoReturn:
+        raise no_copy(self)
 
     async def __aenter__(self) -> Self:
         await self.start()

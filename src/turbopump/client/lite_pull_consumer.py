@@ -64,7 +64,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
 
     def __init__(
         self,
-        namesrv: str | list[str] | tuple[str, ...],
+        namesrv: str | list[str] | tuple[str, ...] | None = None,
         *,
         group: str,
         topic: str | None = None,

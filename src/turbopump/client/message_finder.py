@@ -78,7 +78,9 @@ class MessageFinder(InContext):
     """
 
     def __init__(
-        self, namesrv: str | list[str] | tuple[str, ...], **surrounding: Unpack[Surrounding]
+        self,
+        namesrv: str | list[str] | tuple[str, ...] | None = None,
+        **surrounding: Unpack[Surrounding],
     ) -> None:
         self._settings, self._environment = client_settings(namesrv, **surrounding)
         self._instance: ClientInstance | None = None

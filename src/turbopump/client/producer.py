@@ -76,7 +76,7 @@ class Producer(InContext):
 
     def __init__(
         self,
-        namesrv: str | list[str] | tuple[str, ...],
+        namesrv: str | list[str] | tuple[str, ...] | None = None,
         *,
         group: str = DEFAULT_GROUP,
         namespace: str | None = None,
@@ -94,6 +94,7 @@ class Producer(InContext):
         auto_batch: AutoBatch | None = None,
         hooks: Sequence[SendHook] = (),
         trace: bool | str = False,
+        topics: Sequence[str] = (),
         **surrounding: Unpack[Surrounding],
     ) -> None:
         check(PRODUCER_RULES, locals())
@@ -119,6 +120,7 @@ class Producer(InContext):
         self._faults = FaultStrategy(latency_faults)
         self._hooks = tuple(hooks)
         self._trace_topic = trace_topic(trace)
+        self._topics = tuple(topics)
         self._limiter = InFlightLimiter(back_pressure, namespace, send_timeout)
         self._plain = back_pressure is None and namespace is None
         self.statistics = SendStatistics()
@@ -142,15 +144,17 @@ class Producer(InContext):
         return self._started().instance.client_id
 
     async def start(self) -> None:
-        """Make ready; connections are opened by the first send. Nothing happens if it is started
-        already. Raises ConfigError if its ``instance_name`` is in use by who cannot be one client
-        with it (docs/explanations/clients.md)."""
+        """Make ready: learn the routes of ``topics``. Connections to brokers are opened by the
+        first send. Nothing happens if it is started already. Raises RouteNotFoundError for one of
+        ``topics`` that cannot be sent to, ConfigError if its ``instance_name`` is in use by who
+        cannot be one client with it (docs/explanations/clients.md)."""
         if self._sender is not None:
             self._sender.instance.check_usable("Producer", self._member)
             return
         instance = join_instance(self._settings, self._environment, self._member)
         try:
             await self._begin(instance)
+            await self._learn_routes()
         except BaseException:
             if self._tracing is not None:
                 await self._tracing.close()
@@ -196,6 +200,17 @@ class Producer(InContext):
         if self._faults.settings is not None and self._faults.settings.detector:
             detector = FaultDetector(instance, self._faults)
             self._sender.tasks.append(instance.spawn(detector.run(), name="fault detector"))
+
+    async def _learn_routes(self) -> None:
+        sender = self._started()
+        try:
+            for topic in self._topics:
+                await self.publish_queues(topic)
+        except BaseException:
+            for task in sender.tasks:
+                task.cancel()
+            self._sender = None
+            raise
 
     async def close(self) -> None:
         """Wait for what is under way, also replies, recalls and oneway sends, and what waits for
@@ -420,23 +435,25 @@ class Producer(InContext):
 
     async def request(
         self,
-        message: Message,
+        message: Message | str,
         /,
+        body: bytes | str | None = None,
         *,
         queue: MessageQueue | None = None,
         selector: Selector | None = None,
         sharding_key: object = None,
         timeout: float | None = None,
+        **parts: Unpack[MessageParts],
     ) -> ReceivedMessage:
-        """Send one message, and wait for the reply of the consumer that gets it
-        (docs/guide/request-reply.md).
+        """Send one message, given as for ``send``, and wait for the reply of the consumer that gets
+        it (docs/guide/request-reply.md).
 
         ``timeout``: seconds for both, instead of ``send_timeout``; the rest as for ``send``. Raises
         RequestTimeoutError (no reply in time), RequestError (closed meanwhile, or too many wait),
         and at once what ``send`` raises if it could not be sent.
         """
         check_timeout(timeout)
-        sender = self._ready()
+        sender, message = self._ready(), as_message(message, body, parts)
         message, target = self._chooser.aim(message, queue, selector, sharding_key)
         if self._requester is None:
             self._requester = Requester(sender, self._member, self._pack)
@@ -495,6 +512,13 @@ PRODUCER_RULES: Final[Mapping[str, SettingRule]] = {
         "must be a collection of response codes, as in (2, 14)",
     ),
     "retry_unless_ok": SWITCH,
+    "topics": SettingRule(
+        lambda value: (
+            is_collection(value)
+            and all(isinstance(topic, str) and topic_fault(topic) is None for topic in value)
+        ),
+        "must be a list of topics, as in ['orders']",
+    ),
     "latency_faults": _made_as(LatencyFaults, "LatencyFaults()"),
     "body_size_max": SettingRule(
         lambda size: is_whole(size) and 0 < size <= DECOMPRESSED_SIZE_MAX,

@@ -68,7 +68,7 @@ class PullConsumer(InContext):
 
     def __init__(
         self,
-        namesrv: str | list[str] | tuple[str, ...],
+        namesrv: str | list[str] | tuple[str, ...] | None = None,
         *,
         group: str,
         namespace: str | None = None,

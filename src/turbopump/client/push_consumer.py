@@ -13,7 +13,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Final, Unpack
+from typing import TYPE_CHECKING, Final, Unpack
 
 from turbopump.client.allocation import Strategy, strategy_of
 from turbopump.client.consumer.delivery import BatchHandler, Delivery, Retry
@@ -51,7 +51,9 @@ from turbopump.message.message import MessageQueue, ReceivedMessage
 from turbopump.message.rules import RETRY_PREFIX
 from turbopump.protocol.requests.clients import ConsumerData, ConsumeType, MessageModel
 from turbopump.protocol.requests.consumers import ConsumeStatus
-from turbopump.store.disk import Disk
+
+if TYPE_CHECKING:
+    from turbopump.store.disk import Disk
 
 __all__ = ["ConsumeFrom", "Delivery", "PushConsumer", "Retry"]
 
@@ -101,7 +103,7 @@ class PushConsumer(GroupConsumer[RunningPush]):
 
     def __init__(
         self,
-        namesrv: str | list[str] | tuple[str, ...],
+        namesrv: str | list[str] | tuple[str, ...] | None = None,
         *,
         group: str,
         topic: str | None = None,

@@ -48,8 +48,6 @@ INHERITABLE: Final = 1
 DEFAULT_TOPIC_QUEUES: Final = 4
 """Most queues per broker that a new topic gets through the default topic
 (``defaultTopicQueueNums``)."""
-TIMEOUT_S: Final = 3.0
-"""For one round of asking all name servers; a caller with more time asks again."""
 SHRUNK_S: Final = 5.0
 """When a route that has lost a broker is asked for again: a name server that has just started hears
 of the brokers one after the other, of the last one within this time."""
@@ -150,7 +148,9 @@ def inherited_route(topic: str, default: TopicRoute) -> TopicRoute:
 
 
 class Routes:
-    """The cache. ``on_change`` is called with each route that differs from the one before it."""
+    """The cache. ``on_change`` is called with each route that differs from the one before it. One
+    round of asking all name servers takes ``timeout`` seconds; a caller with more time asks
+    again."""
 
     def __init__(
         self,
@@ -159,11 +159,13 @@ class Routes:
         *,
         random: random.Random,
         on_change: Callable[[TopicRoute], None],
+        timeout: float,
     ) -> None:
         self.name_servers = name_servers
         self.name_server_answers = False
         """Whether any name server answered when one was asked last."""
         self._remoting = remoting
+        self._timeout = timeout
         self._first = random.randrange(len(name_servers))
         self._on_change = on_change
         self.known: dict[str, TopicRoute] = {}
@@ -320,7 +322,9 @@ class Routes:
         silent = answered = False
         loop = asyncio.get_running_loop()
         count = len(self.name_servers)
-        timeout = max(TIMEOUT_S / count, 1.0)  # one that hangs must not use up a send's whole time
+        timeout = max(
+            self._timeout / count, 1.0
+        )  # one that hangs must not use up a send's whole time
         request = GetRouteInfo(topic=topic)
         for turn in range(count):
             index = (self._first + turn) % count
@@ -338,7 +342,7 @@ class Routes:
                     raise errors.ResponseError(
                         command.code, command.remark, request="GetRouteInfo", address=address
                     )
-                route = topic_route(topic, reply_in(command, request))
+                data = reply_in(command, request)
             except (errors.RemotingError, errors.BodyError) as error:
                 unusable = isinstance(error, errors.BodyError)
                 unreachable[address] = f"{address}: {error}" if unusable else str(error)
@@ -348,6 +352,14 @@ class Routes:
                     # it may be dead without a word; the next question takes a new connection
                     self._remoting.disconnect(address)
                 continue
+            if data.topic_queue_mapping_by_broker:
+                # RocketMQ: ``topicRouteData2EndpointsForStaticTopic``. Taken for an ordinary one,
+                # its messages would go to queues in which no consumer looks for them.
+                raise errors.RouteNotFoundError(
+                    f"{topic} is a static topic (its route has topicQueueMappingByBroker), and "
+                    "this client knows ordinary topics only: use another topic, or Apache's client"
+                )
+            route = topic_route(topic, data)
             self._first = index
             self.name_server_answers = True
             if ignorant:
@@ -412,7 +424,9 @@ class Routes:
             namespace, percent, name = topic.rpartition("%")
             within = namespace + percent
             with suppress(errors.RemotingError, errors.BodyError):
-                every = await self._remoting.call(name_server, GetAllTopicList(), timeout=TIMEOUT_S)
+                every = await self._remoting.call(
+                    name_server, GetAllTopicList(), timeout=self._timeout
+                )
                 known = [
                     one.removeprefix(within)
                     for one in every.topic_list
@@ -423,7 +437,9 @@ class Routes:
 
     async def _registered_brokers(self, name_server: str) -> set[str] | None:
         try:
-            info = await self._remoting.call(name_server, GetBrokerClusterInfo(), timeout=TIMEOUT_S)
+            info = await self._remoting.call(
+                name_server, GetBrokerClusterInfo(), timeout=self._timeout
+            )
             return set(info.broker_addr_table)
         except (errors.RemotingError, errors.BodyError):
             return None

@@ -157,6 +157,7 @@ INSTANCE_RULES: Final[Mapping[str, SettingRule]] = {
         "silent for so long",
     ),
     "commit_interval": SECONDS,
+    "call_timeout": SECONDS,
     "header_form": SettingRule(
         lambda value: value in ("JSON", "ROCKETMQ") if isinstance(value, str) else False,
         "must be 'JSON' or 'ROCKETMQ'",

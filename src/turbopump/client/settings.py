@@ -33,6 +33,7 @@ class Surrounding(TypedDict, total=False):
     route_interval: float
     heartbeat_interval: float
     commit_interval: float
+    call_timeout: float
     header_form: str
     clock: Clock | None
     random: random.Random | None
@@ -40,7 +41,7 @@ class Surrounding(TypedDict, total=False):
 
 
 def client_settings(
-    namesrv: str | list[str] | tuple[str, ...],
+    namesrv: str | list[str] | tuple[str, ...] | None,
     *,
     clock: Clock | None = None,
     random: random.Random | None = None,

@@ -24,7 +24,7 @@ from typing import Any, Final
 from turbopump.client.environment import Environment
 from turbopump.client.heartbeat import InstanceMember
 from turbopump.client.identity import InstanceSettings
-from turbopump.client.instance import ClientInstance
+from turbopump.client.instance import ClientInstance, this_loop
 from turbopump.client.loop_thread import never_runs_again
 from turbopump.errors import ConfigError
 
@@ -107,7 +107,7 @@ def _let_go(settings: InstanceSettings, environment: Environment) -> None:
     """Collect a loop that was dropped without a close, before its instance is in somebody's way."""
     if settings.instance_name is None:
         return
-    this = asyncio.get_running_loop()
+    this = this_loop()
     with _joining:
         elsewhere = any(loop is not this for loop, _, _ in _named(environment, settings))
     if elsewhere:
@@ -141,7 +141,7 @@ def _new(
 
 
 def _process_of(environment: Environment) -> _Process:
-    processes = _processes.setdefault(asyncio.get_running_loop(), {})
+    processes = _processes.setdefault(this_loop(), {})
     if environment.identity not in processes:
         processes[environment.identity] = _Process(environment.new_instance_name())
     return processes[environment.identity]
@@ -202,7 +202,13 @@ def _differences(one: InstanceSettings, other: InstanceSettings) -> list[str]:
         differences.append("with other intervals")
     differences += [
         f"with another {name}"
-        for name in ("header_form", "unit_mode", "vip_channel_enabled", "async_permits")
+        for name in (
+            "header_form",
+            "unit_mode",
+            "vip_channel_enabled",
+            "async_permits",
+            "call_timeout",
+        )
         if getattr(one, name) != getattr(other, name)
     ]
     if set(one.name_servers) != set(other.name_servers):

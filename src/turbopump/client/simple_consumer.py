@@ -88,7 +88,7 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
 
     def __init__(
         self,
-        namesrv: str | list[str] | tuple[str, ...],
+        namesrv: str | list[str] | tuple[str, ...] | None = None,
         *,
         group: str,
         topic: str | None = None,

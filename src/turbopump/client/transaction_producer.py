@@ -24,14 +24,7 @@ from turbopump.client.producer import APACHES_DEFAULT, DEFAULT_GROUP, Producer
 from turbopump.client.sending.outgoing import DELAYING, refuse_changed_message
 from turbopump.client.sending.send_result import ProducerClosedError, SendResult, SendStatus
 from turbopump.client.sending.sender import PendingSends, Sender
-from turbopump.client.setting_rules import (
-    FUNCTION,
-    SettingRule,
-    check,
-    check_timeout,
-    is_collection,
-    whole_from,
-)
+from turbopump.client.setting_rules import FUNCTION, SettingRule, check, check_timeout, whole_from
 from turbopump.client.settings import ProducerSettings
 from turbopump.client.user_function import NotCalledError, UserFunction
 from turbopump.errors import ConfigError, ConnectError, MessageError, TurbopumpError
@@ -43,7 +36,7 @@ from turbopump.message.properties import (
     TRANSACTION_PREPARED,
     UNIQ_KEY,
 )
-from turbopump.message.rules import DEFAULT_TOPIC, topic_fault
+from turbopump.message.rules import DEFAULT_TOPIC
 from turbopump.protocol.command import encode_command, request_command
 from turbopump.protocol.requests.send import (
     CheckTransactionState,
@@ -246,13 +239,6 @@ _RULES: Final[Mapping[str, SettingRule]] = {
     "checker": FUNCTION,
     "executor": FUNCTION.or_none(),
     "threads": whole_from(1, " of functions at once"),
-    "topics": SettingRule(
-        lambda value: (
-            is_collection(value)
-            and all(isinstance(topic, str) and topic_fault(topic) is None for topic in value)
-        ),
-        "must be a list of topics, as in ['orders']",
-    ),
 }
 
 
@@ -262,14 +248,15 @@ class TransactionProducer(Producer):
 
     ``checker``: see ``Checker``. ``executor``: what ``send_in_transaction`` runs unless it is given
     another. ``threads``: how many plain functions, executors and as many checkers again, run at the
-    same time. ``topics``: on whose brokers this producer answers questions from its start on; the
-    others get to know it when it first sends there. All other settings are those of ``Producer``.
-    Raises ConfigError for unusable settings, and for the group that producers without one are in.
+    same time. ``topics``: on whose brokers this producer answers questions from its start on, which
+    does not wait for them; the others get to know it when it first sends there. All other settings
+    are those of ``Producer``. Raises ConfigError for unusable settings, and for the group that
+    producers without one are in.
     """
 
     def __init__(
         self,
-        namesrv: str | list[str] | tuple[str, ...],
+        namesrv: str | list[str] | tuple[str, ...] | None = None,
         *,
         group: str,
         checker: Checker,
@@ -283,10 +270,9 @@ class TransactionProducer(Producer):
                 f"group={group!r} is that of every Producer without one, and those cannot answer "
                 "for transactions: give a group of its own"
             )
-        super().__init__(namesrv, group=group, **settings)
+        super().__init__(namesrv, group=group, topics=topics, **settings)
         check(_RULES, locals())
         self._threads = threads
-        self._topics = tuple(topics)
         self._executor = None
         if executor is not None:
             self._executor = UserFunction(executor, threads=threads, name="executor")
@@ -309,6 +295,9 @@ class TransactionProducer(Producer):
         if begins:
             sender, name = self._started(), "introduction of a transaction producer"
             sender.tasks.append(sender.instance.spawn(self._introduce(sender), name=name))
+
+    async def _learn_routes(self) -> None:
+        """Later, see ``_introduce``: others of the group may be asked until then."""
 
     async def close(self) -> None:
         """As ``Producer.close``, which waits for the transactions and checks that are under way,

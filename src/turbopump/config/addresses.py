@@ -25,6 +25,8 @@ def parse_address(text: str, *, what: str = "address") -> tuple[str, int]:
 def split_host_port(text: str, *, what: str = "address") -> tuple[str, int | None]:
     """As `parse_address`, but the port may be missing."""
     text = text.strip()
+    if "," in text:
+        raise ConfigError(f"{what} {text!r} holds a comma: several are separated by ;")
     host, colon, port = text.rpartition(":")
     if not colon or text.endswith("]") or (text.count(":") > 1 and not text.startswith("[")):
         host, port = text, ""

@@ -9,6 +9,7 @@ meaning says so. This module must not know what reads a field.
 import enum
 import logging
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +28,7 @@ from turbopump.config.addresses import (
 from turbopump.config.delay_levels import DEFAULT_LEVELS, parse_delay_levels
 from turbopump.config.keys import key_table
 from turbopump.config.properties import read_properties
-from turbopump.config.setting import LONG_MAX, build, effective, setting, unserved
+from turbopump.config.setting import LONG_MAX, below_home, build, effective, setting, unserved
 from turbopump.config.tls import TlsMode, with_tls_file
 from turbopump.errors import ConfigError
 
@@ -80,7 +81,7 @@ def default_broker_name() -> str:
 
 def default_store_path() -> str:
     """`store` in the home directory."""
-    return str(Path.home() / "store")
+    return str(below_home("store", instead="storePathRootDir"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -801,10 +802,13 @@ def check_together(config: BrokerConfig) -> None:
             "storePathRootDir is empty: the name of a directory is expected; . is the present one"
         )
     for key, value in effective(config).items():
-        if key in PATH_KEYS and any(path.strip().startswith("~") for path in value.split(",")):
+        paths = [path.strip() for path in value.split(",")] if key in PATH_KEYS else []
+        if any(path.startswith("~") for path in paths):
             raise ConfigError(
                 f"{key}={value}: only a shell reads ~ as the home directory; write the whole path"
             )
+        if any(re.match(r"[A-Za-z]:[\\/]", path) for path in paths):
+            raise ConfigError(f"{key}={value}: this is a path of Windows; write one of this system")
     if config.mapped_file_size_commit_log < config.max_message_size + 4096:
         raise ConfigError(
             f"mappedFileSizeCommitLog={config.mapped_file_size_commit_log}: a message of "

@@ -70,13 +70,16 @@ def is_default(key: Key, text: str) -> bool:
     """Whether a value is Apache's default, of 5.3.3 or 4.9.8, on a machine with as many cores as
     this one. Any value may be that of a variable of the environment."""
     return any(
-        default.startswith("variable ") or text == _on_this_machine(default)
+        default.startswith("variable ") or text == on_this_machine(default)
         for default in (key.default_5, key.default_4)
         if default is not None
     )
 
 
-def _on_this_machine(default: str) -> str:
+def on_this_machine(default: str) -> str:
+    """The value that a default of ``apache_keys.txt`` has here."""
+    if default.startswith("variable "):
+        return os.environ.get(default.removeprefix("variable "), "")
     if "cores" not in default:
         return default
     # an expression of apache_keys.txt, such as: max(8 + cores * 2, 4 * min(cores, 4))

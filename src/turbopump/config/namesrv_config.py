@@ -9,13 +9,13 @@ from turbopump.config.access import AccessConfig
 from turbopump.config.addresses import LOOPBACK, check_host
 from turbopump.config.keys import key_table
 from turbopump.config.properties import read_properties
-from turbopump.config.setting import LONG_MAX, build, setting, unserved
+from turbopump.config.setting import LONG_MAX, below_home, build, setting, unserved
 from turbopump.config.tls import with_tls_file
 
 
 def default_kv_config_path() -> str:
     """`namesrv/kvConfig.json` in the home directory, where Apache's name server has it."""
-    return str(Path.home() / "namesrv" / "kvConfig.json")
+    return str(below_home("namesrv", "kvConfig.json", instead="kvConfigPath"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from turbopump.config import properties
-from turbopump.config.keys import KeyClass, KeyTable, classify
+from turbopump.config.keys import KeyClass, KeyTable, classify, on_this_machine
 from turbopump.config.setting import HIDDEN, SettingsClass, change, effective, hot_keys
 from turbopump.errors import ConfigError
 
@@ -76,7 +76,7 @@ class RunningConfiguration:
         """Every key with its value, sorted: those that are honoured as they are in force, those
         that have no effect as the file has them, else with Apache's default. Secrets are hidden."""
         inert = {
-            key.name: self.given.get(key.name, default)
+            key.name: self.given.get(key.name, on_this_machine(default))
             for key in self.table.values()
             if key.reason and (default := key.default_5) is not None
         }

@@ -4,6 +4,7 @@ how text becomes a value and back. This module must not know which keys exist.""
 import dataclasses
 import enum
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints
 
 from turbopump.errors import ConfigError
@@ -121,6 +122,18 @@ def change(
         check(dataclasses.replace(config, **values))
     for name, value in values.items():
         object.__setattr__(config, name, value)  # frozen for everybody else
+
+
+def below_home(*parts: str, instead: str) -> Path:
+    """A path in the home directory. Raises ConfigError where there is none, as in a container that
+    runs as any uid: it says to give `instead`."""
+    try:
+        return Path.home().joinpath(*parts)
+    except RuntimeError:
+        raise ConfigError(
+            "this user has no home directory (no HOME, no entry in /etc/passwd): "
+            f"set HOME or {instead}"
+        ) from None
 
 
 def hot_keys(config: type[SettingsClass]) -> frozenset[str]:

@@ -46,6 +46,7 @@ class Message:
     """
 
     __slots__ = ("body", "flag", "properties", "topic")
+    __hash__ = None  # type: ignore[assignment]  # it may be changed
 
     def __init__(
         self,
@@ -102,6 +103,16 @@ class Message:
                     "a message has one time"
                 )
             self.properties.update(time_properties(deliver_at, delay))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Message):
+            return NotImplemented
+        return (self.topic, self.body, self.properties, self.flag) == (
+            other.topic,
+            other.body,
+            other.properties,
+            other.flag,
+        )
 
     def __repr__(self) -> str:
         return (

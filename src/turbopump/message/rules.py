@@ -85,10 +85,13 @@ def is_brokers_own(topic: str) -> bool:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """``" (did you mean orders?)"`` if a known name is near (case does not matter), else ``""``."""
+    """``" (did you mean orders?)"`` if a known name is near (case does not matter), else ``""``;
+    also if the name itself is known, as one that was made a moment ago."""
     from difflib import get_close_matches
 
     spelled = {one.lower(): one for one in known}
+    if name in spelled.values():
+        return ""
     near = get_close_matches(name.lower(), spelled, n=1, cutoff=0.6)
     return f" (did you mean {spelled[near[0]]}?)" if near else ""
 

@@ -328,7 +328,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = self.interrupted = True
-        self.transport = None
+        transport, self.transport = self.transport, None
         self.writing_paused = False
         self._out.clear()
         self._drop_unsent()
@@ -350,11 +350,14 @@ class Connection(asyncio.Protocol):
             self._end.cancel()
         calls, self._calls = self._calls, {}
         self.answers.clear()
+        text = f"connection to {self.peer} ended before the answer came"
+        silent = calls and self.last_read == self.opened_at
+        if silent and transport is not None and transport.get_extra_info("sslcontext") is None:
+            text += ", without a byte from there: a server that takes TLS only ends plain "
+            text += "connections so; give tls=True or ClientTls(…), a command --tls-trust FILE"
         for future, _ in calls.values():
             if not future.done():
-                future.set_exception(
-                    ConnectionLostError(f"connection to {self.peer} ended before the answer came")
-                )
+                future.set_exception(ConnectionLostError(text))
         if self._on_close is not None:
             self._on_close(self)
 

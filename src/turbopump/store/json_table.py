@@ -16,10 +16,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from turbopump.errors import TurbopumpError
-from turbopump.store.disk import Disk
+
+if TYPE_CHECKING:
+    from turbopump.store.disk import Disk
 
 T = TypeVar("T")
 Content = bytes | Callable[[], bytes]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from turbopump.testing.broker_in_loop import BrokerThread, RunningBroker, running_broker
+    from turbopump.testing.deliveries import delivery_of
     from turbopump.testing.ledger import Ledger, Queue, Rule, Violation
     from turbopump.testing.simulated_disk import SimulatedDisk
     from turbopump.testing.simulated_loop import (
@@ -42,6 +43,7 @@ __all__ = [
     "SimulatedProcess",
     "Simulation",
     "Violation",
+    "delivery_of",
     "running_broker",
     "simulate",
 ]
@@ -50,6 +52,7 @@ _HOME = {
     name: module
     for module, names in {
         "broker_in_loop": "BrokerThread RunningBroker running_broker",
+        "deliveries": "delivery_of",
         "ledger": "Ledger Queue Rule Violation",
         "simulated_disk": "SimulatedDisk",
         "simulated_loop": ("DeadlockError ForbiddenInSimulationError LivelockError SimulatedLoop"),

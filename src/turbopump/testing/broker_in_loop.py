@@ -90,6 +90,7 @@ async def running_broker(
         if directory is None:
             directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="turbopump-test-"))
         shared = {name: config[name] for name in config if name in _SHARED}
+        shared["kv_config_path"] = str(Path(directory) / "namesrv" / "kvConfig.json")
         name_server = NameServer(NamesrvConfig(bind_address=host, listen_port=0, **shared))
         stack.push_async_callback(name_server.close)
         bound = await name_server.start()

@@ -24,13 +24,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def _scope(fixture_name: str, config: pytest.Config) -> Any:
-    scope = str(config.getini("rocketmq_scope"))
+def pytest_configure(config: pytest.Config) -> None:
+    # not where the scope is asked for: pytest makes an internal error of a usage error there
+    scope = config.getini("rocketmq_scope")
     if scope not in _SCOPES:
         raise pytest.UsageError(
             f"rocketmq_scope is {scope!r}; expected one of {', '.join(_SCOPES)}"
         )
-    return scope
+
+
+def _scope(fixture_name: str, config: pytest.Config) -> Any:
+    return config.getini("rocketmq_scope")
 
 
 @pytest.fixture(scope=_scope)

@@ -66,14 +66,20 @@ class Transactor:
         )
 
     async def prepare(
-        self, body: bytes = b"x", topic: str = "T", sys_flag: int = 4, **properties: str
+        self,
+        body: bytes = b"x",
+        topic: str = "T",
+        sys_flag: int = 4,
+        born_ms: int | None = None,
+        **properties: str,
     ) -> SendMessageReply:
-        """Send a half message."""
+        """Send a half message, born now unless ``born_ms`` is given."""
         text = encode_properties(
             {"TRAN_MSG": "true", "PGROUP": self.group, "UNIQ_KEY": f"U{body.hex()}", **properties}
         )
+        born = self._now_ms() if born_ms is None else born_ms
         return await self.client.send(
-            body, topic=topic, sys_flag=sys_flag, properties=text, born_timestamp=self._now_ms()
+            body, topic=topic, sys_flag=sys_flag, properties=text, born_timestamp=born
         )
 
     def ending(self, half: SendMessageReply, outcome: int, **fields: Any) -> EndTransaction:
@@ -159,6 +165,10 @@ class World:
         assert self._server is not None
         self._server.add_done_callback(lambda done: done.exception())
         self.simulation.end(BROKER, power_cut=power_cut)
+
+    def configure(self, **config: Any) -> None:
+        """Settings from the next start on."""
+        self._config |= config
 
     def client(self) -> Client:
         return Client(f"{BROKER}:10911")

@@ -76,10 +76,16 @@ def test_users_and_policies_are_made_on_every_server(
     assert (code, out) == (0, "".join(f"{address}: created\n" for address in both))
     code, out, err = run("user", "create", "ann", "--password-file", password, *admin)
     assert (code, out) == (1, "")
-    assert [line.endswith("existed: ann; update changes them") for line in err.splitlines()] == [
-        True,
-        True,
-    ]
+    assert err == "".join(f"turbopump: {at}: there is a user ann already\n" for at in both)
+    for change, words in (
+        (("user", "alter", "bob", "--disable"), "there is no user bob"),
+        (
+            ("policy", "add", "bob", "--resource", "Topic:a", "--action", "Pub"),
+            "there is no user bob",
+        ),
+        (("policy", "delete", "bob"), "there is no such policy"),
+    ):
+        assert run(*change, *admin)[2].count(f": {words}\n") == 2
     allow = ("policy", "add", "ann", "--resource", "Topic:ord*", "--action", "Pub")
     assert run(*allow, "--from", "10.0.0.0/8", *admin)[0] == 0
     code, out, _ = run("policy", "list", *admin, "--output", "json")
@@ -114,12 +120,17 @@ def test_who_is_not_known_changes_nothing(
     monkeypatch.setenv("TURBOPUMP_ACCESS_KEY", "admin")
     monkeypatch.setenv("TURBOPUMP_SECRET_KEY", "s")
     assert run(*create)[0] == 0
+    for name in ("TURBOPUMP_ACCESS_KEY", "TURBOPUMP_SECRET_KEY"):
+        monkeypatch.setenv(name, "")  # as a shell makes of a variable that is not set
+    assert "access denied" in run(*create)[2]
 
 
 def test_a_file_is_changed_beside_its_server(tmp_path: Path, password: str, run: Run) -> None:
     file = tmp_path / "auth" / "accounts.json"
     at = ("--file", str(file))
     assert run("user", "create", "root", "--super", "--password-file", password, *at)[0] == 0
+    again = run("user", "create", "root", "--password-file", password, *at)
+    assert (again[0], "there is a user root already" in again[2]) == (2, True)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     plain = tmp_path / "plain_acl.yml"
     plain.write_text(PLAIN_ACL)

@@ -63,6 +63,14 @@ def test_without_a_group_reading_begins_where_it_is_asked_to(
         assert consume(f"orders {options}") == (0, wanted, "")
 
 
+def test_whoever_names_no_group_is_told_that_it_shares_one(consume: Consume) -> None:
+    code, lines, err = consume("orders --count 3")
+    assert (code, len(lines)) == (0, 3)
+    assert err.startswith("turbopump: read as the group turbopump-consume, which keeps its offset")
+    assert "--group NAME is your own, --no-group reads all" in err
+    assert consume("orders --group turbopump-consume --count 1")[2] == ""
+
+
 def test_a_group_that_is_new_begins_at_a_time(consume: Consume) -> None:
     assert consume("orders --group since --from 1h --count 10") == (0, ALL, "")
     assert consume("orders --group after --from 2999-01-01 --idle 0.3") == (0, [], "")
@@ -103,7 +111,8 @@ def test_that_it_waits_for_a_topic_is_said_once_with_the_nearest_name(
 ) -> None:
     value = {"": [], "--log-file": [str(tmp_path_factory.mktemp("log") / "log")]}
     options = [log, *value.get(log, ["error"])] if log else []
-    done = run("consume", "ordesr", "--idle", "1.5", "-n", broker.namesrv, *options)
+    named = ("ordesr", "--group", "waits", "--idle", "1.5")
+    done = run("consume", *named, "-n", broker.namesrv, *options)
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr.startswith("turbopump: nothing to consume yet, goes on trying group=")
     assert "it does not exist (did you mean orders?)" in done.stderr

@@ -45,7 +45,9 @@ def received(message: Message, **properties: str) -> ReceivedMessage:
     [
         ('{"body": "text"}', b"text"),
         ('{"body": "中"}', "中".encode()),
-        ('{"body": {"a": [1, null]}}', b'{"a":[1,null]}'),
+        ('{"body":  {"a": [1, null]} }', b'{"a": [1, null]}'),
+        ('{"body": 12345678901234567.89}', b"12345678901234567.89"),
+        ('{"body": {"x":1.10,"z":-0,"big":1e400}}', b'{"x":1.10,"z":-0,"big":1e400}'),
         ('{"body": 5}', b"5"),
         ('{"body": null}', b"null"),
         ('{"body_base64": "/wA="}', b"\xff\x00"),
@@ -262,3 +264,34 @@ def test_what_dlq_export_writes_of_a_letter_is_read_too() -> None:
     letter = DeadLetter("billing", received(Message("%DLQ%billing", b"x", tags="t"), **marks))
     read = read_message(msgspec.json.encode(letter_row(letter)), "T", number=1)
     assert (read.message.body, read.message.properties) == (b"x", {"TAGS": "t"})
+
+
+_NUMBER = st.from_regex(
+    r"-?(0|[1-9][0-9]{0,30})(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,4})?", fullmatch=True
+)
+_JSON = st.recursive(
+    _NUMBER | st.sampled_from(["null", "true"]) | st.text().map(json.dumps),
+    lambda inner: (
+        st.lists(inner).map(lambda items: f"[ {' ,'.join(items)}]")
+        | st.dictionaries(st.text().map(json.dumps), inner).map(
+            lambda pairs: f"{{{', '.join(f'{name} :{value}' for name, value in pairs.items())} }}"
+        )
+    ),
+)
+
+
+@given(_JSON)
+def test_the_text_of_a_body_that_is_json_is_sent_as_it_is_written(text: str) -> None:
+    sent = read_message(f'{{"body": {text} , "tags": "A"}}'.encode(), "T", number=1).message
+    assert sent.body.decode() == (json.loads(text) if text.startswith('"') else text)
+
+
+@pytest.mark.parametrize("line", [b'{"body": "\xff"}', b'{"body": {"a": "\xff"}}'])
+def test_a_body_that_is_not_utf_8_is_refused(line: bytes) -> None:
+    with pytest.raises(MessageError, match="line 1 is no message"):
+        read_message(line, "T", number=1)
+
+
+def test_a_line_in_utf_16_is_named() -> None:
+    with pytest.raises(MessageError, match="line 1 is UTF-16; the input must be UTF-8"):
+        read_message('{"body": "x"}'.encode("utf-16"), "T", number=1)

@@ -100,7 +100,9 @@ def test_bodies_are_shown_as_what_they_are(message: Any) -> None:
 
 
 def test_messages_come_as_the_lines_that_consume_writes(world: World, message: Any) -> None:
-    (line,) = message("by-id", "T", world.sent[1].msg_id, "--output", "json").messages
+    shown = message("by-id", "T", world.sent[1].msg_id, "--output", "json")
+    assert '": ' not in shown.out.replace('\\"', ""), "one form of JSON in a line"
+    (line,) = shown.messages
     assert json.loads(line["body"]) == {"order": 17, "items": ["bär"]}
     assert (line["topic"], line["queue_id"], line["queue_offset"]) == ("T", 0, 1)
     assert (line["msg_id"], line["offset_msg_id"]) == (

@@ -93,7 +93,7 @@ def test_what_is_asked_wrongly_is_refused_in_a_sentence(
     assert (
         done.returncode,
         "no broker has both the group nobody and the topic orders" in done.stderr,
-    ) == (1, True)
+    ) == (3, True)
 
 
 def test_groups_are_listed_and_shown_with_their_consumers(

@@ -171,6 +171,16 @@ def test_the_whole_input_can_be_one_body(
     assert message.body == picture
 
 
+@pytest.mark.parametrize("options", [(), ("--raw",)])
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_a_byte_order_mark_before_the_first_line_is_left_out(
+    broker: BrokerThread, topic: str, produce: Produce, options: tuple[str, ...], end: bytes
+) -> None:
+    line = b"1.10" if options else b'{"body": 1.10}'
+    assert produce(b"\xef\xbb\xbf" + line + end, *options)[0] == 0
+    assert {one.body for some in stored(broker, topic).values() for one in some} == {b"1.10"}
+
+
 def test_a_blank_line_is_a_body_where_lines_are_bodies(
     broker: BrokerThread, topic: str, produce: Produce
 ) -> None:

@@ -44,6 +44,32 @@ def test_p_prints_a_file_that_says_the_same(
     assert load(conf).listen_port == 1234
 
 
+@pytest.mark.parametrize(
+    ("command", "config", "load"),
+    [("namesrv", NamesrvConfig, load_namesrv_config), ("broker", BrokerConfig, load_broker_config)],
+)
+def test_p_leaves_out_secrets_so_that_its_output_can_be_given_with_c(
+    run_here: Run, tmp_path: Path, command: str, config: Any, load: Any
+) -> None:
+    secrets = [known.key for _, known in settings_of(config) if known.secret]
+    assert len(secrets) >= 3
+    values = {
+        "initAuthenticationUser": '{"username": "admin", "password": "hush"}',
+        "innerClientAuthenticationCredentials": '{"accessKey": "in", "secretKey": "hush"}',
+    }
+    conf = tmp_path / "server.conf"
+    conf.write_text("".join(f"{key}={values.get(key, 'hush')}\n" for key in secrets))
+    printed = run_here(command, "-p", "-c", str(conf))
+    assert (printed.returncode, "hush" in printed.stdout) == (0, False)
+    for key in secrets:
+        assert f"# {key} is a secret, and left out here: add it\n" in printed.stdout
+    before = load(conf)
+    conf.write_text(printed.stdout)
+    again = load(conf)
+    for name, known in settings_of(config):
+        assert getattr(again, name) == ("" if known.secret else getattr(before, name))
+
+
 def test_p_says_which_values_come_from_the_file_of_tls(run: Run, tmp_path: Path) -> None:
     conf, tls = tmp_path / "broker.conf", tmp_path / "tls.properties"
     conf.write_text(f"tls.config.file={tls}\ntls.enable=false\ntls.server.mode=enforcing\n")

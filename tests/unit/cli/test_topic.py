@@ -49,6 +49,26 @@ def run(broker: BrokerThread, capsys: pytest.CaptureFixture[str]) -> Command:
     return run_command
 
 
+def test_a_topic_is_made_with_attributes(broker: BrokerThread, run: Command) -> None:
+    create = "create typed --attribute message.type=FIFO --attribute queue.type=BatchCQ"
+    assert run(create)[0] == 0
+
+    async def ask() -> dict[str, str]:
+        async with Servers([broker.namesrv]) as servers:
+            found = await find_topic(servers, [broker.broker_address], "typed")
+        return found[broker.broker_address].attributes
+
+    assert broker.run(ask()) == {"message.type": "FIFO", "queue.type": "BatchCQ"}
+    assert run("alter typed --queues 9")[0] == 0
+    assert broker.run(ask()) == {"message.type": "FIFO", "queue.type": "BatchCQ"}
+    code, _, err = run("create other --attribute message.type=PRIORITY")
+    assert (code, "value is not in set: [UNSPECIFIED, NORMAL" in err) == (1, True)
+    for wrong in ("message.type", "=FIFO", "message.type=", "a=b,-c"):
+        code, _, err = run(f"create other --attribute {wrong}")
+        assert (code, f"'{wrong}': NAME=VALUE is expected" in err) == (2, True)
+    assert queues_and_perm(broker, "other") is None
+
+
 def queues_and_perm(broker: BrokerThread, topic: str) -> tuple[int, int, int] | None:
     """Queues to read, queues to write and permissions, by the broker's own word."""
 

@@ -88,6 +88,8 @@ class ScriptedNameServer:
         self.denied: set[str] = set()
         """Topics whose routes the client may not see."""
         self.asked: list[str] = []
+        self.on_asked: Callable[[str], object] = lambda _: None
+        """Called with a topic after its route was asked for."""
         self.listed = 0
         """How often the list of all topics was asked for."""
         self.address = ""
@@ -127,6 +129,7 @@ class ScriptedNameServer:
         if request.topic in self.denied:
             return Response(code=ResponseCode.NO_PERMISSION, remark="not you")
         data = self.routes.get(request.topic)
+        self.on_asked(request.topic)
         if data is None:
             return Response(
                 code=ResponseCode.TOPIC_NOT_EXIST,

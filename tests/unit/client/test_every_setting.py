@@ -4,7 +4,9 @@ where the client is made."""
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
+import pickle
 from collections.abc import Callable, Coroutine, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -95,6 +97,7 @@ USABLE: Final[dict[str, tuple[object, ...]]] = {
     "route_interval": (1.5, 2**64),
     "heartbeat_interval": (1.5,),
     "commit_interval": (1.5, 2**64),
+    "call_timeout": (1.5, 2**64),
     "header_form": (),
     "credentials": (None,),
     "tls": (True,),
@@ -321,6 +324,62 @@ def test_tags_that_are_of_no_topic_are_not_passed_over(kind: type, tags: Any) ->
         ):
             make("127.0.0.1:9876", group="g", tags=tags)
         make("127.0.0.1:9876", group="g", tags="*")
+
+
+@pytest.mark.parametrize(("make", "needed"), [(make, needed) for make, _, needed in MADE])
+def test_the_name_server_that_is_not_given_is_that_of_the_environment(
+    make: Make, needed: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "namesrv" not in needed:
+        return
+    others = {name: value for name, value in needed.items() if name != "namesrv"}
+    for wrong in ("", "10.0.0.1", "a:1;b"):
+        monkeypatch.setenv("NAMESRV_ADDR", wrong)
+        with pytest.raises(ConfigError, match=r"name server address|NAMESRV_ADDR"):
+            make(**others)
+    monkeypatch.setenv("NAMESRV_ADDR", "10.0.0.1:9876;10.0.0.2:9876")
+    make(**others)
+
+
+CLIENTS: Final = [
+    pytest.param(
+        make,
+        needed | ({"topic": "orders"} if "topic" in inspect.signature(takes).parameters else {}),
+        id=f"{make.__module__.split('.')[1]}-{takes.__name__}-{number}",
+    )
+    for number, (make, takes, needed) in enumerate(MADE)
+    if "namesrv" in needed
+]
+
+
+@pytest.mark.parametrize(("make", "needed"), CLIENTS)
+def test_a_client_is_neither_pickled_nor_copied_and_says_so(
+    make: Make, needed: dict[str, object]
+) -> None:
+    client = make(**needed)
+    for again in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="cannot be pickled or copied"):
+            again(client)
+
+
+@pytest.mark.parametrize(("make", "needed"), CLIENTS)
+def test_a_client_that_is_started_without_asyncio_says_what_to_use(
+    make: Any, needed: dict[str, object]
+) -> None:
+    client = make(**needed)
+    if not inspect.iscoroutinefunction(client.start):
+        return  # a blocking one
+    starting = client.start()
+    with pytest.raises(NotStartedError, match=r"use turbopump\.blocking, under trio in a thread"):
+        starting.send(None)
+
+
+@pytest.mark.parametrize("wrong", ["a:1,b:2", ["a:1, b:2"], "a:1;b:2,c:3", "a,b:1"])
+def test_name_servers_that_are_separated_by_commas_are_refused_with_what_separates_them(
+    wrong: Any,
+) -> None:
+    with pytest.raises(ConfigError, match="holds a comma: several are separated by ;"):
+        Producer(wrong)
 
 
 def test_transactions_are_not_of_the_group_whose_members_cannot_answer_for_them() -> None:

@@ -10,8 +10,11 @@ from tests.unit.client.producers import producer_of
 from tests.unit.client.scripted_cluster import scripted_cluster, until
 
 from turbopump.client.consumer.offsets import ConsumeFrom
+from turbopump.client.pull_consumer import PullConsumer
 from turbopump.client.push_consumer import PushConsumer
+from turbopump.errors import CallTimeoutError, RouteNotFoundError
 from turbopump.message.message import Message
+from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.frame import JSON, ROCKETMQ
 from turbopump.protocol.requests.offsets import UpdateConsumerOffset
 from turbopump.testing.simulation import Simulation
@@ -50,6 +53,30 @@ async def test_a_client_beats_commits_and_polls_routes_as_often_as_asked_for(
             assert set(cluster.name_server.asked[asked:]) <= topics
             polls = cluster.name_server.asked[asked:].count("orders")
             assert polls == pytest.approx(120 / route_s, abs=1)
+
+
+@pytest.mark.parametrize("seconds", [1.5, 20.0])
+@in_loop(simulated)
+async def test_what_a_client_asks_of_its_own_accord_is_waited_for_as_long_as_asked_for(
+    simulation: Simulation, /, seconds: float
+) -> None:
+    async with scripted_cluster(simulation) as cluster:
+        server, now = cluster.name_server, simulation.loop.time
+        async with PullConsumer(
+            server.address, group="g", call_timeout=seconds, **cluster.settings
+        ) as consumer:
+            queue, *_ = await consumer.queues("orders")
+            cluster.broker.script[RequestCode.QUERY_CONSUMER_OFFSET].append(None)
+            begun = now()
+            with pytest.raises(CallTimeoutError):
+                await consumer.committed(queue)
+            assert now() - begun == pytest.approx(seconds, abs=0.1)
+            cluster.broker.update_delays.append(seconds - 0.5)
+            await consumer.commit(queue, 7)
+            server.silent, begun = True, now()
+            with pytest.raises(RouteNotFoundError):
+                await consumer.queues("others")
+            assert now() - begun == pytest.approx(seconds, abs=0.1)
 
 
 @pytest.mark.parametrize(("setting", "form"), [("JSON", JSON), ("ROCKETMQ", ROCKETMQ)])

@@ -15,13 +15,16 @@ from tests.unit.client.scripted_cluster import refusal, scripted_cluster, until
 from turbopump import (
     ConnectError,
     LitePullConsumer,
+    NotStartedError,
     PullConsumer,
     ResponseError,
     RouteNotFoundError,
     SendError,
 )
+from turbopump.client.sending.queue_chooser import LatencyFaults
 from turbopump.errors import SEE_DOCTOR
 from turbopump.protocol.codes import RequestCode, ResponseCode
+from turbopump.protocol.requests.topics import TopicQueueMappingInfo
 from turbopump.testing.simulation import Simulation
 
 MEANT = "it does not exist (did you mean orders?)"
@@ -44,6 +47,61 @@ async def test_a_push_consumer_that_waits_for_a_topic_says_so_once_with_the_near
         assert MEANT in warning
         assert "turbopump topic create ordesr" in warning
         assert cluster.name_server.listed == 1
+
+
+@in_loop(simulated)
+async def test_a_topic_that_is_made_between_two_questions_is_not_said_to_be_meant(
+    simulation: Simulation, /
+) -> None:
+    async with (
+        scripted_cluster(simulation) as cluster,
+        PullConsumer(cluster.name_server.address, group="g", **cluster.settings) as consumer,
+    ):
+        server = cluster.name_server
+        whole = server.routes.pop("orders")
+        server.on_asked = lambda topic: server.routes.setdefault(topic, whole)
+        with pytest.raises(RouteNotFoundError) as told:
+            await consumer.queues("orders")
+        assert "did you mean" not in str(told.value)
+
+
+@in_loop(simulated)
+async def test_a_static_topic_is_refused_by_every_client_in_a_sentence(
+    simulation: Simulation, /
+) -> None:
+    async with scripted_cluster(simulation) as cluster:
+        info = TopicQueueMappingInfo(topic="orders", bname="broker-a", curr_id_map={0: 3})
+        cluster.name_server.routes["orders"].topic_queue_mapping_by_broker = {"broker-a": info}
+        sentence = "orders is a static topic .* use another topic, or Apache's client"
+        address = cluster.name_server.address
+        async with (
+            producer_of(cluster) as producer,
+            PullConsumer(address, group="g", **cluster.settings) as consumer,
+        ):
+            with pytest.raises(RouteNotFoundError, match=sentence):
+                await producer.send("orders", b"x")
+            with pytest.raises(RouteNotFoundError, match=sentence):
+                await consumer.queues("orders")
+        assert cluster.broker.entries == {}
+
+
+@in_loop(simulated)
+async def test_a_producer_learns_the_routes_of_its_topics_at_the_start_or_does_not_start(
+    simulation: Simulation, /
+) -> None:
+    async with scripted_cluster(simulation) as cluster:
+        async with producer_of(cluster, topics=["orders"]) as producer:
+            assert cluster.name_server.asked.count("orders") == 1
+            await producer.send("orders", b"x")
+            assert cluster.name_server.asked.count("orders") == 1
+        late = producer_of(cluster, topics=["orders", "ordesr"], latency_faults=LatencyFaults())
+        with pytest.raises(RouteNotFoundError, match="turbopump topic create ordesr"):
+            await late.start()
+        with pytest.raises(NotStartedError):
+            await late.send("orders", b"x")
+        cluster.name_server.route("ordesr", cluster.broker)
+        async with late:
+            await late.send("ordesr", b"x")
 
 
 @in_loop(simulated)

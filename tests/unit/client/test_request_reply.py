@@ -89,6 +89,19 @@ async def answer(
 
 
 @in_loop(with_producer)
+async def test_a_request_is_given_as_a_topic_and_a_body_too(
+    cluster: ScriptedCluster, producer: Producer, /
+) -> None:
+    waiting = asyncio.create_task(producer.request("orders", b"what?", tags="t", timeout=5))
+    await answer(cluster, b"that")
+    assert (await waiting).body == b"that"
+    ((_, sent),) = asked(cluster)
+    assert sent["TAGS"] == "t"
+    with pytest.raises(TypeError, match="a topic without a body"):
+        await producer.request("orders")
+
+
+@in_loop(with_producer)
 async def test_a_request_says_who_waits_and_gets_the_reply_that_is_pushed(
     cluster: ScriptedCluster, producer: Producer, /
 ) -> None:

@@ -244,6 +244,11 @@ def test_name_servers_come_from_the_override_then_the_file_then_the_environment(
             "storePathRootDir=~/store",
             "storePathRootDir=~/store: only a shell reads ~ as the home directory",
         ),
+        (
+            "storePathRootDir=E:\\\\rocketmq\\\\store",
+            r"storePathRootDir=E:\\rocketmq\\store: this is a path of Windows",
+        ),
+        ("storePathCommitLog=/a,d:/b", "storePathCommitLog=/a,d:/b: this is a path of Windows"),
         ("storePathCommitLog=/a, ~/b", "storePathCommitLog=/a, ~/b: only a shell reads ~"),
         ("storePathRootDir=", "storePathRootDir is empty: the name of a directory is expected"),
         ("brokerName=\\u12", r"the configuration file \S+broker.conf: malformed escape"),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.loops import in_loop
 
+from turbopump.config.broker_config import BROKER_KEYS, BrokerConfig
 from turbopump.config.namesrv_config import NAMESRV_KEYS, NamesrvConfig
 from turbopump.config.running import CHANGE_SIZE_MAX, RunningConfiguration
 from turbopump.errors import ConfigError
@@ -49,6 +50,18 @@ async def test_changes_that_come_together_are_all_kept() -> None:
         b"enableTopicList=false",
         b"enableAllTopicList=false",
     }
+
+
+def test_what_is_shown_of_keys_without_effect_is_what_java_would_read_as_its_type(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ROCKETMQ_HOME", "/opt/rocketmq")
+    for table, config in ((BROKER_KEYS, BrokerConfig()), (NAMESRV_KEYS, NamesrvConfig())):
+        texts = RunningConfiguration(config, table).texts()
+        for key in table.values():
+            if key.name in texts and key.java_type in ("int", "long"):
+                assert texts[key.name].lstrip("-").isdigit(), key.name
+        assert texts["rocketmqHome"] == "/opt/rocketmq"
 
 
 def test_a_change_that_would_take_long_to_read_is_refused() -> None:

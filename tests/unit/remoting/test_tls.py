@@ -41,18 +41,21 @@ async def test_each_mode_serves_what_it_says_on_one_port(
     pair: Pair, mode: TlsMode, served: set[str]
 ) -> None:
     async with serving(answering(), tls=pair.server(mode)) as (server, host, port):
-        found = set()
+        found, refused = set(), dict[str, bool]()
         for name, tls in {TLS: pair.trusted(), PLAIN: None}.items():
             async with client_of(tls) as client:
                 try:
                     answers = await asyncio.gather(
                         *(ask(client, f"{host}:{port}", number) for number in range(30))
                     )
-                except RemotingError:
+                except RemotingError as error:
+                    hints = "a server that takes TLS only ends plain connections so" in str(error)
+                    refused[name] = hints
                     continue
                 assert answers == [*range(30)]
                 found.add(name)
         assert found == served
+        assert refused == {name: name == PLAIN for name in {TLS, PLAIN} - served}, "with a hint"
         await until(lambda: not server.connections)
 
 

@@ -71,8 +71,9 @@ def test_an_unknown_scope_is_refused_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\nrocketmq_scope = week\n")
     (tmp_path / "test_users.py").write_text("def test_first(rocketmq): pass\n")
     done = run_pytest(tmp_path)
-    assert done.returncode != 0
-    assert "rocketmq_scope is 'week'; expected one of function, class" in done.stdout + done.stderr
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "rocketmq_scope is 'week'; expected one of function, class" in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
 
 
 def test_loading_the_plugin_loads_neither_broker_nor_client() -> None:

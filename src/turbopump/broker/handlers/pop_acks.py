@@ -193,7 +193,7 @@ class PopAcksHandler:
             handle.broker_name,
         )
         try:
-            stored = await self.pop.revive_log.acknowledge(
+            stored = await self.pop.acknowledge(
                 handle.revive_queue_id, key, offsets, handle.visible_at_ms
             )
             await self.forwarding.confirmed(stored)

@@ -109,7 +109,7 @@ class TransactionsHandler:
             return refused
         if not request.from_transaction_check and half.immunity_ms is not None:
             immunity = max(half.immunity_ms, self._config.transaction_time_out)
-            age = self._clock.now_ms() - half.message.born_timestamp
+            age = self._clock.now_ms() - half.message.store_timestamp
             if age > immunity:
                 return refusal(
                     ResponseCode.ILLEGAL_OPERATION,

@@ -16,9 +16,10 @@ from turbopump.broker.pop.reader import PopReader
 from turbopump.broker.pop.records import (
     CHECKPOINT_TAG,
     REVIVE_GROUP,
+    REVIVE_TOPIC_PREFIX,
     Checkpoint,
+    PopKey,
     ReviveLog,
-    revive_topic,
 )
 from turbopump.broker.pop.reviving import Redelivery, Reviving
 from turbopump.broker.schedule.timers import Timers
@@ -31,6 +32,7 @@ from turbopump.errors import StoreError
 from turbopump.message.codec import decode_entries
 from turbopump.message.properties import REAL_TOPIC
 from turbopump.protocol import fastjson
+from turbopump.store.log.commit_log import PutResult
 from turbopump.store.message_store import MessageStore
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
 
@@ -59,7 +61,7 @@ class Pop:
         self._store = store
         self._group_offsets = tables.offsets
         topics = tables.topics
-        recover_offsets(store, tables.offsets, revive_topic(config.broker_cluster_name))
+        recover_offsets(store, tables.offsets)
         self._timers_end = store.max_offset(TIMER_TOPIC, 0)
         """One past the timers' queue when offsets were saved the last time."""
         self.offsets = PopOffsets(tables.offsets, store.durable)
@@ -85,11 +87,36 @@ class Pop:
             Reviving(number, store, self.offsets, timers, redelivery, self.revive_log, clock)
             for number in range(queues)
         ]
+        # A revive topic has the cluster's name in its own. After another ``brokerClusterName`` what
+        # was popped before is settled in the topic that has its checkpoints. With Apache's broker
+        # those messages are lost to their group.
+        self._earlier_logs = []
+        for name in topics.names():
+            before = topics.find(name) if name.startswith(REVIVE_TOPIC_PREFIX) else None
+            if before is None or name == topic:
+                continue
+            log.info(f"pops of an earlier brokerClusterName are settled too topic={name}")
+            earlier = ReviveLog(config, forwarding, clock, name)
+            self._earlier_logs.append(earlier)
+            self.reviving += [
+                Reviving(number, store, self.offsets, timers, redelivery, earlier, clock)
+                for number in range(before.read_queue_nums)
+            ]
+        self._begun_ms = tables.begun_ms
 
     def start(self) -> None:
         """Put back what is not acknowledged from now on."""
         for each in self.reviving:
             each.start()
+
+    async def acknowledge(
+        self, queue_id: int, key: PopKey, offsets: list[int], visible_at_ms: int
+    ) -> PutResult:
+        """Write down that popped messages are done. Raises as ``ReviveLog.acknowledge`` does."""
+        if key.pop_time_ms <= self._begun_ms:  # its checkpoint may be in an earlier topic
+            for earlier in self._earlier_logs:
+                await earlier.acknowledge(queue_id, key, offsets, visible_at_ms)
+        return await self.revive_log.acknowledge(queue_id, key, offsets, visible_at_ms)
 
     def save(self) -> None:
         """Save, beside the loop, what has changed; to be called as often as offsets are saved.
@@ -131,7 +158,7 @@ class Pop:
             waiter.cancel()
 
 
-def recover_offsets(store: MessageStore, offsets: ConsumerOffsets, revive_topic: str) -> None:
+def recover_offsets(store: MessageStore, offsets: ConsumerOffsets) -> None:
     """Move groups on behind what checkpoints say was popped. To be called before anybody is served.
 
     After a kill the groups' offsets are those of the last save, some seconds old. The log knows
@@ -148,7 +175,8 @@ def recover_offsets(store: MessageStore, offsets: ConsumerOffsets, revive_topic:
         if result.next_offset <= at:
             break
         for message in decode_entries(result.data):
-            if message.tags != CHECKPOINT_TAG or message.properties.get(REAL_TOPIC) != revive_topic:
+            topic = message.properties.get(REAL_TOPIC, "")
+            if message.tags != CHECKPOINT_TAG or not topic.startswith(REVIVE_TOPIC_PREFIX):
                 continue
             try:
                 record = fastjson.decode(message.body, Checkpoint)

@@ -38,8 +38,8 @@ COUNT_MAX: Final = 32
 """Messages that one checkpoint names at most."""
 
 
-def revive_topic(cluster: str) -> str:
-    return f"{SYSTEM_TOPIC_PREFIX}REVIVE_LOG_{cluster}"
+REVIVE_TOPIC_PREFIX: Final = f"{SYSTEM_TOPIC_PREFIX}REVIVE_LOG_"
+"""Followed by the cluster's name."""
 
 
 class PopKey(NamedTuple):
@@ -126,15 +126,18 @@ class Acknowledgement(Record, kw_only=True):
 
 
 class ReviveLog:
-    """Writes records into the revive topic of a broker, as timer messages. A caller that has a
+    """Writes records into a revive topic of a broker, as timer messages: that of its cluster, or
+    ``topic``, that of an earlier ``brokerClusterName``. A caller that has a
     record's ``PutResult`` may rely on it as soon as the log is on the disk so far. Source:
     apache/rocketmq ``PopMessageProcessor.buildCkMsg``, ``AckMessageProcessor.appendAck``."""
 
-    def __init__(self, config: BrokerConfig, forwarding: Forwarding, clock: Clock) -> None:
+    def __init__(
+        self, config: BrokerConfig, forwarding: Forwarding, clock: Clock, topic: str = ""
+    ) -> None:
         self._config = config
         self._forwarding = forwarding
         self._clock = clock
-        self.topic = revive_topic(config.broker_cluster_name)
+        self.topic = topic or REVIVE_TOPIC_PREFIX + config.broker_cluster_name
         self.broker_name = config.broker_name
         self._popped = 0
 

@@ -268,7 +268,7 @@ class TransactionChecks:
             pending.copies.pop(half.origin, None)
             pending.passed(offset)
             return _Step()
-        if self._is_hopeless(half):
+        if await self._is_hopeless(half):
             await self._give_up(half)
             return _Step()
         try:
@@ -287,7 +287,7 @@ class TransactionChecks:
         return copy is not None and copy.is_the_same_as(half)
 
     async def _ask_or_put_off(self, half: HalfMessage) -> _Step:
-        due = self._due(half)
+        due = await self._due(half)
         if due is None:
             producer = await self._producer_of(half.group, half.topic)
             if producer is None:
@@ -310,23 +310,37 @@ class TransactionChecks:
         self.endings.pending.passed(offset)
         return _Step()
 
-    def _is_hopeless(self, half: HalfMessage) -> bool:
+    async def _is_hopeless(self, half: HalfMessage) -> bool:
         """Asked about often enough, or so old that its files may be deleted."""
-        age = self.clock.now_ms() - half.message.born_timestamp
-        return (
-            half.checks >= self.config.transaction_check_max
-            or age > self.config.file_reserved_time * 3_600_000
-        )
+        if half.checks >= self.config.transaction_check_max:
+            return True
+        kept_ms, now = self.config.file_reserved_time * 3_600_000, self.clock.now_ms()
+        if 0 <= now - half.message.born_timestamp <= kept_ms:
+            return False  # nearly always, and without a read
+        return now - await self._stored_ms(half) > kept_ms
 
-    def _due(self, half: HalfMessage) -> int | None:
-        """When to ask, ms since 1970; None: now. The producer's clock counts; a birth in the future
-        is old enough, as for RocketMQ."""
-        born = half.message.born_timestamp
-        age = self.clock.now_ms() - born
-        if half.immunity_ms is not None:
-            return born + half.immunity_ms + 1 if age <= half.immunity_ms else None
-        timeout_ms = self.config.transaction_time_out
-        return born + timeout_ms + 1 if 0 <= age <= timeout_ms else None
+    async def _due(self, half: HalfMessage) -> int | None:
+        """When to ask, ms since 1970; None: now."""
+        wait_ms = half.immunity_ms
+        if half.checks or (wait_ms is None and half.offset != half.origin):
+            return None  # its time was over when it was put behind the others
+        if wait_ms is None:
+            wait_ms = self.config.transaction_time_out
+        stored = await self._stored_ms(half)
+        return stored + wait_ms + 1 if 0 <= self.clock.now_ms() - stored <= wait_ms else None
+
+    async def _stored_ms(self, half: HalfMessage) -> int:
+        """When this broker stored it first, ms since 1970. Where retention has deleted that entry,
+        the producer's clock counts, but not beyond the copy. RocketMQ: the producer's clock
+        always, so that one that is wrong decides whether its producer is asked."""
+        stored = half.message.store_timestamp
+        if half.offset == half.origin:
+            return stored
+        lookup = self.store.lookup.entry_in_queue(HALF_TOPIC, QUEUE, half.origin)
+        first = half_of(await ask(self.store.cold_reads, lookup))
+        if first is not None and first.is_the_same_as(half):
+            return first.message.store_timestamp
+        return min(half.message.born_timestamp, stored)
 
     async def ask(self, half: HalfMessage, producer: Connection) -> None:
         properties = half.asked_again()

@@ -188,6 +188,13 @@ class Assignment(CommittedTable[AssignedQueue]):
     def _go_to(self, assigned: AssignedQueue, offset: int) -> None:
         if self._queues.get(assigned.queue) is not assigned:
             return
+        broadcast, first = self._shared.backs is None, self._consume_from is ConsumeFrom.FIRST
+        if broadcast and first and offset < assigned.process_queue.next_offset:
+            # The queue ends before our offset: the topic was made again, and what it has is new.
+            # The broker forgets a group's offsets with the topic, but not those in our file. Java's
+            # client goes on at the end, and skips what was sent meanwhile.
+            log.warning("queue was made again, read from its beginning queue=%s", assigned.queue)
+            offset = 0
         assigned.drop()
         if not self._ordered:
             self._begin(assigned.queue, offset, None, None)

@@ -8,6 +8,7 @@ offsets: it tells its owner.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, Protocol
 
@@ -157,23 +158,19 @@ class Delivery(ReceivedMessage):
         return self.settled and isinstance(self.cause, LateHandlerError)
 
 
+@dataclass(frozen=True, slots=True)
 class Retry:
     """What a handler returns to have the message again: ``return Retry()``, ``Retry(level=5)``,
     ``Retry(delay=30)`` or ``Retry(reason="no stock")``. See ``Delivery.retry``. Raises ConfigError
     for what is no delay, level or reason."""
 
-    __slots__ = ("delay", "level", "reason")
+    delay: float | timedelta | None = None
+    """Seconds, also of one that was made with a timedelta."""
+    level: int = field(default=0, kw_only=True)
+    reason: BaseException | str | None = field(default=None, kw_only=True)
 
-    def __init__(
-        self,
-        delay: float | timedelta | None = None,
-        *,
-        level: int = 0,
-        reason: BaseException | str | None = None,
-    ) -> None:
-        self.delay = checked_delay(delay, level, reason)
-        self.level = level
-        self.reason = reason
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "delay", checked_delay(self.delay, self.level, self.reason))
 
 
 def is_retry(result: object) -> bool:
@@ -263,7 +260,7 @@ class DeliveryBatch:
 
     def retry(
         self,
-        delay: float | None = None,
+        delay: float | timedelta | None = None,
         *,
         level: int = 0,
         reason: BaseException | str | None = None,

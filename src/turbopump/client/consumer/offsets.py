@@ -12,9 +12,10 @@ from collections.abc import Iterable
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from turbopump.client.instance import CALL_TIMEOUT_S, ClientInstance
+from turbopump.client.instance import ClientInstance
+from turbopump.config.setting import below_home
 from turbopump.errors import ConfigError, ConnectError, ResponseError
 from turbopump.message.message import MessageQueue
 from turbopump.message.rules import RETRY_PREFIX
@@ -23,8 +24,10 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.request import ReplyT, Request
 from turbopump.protocol.requests import offsets as requests
 from turbopump.repeated_line import RepeatedLine
-from turbopump.store.disk import Disk, SystemDisk
 from turbopump.store.json_table import JsonTable
+
+if TYPE_CHECKING:
+    from turbopump.store.disk import Disk
 
 log = logging.getLogger(__name__)
 _read_from_beginning = RepeatedLine(
@@ -183,7 +186,9 @@ class OffsetStore:
         address = self._instance.routes.address_of(queue.broker_name, topic=queue.topic)
         if address is None:
             raise ConnectError(f"no address is known for broker {queue.broker_name}")
-        return await self._instance.remoting.call(address, request, timeout=CALL_TIMEOUT_S)
+        return await self._instance.remoting.call(
+            address, request, timeout=self._instance.call_timeout
+        )
 
 
 # --- The offsets of a broadcasting consumer: ``<directory>/<clientId>/<group>/offsets.json``, in
@@ -195,7 +200,7 @@ SAVE_PATIENCE_S: Final = 3.0
 
 def default_directory() -> Path:
     """``~/.rocketmq_offsets``, as Java's clients have it."""
-    return Path.home() / ".rocketmq_offsets"
+    return below_home(".rocketmq_offsets", instead="offsets_directory")
 
 
 class LocalOffsets:
@@ -223,7 +228,11 @@ class LocalOffsets:
         self.path = directory / client_id / group / "offsets.json"
         self._brokers = brokers
         self._own_disk = disk is None
-        self._disk = disk or SystemDisk(asyncio.get_running_loop().call_soon_threadsafe)
+        if disk is None:  # its module needs Unix, which other clients do without
+            from turbopump.store.disk import SystemDisk
+
+            disk = SystemDisk(asyncio.get_running_loop().call_soon_threadsafe)
+        self._disk = disk
         self._table = JsonTable(
             self._disk,
             self.path,

@@ -17,7 +17,7 @@ from typing import Final
 
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.consumer.ready_messages import ReadyMessages
-from turbopump.client.instance import CALL_TIMEOUT_S, ClientInstance
+from turbopump.client.instance import ClientInstance
 from turbopump.errors import ConnectError, ProtocolError, RemotingError
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.requests import assignment as requests
@@ -258,7 +258,10 @@ class MemberLocks:
             await self._instance.introduced(address)
             since = self._loop.time()
             reply = await self._instance.remoting.call(
-                address, requests.LockBatchMq(), self._body(queues), timeout=CALL_TIMEOUT_S
+                address,
+                requests.LockBatchMq(),
+                self._body(queues),
+                timeout=self._instance.call_timeout,
             )
         except (RemotingError, ProtocolError) as error:
             # once per cause: it is asked again and again
@@ -279,7 +282,10 @@ class MemberLocks:
         try:
             address = self._address(broker, queues)
             await self._instance.remoting.call(
-                address, requests.UnlockBatchMq(), self._body(queues), timeout=CALL_TIMEOUT_S
+                address,
+                requests.UnlockBatchMq(),
+                self._body(queues),
+                timeout=self._instance.call_timeout,
             )
         except RemotingError as error:
             log.info(

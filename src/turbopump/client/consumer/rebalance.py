@@ -15,7 +15,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final
 
 from turbopump.client.allocation import Strategy
-from turbopump.client.instance import CALL_TIMEOUT_S, ClientInstance
+from turbopump.client.instance import ClientInstance
 from turbopump.client.namespace import unwrap, unwrapped
 from turbopump.client.routes import TopicRoute
 from turbopump.client.user_function import NotCalledError, UserFunction
@@ -231,7 +231,7 @@ async def ask_one(
         try:
             await instance.introduced(address)
             command = await instance.remoting.exchange(
-                address, request, body, timeout=CALL_TIMEOUT_S
+                address, request, body, timeout=instance.call_timeout
             )
             if command.code in answers:
                 return address, command

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, MutableMapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from turbopump.client.allocation import Strategy
 from turbopump.client.consumer.assignment import Assignment, BrokerDivision, PopAssignment
@@ -51,7 +51,9 @@ from turbopump.message.handles import pop_retry_topic
 from turbopump.message.message import MessageQueue
 from turbopump.message.properties import RETRY_TOPIC
 from turbopump.protocol.requests.consumers import ConsumeMessageDirectlyResult, ConsumerRunningInfo
-from turbopump.store.disk import Disk
+
+if TYPE_CHECKING:
+    from turbopump.store.disk import Disk
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 from tests.loops import in_loop
-from tests.unit.broker.transacting import GIVEN_UP, HALF, OP, Transactor, World, in_a_world
+from tests.unit.broker.transacting import BROKER, GIVEN_UP, HALF, OP, Transactor, World, in_a_world
 from tests.unit.store.looked_up import find_by_key, message_at, message_in_queue
 
 from turbopump.broker.transactions.checks import TransactionChecks
@@ -415,6 +415,58 @@ async def test_a_message_may_delay_its_checks_and_does_not_hold_up_others(world:
     one.answer = lambda _message: TransactionOutcome.COMMIT
     await asyncio.sleep(40)
     assert await committed(one) == [b"patient"]
+
+
+_HOUR_MS = 3_600_000
+_WRONG_CLOCKS = {
+    "73 hours slow": lambda now: now - 73 * _HOUR_MS,
+    "at 1970": lambda _now: 0,
+    "before 1970": lambda _now: -_HOUR_MS,
+    "an hour fast": lambda now: now + _HOUR_MS,
+    "ten days fast": lambda now: now + 240 * _HOUR_MS,
+    "at the end of time": lambda _now: 1 << 62,
+}
+
+
+@pytest.mark.parametrize("clock", _WRONG_CLOCKS)
+@in_loop(in_a_world, **{**QUICK, "transaction_check_max": 15})
+async def test_the_brokers_clock_decides_about_checks_whatever_the_producers_says(
+    world: World, /, clock: str
+) -> None:
+    one = await transactor(world)
+    await one.client.create("T")
+    born = _WRONG_CLOCKS[clock](world.simulation.clock(BROKER).now_ms())
+    loop = asyncio.get_running_loop()
+    await asyncio.sleep(40)  # rounds have begun
+    began = loop.time()
+    await one.prepare(b"usual", born_ms=born)
+    await one.prepare(b"patient", born_ms=born, CHECK_IMMUNITY_TIME_IN_SECONDS="100")
+    await one.prepare(b"quick", born_ms=born, CHECK_IMMUNITY_TIME_IN_SECONDS="1")
+    half = await one.prepare(b"ended", born_ms=born, CHECK_IMMUNITY_TIME_IN_SECONDS="100")
+    await asyncio.sleep(50)
+    assert (await one.end(half, TransactionOutcome.COMMIT)).code == ResponseCode.SUCCESS
+    await asyncio.sleep(40)
+    assert {asked.message.body for asked in one.asked} == {b"usual", b"quick"}
+    one.answer = lambda _message: TransactionOutcome.COMMIT
+    await asyncio.sleep(60)
+    (patient,) = [asked for asked in one.asked if asked.message.body == b"patient"]
+    assert 100 <= patient.at - began <= 131
+    assert sorted(await committed(one)) == [b"ended", b"patient", b"quick", b"usual"]
+    assert world.broker.store.max_offset(GIVEN_UP, 0) == 0
+
+
+@in_loop(in_a_world, **{**QUICK, "file_reserved_time": 1})
+async def test_what_is_too_old_by_the_brokers_clock_is_given_up_though_it_says_it_was_born_later(
+    world: World, /
+) -> None:
+    one = await transactor(world)
+    await one.client.create("T")
+    await one.prepare(b"forgotten", born_ms=1 << 62)
+    await one.client.close()
+    await asyncio.sleep(3500)
+    assert world.broker.store.max_offset(GIVEN_UP, 0) == 0
+    await asyncio.sleep(500)
+    assert (await only_message(world, GIVEN_UP)).body == b"forgotten"
 
 
 @in_loop(in_a_world, **QUICK)

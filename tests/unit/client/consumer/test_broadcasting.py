@@ -135,6 +135,34 @@ async def test_apaches_file_is_read_and_a_queue_missing_in_it_begins_as_configur
             assert await read(consumer, 1) == [b"new"]
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("consume_from", list(ConsumeFrom))
+@in_loop(simulated)
+async def test_a_queue_that_ends_before_the_kept_offset_is_begun_as_configured(
+    simulation: Simulation, /, consume_from: ConsumeFrom, ordered: bool
+) -> None:
+    async with scripted_cluster(simulation, queues=1) as cluster:
+        fill(cluster, 3)
+        mount = simulation.disk("client").mount()
+        mount.make_directory(FILE.parent)
+        mount.write_file(
+            FILE, b'{"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"orders"}:10}}'
+        )
+        got: list[bytes] = []
+
+        async def handle(message: Delivery) -> None:
+            got.append(message.body)
+
+        async with broadcasting(
+            cluster, simulation, consume_from=consume_from, ordered=ordered, handler=handle
+        ):
+            await asyncio.sleep(5)
+            cluster.broker.store("orders", 0, b"new")
+            await until(lambda: b"new" in got)
+        old = [b"m0", b"m1", b"m2"] if consume_from is ConsumeFrom.FIRST else []
+        assert got == [*old, b"new"]
+
+
 @in_loop(simulated)
 async def test_what_fails_is_not_delivered_again_unless_it_asks_to_be_kept(
     simulation: Simulation, /
