@@ -244,53 +244,6 @@ def check_first_time(sent: list[Message], received: list[Any], results: list[Sen
 
 @with_pop
 @in_loop
-async def test_ordered_push_consumers_pop_each_queue_one_message_after_the_other(
-    servers: Servers, summary: list[str]
-) -> None:
-    started = time.monotonic()
-    topic = "pop-ordered"
-    await make_topics(servers.namesrv, servers.broker, topic)
-    await set_mode(servers, topic, f"{topic}-group", MessageRequestMode.POP)
-    got: list[Delivery] = []
-    running: set[int] = set()
-
-    async def handle(message: Delivery) -> object:
-        assert message.queue_id not in running, (
-            "one handler of a queue at a time, over both members"
-        )
-        running.add(message.queue_id)
-        await asyncio.sleep(0.02)
-        running.remove(message.queue_id)
-        if numbers([message])[0] % 10 == 0 and message.attempt == 1:
-            return Retry()
-        got.append(message)
-        return None
-
-    sent = letters(topic, LETTERS)
-    settings = {"ordered": True, "suspend_time": 0.2}
-    async with (
-        patient_producer(servers.namesrv) as producer,
-        popper(servers, topic, handle, **settings) as first,
-        popper(servers, topic, handle, **settings) as second,
-    ):
-        await eventually("both pop all queues", lambda: pops(first) and pops(second))
-        results = await send_all(producer, sent)
-        await eventually("all came", lambda: len(got) >= LETTERS)
-    check_first_time(sent, got, results)
-    for queue in range(QUEUES):
-        offsets = [message.queue_offset for message in got if message.queue_id == queue]
-        assert offsets == sorted(offsets)
-    settings = {"group": f"{topic}-group", "topic": topic, "ordered": True}
-    async with SimpleConsumer(servers.namesrv, **settings) as consumer:
-        assert await consumer.receive(timeout=6) == [], "everything was acknowledged"
-    summary.append(
-        f"ordered push over pop of ours, two members, {servers.name}: "
-        f"{time.monotonic() - started:.1f} s"
-    )
-
-
-@with_pop
-@in_loop
 async def test_an_ordered_simple_consumer_gets_on_when_all_it_received_is_acknowledged(
     servers: Servers, summary: list[str]
 ) -> None:

@@ -14,7 +14,7 @@ from turbopump.broker.broker import Broker
 from turbopump.client.consumer.delivery import Delivery, Retry
 from turbopump.client.producer import Producer
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
-from turbopump.config.broker_config import BrokerConfig, DefaultRequestMode, FlushDiskType
+from turbopump.config.broker_config import BrokerConfig, FlushDiskType
 from turbopump.errors import TurbopumpError
 from turbopump.testing.simulated_process import SimulatedProcess
 from turbopump.testing.simulation import Simulation, simulate
@@ -31,7 +31,6 @@ TOPIC, GROUP, QUEUES = "orders", "billing", 4
 class World(KeptPrograms):
     """Queues are locked and pulled, unless the settings say otherwise."""
 
-    broker_settings: ClassVar[dict[str, Any]] = {}
     consumer_settings: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, simulation: Simulation, *, failing: float, longest: float = 3.0) -> None:
@@ -42,7 +41,7 @@ class World(KeptPrograms):
         self.broker: Broker | None = None
         self.producing = True
         self.wanted = set(CONSUMERS)
-        self._stops: dict[str, asyncio.Event] = {}
+        self.stops: dict[str, asyncio.Event] = {}
 
     def start(self) -> None:
         for host, program in (
@@ -52,7 +51,7 @@ class World(KeptPrograms):
         ):
             self.keep(host, program)
         for host in CONSUMERS:
-            self.keep(host, self._consumer)
+            self.keep(host, self.consumer)
 
     async def fail(self, times: int) -> None:
         """Break so many things."""
@@ -121,8 +120,8 @@ class World(KeptPrograms):
 
     def stop(self, host: str) -> None:
         """Tell a program to close."""
-        if host in self._stops:
-            self._stops[host].set()
+        if host in self.stops:
+            self.stops[host].set()
 
     # --- programs
     # ----------------------------------------------------------------------------------------------
@@ -144,13 +143,12 @@ class World(KeptPrograms):
             max_hash_slot_num=50,
             max_index_num=200,
             default_topic_queue_nums=QUEUES,
-            **self.broker_settings,
         )
         disk, clock = self.simulation.disk(host).mount(), self.simulation.clock(host)
         broker = Broker(config, clock=clock, disk=disk, source=self.source(host))
         await broker.start()
         self.broker = broker
-        stop = self._stops[host] = asyncio.Event()
+        stop = self.stops[host] = asyncio.Event()
         await stop.wait()
         self.broker = None
         await broker.close()
@@ -196,7 +194,7 @@ class World(KeptPrograms):
             self.watch.end(queue, offset, process, good=good)
         return good
 
-    async def _consumer(self, host: str) -> None:
+    async def consumer(self, host: str) -> None:
         rng, process = self.source(host), self.simulation.process(host)
 
         handle = self.handler(rng, process)
@@ -213,7 +211,7 @@ class World(KeptPrograms):
             **{"ordered": True, **self.consumer_settings},
         )
         async with consumer:
-            stop = self._stops[host] = asyncio.Event()
+            stop = self.stops[host] = asyncio.Event()
             await stop.wait()
 
 
@@ -234,13 +232,3 @@ def war(kind: type[WorldT], seed: int, failures: int) -> WorldT:
         return world
 
     return simulate(seed, main)
-
-
-class PoppingWorld(World):
-    broker_settings: ClassVar[dict[str, Any]] = {
-        "default_message_request_mode": DefaultRequestMode.POP
-    }
-    consumer_settings: ClassVar[dict[str, Any]] = {
-        "client_rebalance": False,
-        "pop_invisible_time": 20,
-    }

@@ -1,7 +1,6 @@
 """Handlers that take several messages at once, through kills, power cuts, lost connections and
-members that come and go: nothing is lost. In order, pulled and popped, no message is begun before
-the one ahead of it succeeded: what is in a list before one that failed is done, and what is behind
-it comes again.
+members that come and go: nothing is lost. In order, no message is begun before the one ahead of it
+succeeded: what is in a list before one that failed is done, and what is behind it comes again.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 from tests.simulation.figures import Figures
-from tests.simulation.ordered_group import FAILURES, QUEUES, TOPIC, WHOLE, PoppingWorld, World, war
+from tests.simulation.ordered_group import FAILURES, QUEUES, TOPIC, WHOLE, World, war
 
 from turbopump.client.consumer.delivery import Delivery, Retry
 from turbopump.testing.simulated_process import SimulatedProcess
@@ -48,14 +47,6 @@ class Lists(World):
             return None
 
         return handle
-
-
-class PoppedLists(Lists):
-    broker_settings = PoppingWorld.broker_settings
-    consumer_settings: ClassVar[dict[str, Any]] = {
-        **PoppingWorld.consumer_settings,
-        "handler_batch": BATCH,
-    }
 
 
 class UnorderedLists(Lists):
@@ -107,18 +98,6 @@ def test_through_every_failure_no_message_of_a_list_is_begun_before_the_one_ahea
     assert world.missing == 0
     assert world.handled > 100
     assert len(world.watch.succeeded) == QUEUES
-    assert max(world.sizes) > 1 or seed > WHOLE_SEEDS, "a short war may leave no queue behind"
-    figures.count(
-        failures=failures, messages=world.handled, lost=0, begun_before_the_one_ahead_succeeded=0
-    )
-
-
-def test_the_same_where_it_pops(seed: int, figures: Figures) -> None:
-    failures = failures_of(seed)
-    world = war(PoppedLists, seed, failures)
-    assert [wrong for wrong in world.watch.wrong if "succeeded" in wrong] == []
-    assert world.missing == 0
-    assert world.handled > 100
     assert max(world.sizes) > 1 or seed > WHOLE_SEEDS, "a short war may leave no queue behind"
     figures.count(
         failures=failures, messages=world.handled, lost=0, begun_before_the_one_ahead_succeeded=0

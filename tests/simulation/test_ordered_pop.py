@@ -1,14 +1,73 @@
-"""Ordered consumption over POP through kills, power cuts, lost connections and members that come
-and go: no handler begins with a message before the one ahead of it succeeded. While the broker dies
-no worse than by a clean stop, it is one handler of a queue at a time, too.
+"""Ordered POP by `SimpleConsumer(ordered=True)`, through kills, power cuts, lost connections and
+members that come and go: no member handles a message before the one ahead of it succeeded. While
+the broker dies no worse than by a clean stop, one member handles a queue at a time, too.
 """
 
 from __future__ import annotations
 
-from tests.simulation.ordered_group import BROKER, FAILURES, QUEUES, PoppingWorld, war
+import asyncio
+from contextlib import suppress
+
+from tests.simulation.ordered_group import (
+    BROKER,
+    FAILURES,
+    GROUP,
+    NAMESRV,
+    QUEUES,
+    TOPIC,
+    World,
+    war,
+)
+
+from turbopump import SimpleConsumer
+from turbopump.client.push_consumer import ConsumeFrom
+from turbopump.errors import TurbopumpError
 
 WHOLE_SEEDS = 2
 """So many seeds have all the failures of `make sim`, the others the sample."""
+INVISIBLE_S = 20.0
+BATCH = 4
+
+
+class PoppingWorld(World):
+    """Members receive a few messages at a time, and handle one after the other. One that fails
+    comes again after a second, with those behind it in its queue."""
+
+    async def consumer(self, host: str) -> None:
+        rng, process = self.source(host), self.simulation.process(host)
+        loop = self.simulation.loop
+        async with SimpleConsumer(
+            f"{NAMESRV}:9876",
+            group=GROUP,
+            topic=TOPIC,
+            ordered=True,
+            consume_from=ConsumeFrom.FIRST,
+            clock=self.simulation.clock(host),
+            random=rng,
+            local_ip=host,
+        ) as consumer:
+            stop = self.stops[host] = asyncio.Event()
+            while not stop.is_set():
+                visible_at = loop.time() + INVISIBLE_S
+                try:
+                    received = await consumer.receive(BATCH, INVISIBLE_S, timeout=5)
+                except TurbopumpError:
+                    await asyncio.sleep(1)
+                    continue
+                failed: set[int] = set()
+                for message in received:
+                    queue, offset = message.queue_id, message.queue_offset
+                    in_time = loop.time() + self.longest < visible_at
+                    with suppress(TurbopumpError):
+                        if (
+                            queue not in failed
+                            and in_time
+                            and await self.handle(queue, offset, rng, process)
+                        ):
+                            await consumer.ack(message)
+                        else:
+                            failed.add(queue)
+                            await consumer.change_invisible_time(message, 1)
 
 
 class GentlerWorld(PoppingWorld):

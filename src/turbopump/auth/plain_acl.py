@@ -5,18 +5,17 @@ user; topicPerms and groupPerms become a Custom policy, defaultTopicPerm and def
 Default one. Addresses that 4.x served without a signature (globalWhiteRemoteAddresses,
 whiteRemoteAddress) are not taken over.
 
-Of YAML it reads what such files hold: mappings and lists by indentation, lists in brackets,
-comments, quotes. Whatever else there is, is refused: it might have been a DENY.
+PyYAML (the extra ``acl-import``) reads the file, with every scalar as text. Of two equal keys the
+last one counts, as in 4.x. A value of an unexpected kind is refused: it might have been a DENY.
 """
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from turbopump.auth.accounts import SUPER, Accounts
 from turbopump.auth.policies import (
@@ -38,9 +37,9 @@ _ACTIONS: Final = {
     "SUB|PUB": {Action.PUB, Action.SUB},
     "ANY": {Action.ALL},
 }
-DEPTH_MAX: Final = 20
+_NULLS: Final = ("", "~", "null", "Null", "NULL")
 _Value = Any
-"""A text, None, a list or a mapping of such."""
+"""A text, a list or a mapping of such; None: the file is empty."""
 
 
 @dataclass(frozen=True)
@@ -85,15 +84,15 @@ def decode(text: str) -> Found:
     if not isinstance(content, dict):
         raise ConfigError("it is no plain_acl.yml: a line `accounts:` is expected")
     accounts, left_out = Accounts(), []
-    if content.get("globalWhiteRemoteAddresses"):
+    if _value(content, "globalWhiteRemoteAddresses"):
         left_out.append("globalWhiteRemoteAddresses: every request needs a signature")
     for number, account in enumerate(_list(content, "accounts"), 1):
         if not isinstance(account, dict):
             raise ConfigError(f"account {number} is no mapping with accessKey and secretKey")
-        name, secret = account.get("accessKey"), account.get("secretKey")
+        name, secret = _value(account, "accessKey"), _value(account, "secretKey")
         if not isinstance(name, str) or not isinstance(secret, str):
             raise ConfigError(f"account {number} needs an accessKey and a secretKey")
-        if account.get("whiteRemoteAddress"):
+        if _value(account, "whiteRemoteAddress"):
             left_out.append(f"whiteRemoteAddress of {name}: every request needs a signature")
         is_admin = str(account.get("admin")).lower() in ("true", "yes", "on")
         user = UserInfo(username=name, password=secret, user_type=SUPER if is_admin else None)
@@ -105,9 +104,11 @@ def decode(text: str) -> Found:
 def _custom(account: dict[str, _Value], name: str) -> Iterator[Entry]:
     for key, type_ in (("topicPerms", ResourceType.TOPIC), ("groupPerms", ResourceType.GROUP)):
         for text in _list(account, key):
-            resource, equals, permission = str(text).partition("=")
+            if not isinstance(text, str):
+                raise ConfigError(f"{key} of {name}: one of them is not NAME=PERMISSION")
+            resource, equals, permission = text.partition("=")
             if not equals or not resource.strip():
-                raise ConfigError(f"{key} of {name}: {str(text)[:80]!r} is not NAME=PERMISSION")
+                raise ConfigError(f"{key} of {name}: {text[:80]!r} is not NAME=PERMISSION")
             yield _entry(Resource(type_, resource.strip()), permission, f"{key} of {name}")
 
 
@@ -116,9 +117,11 @@ def _default(account: dict[str, _Value], name: str) -> Iterator[Entry]:
         ("defaultTopicPerm", ResourceType.TOPIC),
         ("defaultGroupPerm", ResourceType.GROUP),
     ):
-        permission = account.get(key)
-        if permission:
-            yield _entry(Resource(type_, "", Pattern.ANY), str(permission), f"{key} of {name}")
+        permission = _value(account, key)
+        if isinstance(permission, str):
+            yield _entry(Resource(type_, "", Pattern.ANY), permission, f"{key} of {name}")
+        elif permission is not None:
+            raise ConfigError(f"{key} of {name} is no text")
 
 
 def _entry(resource: Resource, permission: str, where: str) -> Entry:
@@ -133,121 +136,33 @@ def _entry(resource: Resource, permission: str, where: str) -> Entry:
 
 
 def _list(content: dict[str, _Value], key: str) -> list[_Value]:
-    found = content.get(key)
-    if found is None or found == "":
+    found = _value(content, key)
+    if found is None:
         return []
     if not isinstance(found, list):
         raise ConfigError(f"{key} is no list")
     return found
 
 
-# --- As much of YAML as there is in such files.
-
-_KEY: Final = re.compile(r"([\w.-]+)\s*:(?:\s+(.*))?$")
-_COMMENT: Final = re.compile(r"(?:^|\s)#.*$")
-
-
-class _Line(NamedTuple):
-    number: int
-    indent: int
-    text: str
+def _value(mapping: dict[str, _Value], key: str) -> _Value:
+    """None where the file has no value, or YAML's null."""
+    value = mapping.get(key)
+    return None if value in _NULLS else value
 
 
 def _parse(text: str) -> _Value:
-    lines = list(_lines(text))
-    if not lines:
-        return None
-    value, rest = _block(lines, 0, lines[0].indent, 0)
-    if rest < len(lines):
-        raise _odd(lines[rest])
-    return value
-
-
-def _lines(text: str) -> Iterator[_Line]:
-    open_line: _Line | None = None
-    for number, raw in enumerate(text.splitlines(), 1):
-        bare = _without_comment(raw)
-        if not bare.strip() or (not raw[:1].isspace() and bare.startswith(("---", "...", "!!"))):
-            continue
-        if "\t" in raw[: len(raw) - len(raw.lstrip())]:
-            raise ConfigError(f"line {number} is indented by a tab")
-        line = _Line(number, len(bare) - len(bare.lstrip()), bare.strip())
-        if open_line is not None:  # a list in brackets goes on
-            line = open_line._replace(text=f"{open_line.text} {line.text}")
-        open_line = line if line.text.count("[") > line.text.count("]") else None
-        if open_line is None:
-            yield line
-    if open_line is not None:
-        raise _odd(open_line)
-
-
-def _without_comment(raw: str) -> str:
-    if "'" in raw or '"' in raw:
-        return "" if raw.lstrip().startswith("#") else raw.rstrip()
-    return _COMMENT.sub("", raw).rstrip()
-
-
-def _block(lines: list[_Line], at: int, indent: int, depth: int) -> tuple[_Value, int]:
-    if depth > DEPTH_MAX:
-        raise _odd(lines[at])
-    if lines[at].text == "-" or lines[at].text.startswith("- "):
-        return _items(lines, at, indent, depth)
-    if _KEY.match(lines[at].text):
-        return _members(lines, at, indent, depth)
-    return _scalar(lines[at], lines[at].text), at + 1
-
-
-def _items(lines: list[_Line], at: int, indent: int, depth: int) -> tuple[_Value, int]:
-    found: list[_Value] = []
-    while at < len(lines) and lines[at].indent == indent and lines[at].text[:2] in ("-", "- "):
-        line = lines[at]
-        rest = line.text[1:].lstrip()
-        if not rest:
-            raise _odd(line)
-        inner = indent + len(line.text) - len(rest)
-        lines[at] = _Line(line.number, inner, rest)
-        value, at = _block(lines, at, inner, depth + 1)
-        found.append(value)
-    return found, at
-
-
-def _members(lines: list[_Line], at: int, indent: int, depth: int) -> tuple[_Value, int]:
-    found: dict[str, _Value] = {}
-    while at < len(lines) and lines[at].indent == indent and not lines[at].text.startswith("- "):
-        line = lines[at]
-        match = _KEY.match(line.text)
-        if match is None or match[1] in found:
-            raise _odd(line)
-        value: _Value = None
-        at += 1
-        if match[2]:
-            value = _scalar(line, match[2])
-        elif at < len(lines) and (
-            lines[at].indent > indent
-            or (lines[at].indent == indent and lines[at].text.startswith("- "))
-        ):
-            value, at = _block(lines, at, lines[at].indent, depth + 1)
-        found[match[1]] = value
-    return found, at
-
-
-def _scalar(line: _Line, text: str) -> _Value:
-    text = text.strip()
-    if text.startswith("["):
-        if not text.endswith("]") or "[" in text[1:]:
-            raise _odd(line)
-        return [_scalar(line, part) for part in text[1:-1].split(",") if part.strip()]
-    if text[:1] in "'\"":
-        if len(text) < 2 or text[-1] != text[0] or text[0] in text[1:-1] or "\\" in text:
-            raise _odd(line)
-        return text[1:-1]
-    if text[:1] in "&*!|>{%@`":
-        raise _odd(line)
-    return "" if text in ("null", "~") else text
-
-
-def _odd(line: _Line) -> ConfigError:
-    return ConfigError(
-        f"line {line.number} is not understood (it is not shown: it may hold a secret); of YAML, "
-        "mappings, lists and plain texts are read"
-    )
+    """Texts in lists and mappings. PyYAML's own errors quote the file, which may hold a secret."""
+    try:
+        import yaml
+    except ImportError:
+        raise ConfigError(
+            "to read it needs the package PyYAML: pip install 'turbopump[acl-import]'"
+        ) from None
+    try:
+        return yaml.load(text, yaml.BaseLoader)
+    except (yaml.YAMLError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = "it" if mark is None else f"line {mark.line + 1}"
+        raise ConfigError(
+            f"{where} is not YAML (the line is not shown: it may hold a secret)"
+        ) from None

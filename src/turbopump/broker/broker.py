@@ -21,7 +21,7 @@ from turbopump.auth.server_access import LOOK_INTERVAL_S as ACCESS_LOOK_S
 from turbopump.auth.server_access import NoAccessControl, ServerAccess, inner_signer
 from turbopump.auth.signatures import Credentials, RequestSigner
 from turbopump.broker.background import TurnShare
-from turbopump.broker.cold_flow import ColdFlow, cold_strategy
+from turbopump.broker.cold_flow import ColdFlow
 from turbopump.broker.consumers import ClientTable
 from turbopump.broker.dead_letters import retry_interceptor
 from turbopump.broker.forwarding import FlushWait, Forwarding
@@ -521,7 +521,7 @@ class Broker:
             enabled=config.cold_data_flow_control_enable,
             group_max=config.cg_cold_read_threshold,
             total_max=config.global_cold_read_threshold,
-            strategy=cold_strategy(config),
+            adapts=config.cold_ctr_strategy_enable,
         )
 
         send = SendHandler(

@@ -1,21 +1,20 @@
 """Which groups have read so much of what may not be in memory that they must wait: bytes by group,
 in windows of five seconds.
 
-A group that reads only new messages never waits. A ``strategy`` adapts the thresholds that nobody
-has set (``coldCtrStrategyEnable``): half as much again for a group that used up its own, a fifth
-less for three groups at a time when all together read too much. No I/O or loop; time comes in.
-Source: apache/rocketmq ``ColdDataCgCtrService``, which empties its counts at the same interval.
+A group that reads only new messages never waits. ``adapts`` changes the thresholds that nobody has
+set (``coldCtrStrategyEnable``): half as much again for a group that used up its own, a fifth less
+for three groups at a time when all together read too much. No I/O or loop; time comes in.
+Source: apache/rocketmq ``ColdDataCgCtrService``, which empties its counts at the same interval, and
+``SimpleColdCtrStrategy``.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 from turbopump.broker.groups import SYSTEM_GROUPS
 from turbopump.clock import Clock
-from turbopump.config.broker_config import BrokerConfig
 from turbopump.config.setting import LONG_MAX
 from turbopump.protocol.requests.statistics import ColdFlowInfo, ColdReading
 
@@ -43,7 +42,7 @@ class ColdFlow:
     enabled: bool
     group_max: int
     total_max: int
-    strategy: SimpleStrategy | None = None
+    adapts: bool = False
     _thresholds: dict[str, int] = field(default_factory=dict)
     _adapted: dict[str, int] = field(default_factory=dict)
     _readings: dict[str, ColdReading] = field(default_factory=dict)
@@ -100,11 +99,8 @@ class ColdFlow:
         now = self.clock.monotonic()
         if now < self._end:
             return
-        if self.strategy is not None and self._end:
-            self.strategy.collect(self._total)
-            self._adapt(self.strategy)
-            for _ in range(min(int((now - self._end) / WINDOW_S), REMEMBERED)):
-                self.strategy.collect(0)  # windows in which nobody read anything
+        if self.adapts and self._end:
+            self._adapt()
         self._end = now + WINDOW_S
         self._total = 0
         for group in [group for group, last in self._last.items() if last <= now - FORGET_S]:
@@ -113,16 +109,15 @@ class ColdFlow:
         for reading in self._readings.values():
             reading.cold_acc = 0
 
-    def _adapt(self, strategy: SimpleStrategy) -> None:
-        exceeded = self._total > self.total_max
-        if not exceeded and strategy.raises():
+    def _adapt(self) -> None:
+        if self._total <= self.total_max:
             for group, reading in self._readings.items():
                 if group not in self._thresholds and reading.cold_acc >= self._threshold(group):
                     self._adapted[group] = min(int(self._threshold(group) * RAISED), LONG_MAX)
-        if strategy.lowers(exceeded=exceeded):
-            adapted = [group for group in self._adapted if group not in self._thresholds]
-            for group in sorted(adapted, key=self._threshold, reverse=True)[:LOWERED_AT_ONCE]:
-                self._adapted[group] = max(int(self._adapted[group] * LOWERED), self.group_max)
+            return
+        adapted = [group for group in self._adapted if group not in self._thresholds]
+        for group in sorted(adapted, key=self._threshold, reverse=True)[:LOWERED_AT_ONCE]:
+            self._adapted[group] = max(int(self._adapted[group] * LOWERED), self.group_max)
 
     def _threshold(self, group: str) -> int:
         return self._thresholds.get(group, self._adapted.get(group, self.group_max))
@@ -130,65 +125,3 @@ class ColdFlow:
 
 def _is_free(group: str) -> bool:
     return group in _FREE or group.startswith("CID_RMQ_SYS_")
-
-
-# --- Whether thresholds of cold reads may grow, or must shrink: what an adapting ``ColdFlow`` asks
-# every five seconds. No I/O, loop or clock. Source: apache/rocketmq ``SimpleColdCtrStrategy``,
-# ``PIDAdaptiveColdCtrStrategy``.
-
-REMEMBERED: Final = 10
-"""Windows that the controller looks back on; before it has seen so many it decides nothing."""
-PROPORTIONAL, INTEGRAL, DIFFERENTIAL = 0.5, 0.3, 0.2
-EXPECTED: Final = 0.8
-"""Of what all groups may read together, so much is aimed at."""
-
-
-class SimpleStrategy:
-    """Decides after each window: up whenever a group would have more, down when all together have
-    too much."""
-
-    def collect(self, total: int) -> None:
-        """All groups together have read so many bytes in the window that is over."""
-
-    def raises(self) -> bool:
-        """Whether a group that used up its threshold gets a higher one."""
-        return True
-
-    def lowers(self, *, exceeded: bool) -> bool:
-        """Whether the highest thresholds come down; ``exceeded``: all together read more than they
-        may."""
-        return exceeded
-
-
-class PidStrategy(SimpleStrategy):
-    """A controller that aims at 80 % of ``total_max``, bytes of a window: by how far off it is, was
-    in all, and how that changes."""
-
-    def __init__(self, total_max: int) -> None:
-        self._expected = int(total_max * EXPECTED)
-        self._below: deque[int] = deque(maxlen=REMEMBERED)
-
-    def collect(self, total: int) -> None:
-        self._below.append(self._expected - total)
-
-    def raises(self) -> bool:
-        return self._factor > 0
-
-    def lowers(self, *, exceeded: bool) -> bool:
-        return self._factor < 0
-
-    @property
-    def _factor(self) -> float:
-        below = self._below
-        if len(below) < REMEMBERED:
-            return 0.0
-        change = below[-1] - below[-2]
-        return PROPORTIONAL * below[-1] + INTEGRAL * sum(below) + DIFFERENTIAL * change
-
-
-def cold_strategy(config: BrokerConfig) -> SimpleStrategy | None:
-    """The one that a broker is configured with; None: thresholds stay as they are."""
-    if not config.cold_ctr_strategy_enable:
-        return None
-    pid = config.use_pid_cold_ctr_strategy
-    return PidStrategy(config.global_cold_read_threshold) if pid else SimpleStrategy()

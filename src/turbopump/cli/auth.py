@@ -484,7 +484,8 @@ async def import_(
     servers: Servers, source: Path, file: Path | None, server: str | None, output: str
 ) -> int:
     """Take over users that are not there, with their passwords and policies: from a plain_acl.yml
-    of RocketMQ 4.x, or from what `turbopump auth export` has written."""
+    of RocketMQ 4.x (this needs the extra acl-import), or from what `turbopump auth export` has
+    written."""
     accounts, left_out = _read(source)
     for text in left_out:
         complain(f"left out: {text}")

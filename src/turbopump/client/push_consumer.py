@@ -89,13 +89,13 @@ class PushConsumer(GroupConsumer[RunningPush]):
     ``ordered``. ``broadcast``: every consumer gets every message, and keeps its offsets in a file
     below ``offsets_directory`` (``~/.rocketmq_offsets``). ``trace``: records before and after each
     handling, on ``RMQ_SYS_TRACE_TOPIC`` or the topic you name (docs/guide/tracing.md).
-    ``client_rebalance`` False: brokers divide the queues and say whether they are pulled or popped,
-    ordered or not; ``pop_invisible_time`` (seconds), ``pop_batch`` and ``pop_threshold`` then count
-    (docs/guide/consuming.md). ``pull_batch`` messages come with one pull; pulling waits while more
-    than ``queue_messages_max`` messages, ``queue_bytes_max`` bytes or ``queue_span_max`` offsets of
-    a queue are in hand; ``topic_messages_max`` and ``topic_bytes_max`` are shared by the queues of
-    a topic that are ours. ``clock``, ``random``, ``local_ip`` and ``disk`` replace the system's.
-    Raises ConfigError for unusable settings.
+    ``client_rebalance`` False: brokers divide the queues and say whether they are pulled or popped
+    (not with ``ordered``); ``pop_invisible_time`` (seconds), ``pop_batch`` and ``pop_threshold``
+    then count (docs/guide/pop.md). ``pull_batch`` messages come with one pull; pulling waits while
+    more than ``queue_messages_max`` messages, ``queue_bytes_max`` bytes or ``queue_span_max``
+    offsets of a queue are in hand; ``topic_messages_max`` and ``topic_bytes_max`` are shared by the
+    queues of a topic that are ours. ``clock``, ``random``, ``local_ip`` and ``disk`` replace the
+    system's. Raises ConfigError for unusable settings.
 
     A message is done when its handler returns (None included) or, in ``async for``, when the next
     one is asked for; see docs/guide/consuming.md.
@@ -150,6 +150,11 @@ class PushConsumer(GroupConsumer[RunningPush]):
             )
         check_batches(handler, handler_batch)
         asks_brokers = not client_rebalance and not broadcast
+        if asks_brokers and ordered:
+            raise ConfigError(
+                "client_rebalance=False is not for ordered=True, whose members divide and lock the "
+                "queues themselves; to pop in order use SimpleConsumer(ordered=True)"
+            )
         self.group = group
         self._namespace = namespace
         self._settings, self._environment = client_settings(namesrv, **surrounding)

@@ -568,13 +568,9 @@ class BrokerConfig(AccessConfig):
         False, "slow down groups that read much of what may not be in memory"
     )
     cold_ctr_strategy_enable: bool = setting(
-        False, "thresholds that nobody has set adapt to how much is read, every 5 s"
-    )
-    use_pid_cold_ctr_strategy: bool = setting(
-        True,
-        "they do so by a controller that aims at 80 % of globalColdReadThreshold; false: up "
-        "until that is exceeded, then down",
-        key="usePIDColdCtrStrategy",
+        False,
+        "thresholds that nobody has set adapt every 5 s: up until globalColdReadThreshold is "
+        "exceeded, then down",
     )
     data_read_ahead_enable: bool = setting(
         True, "the system may read more of the log's files than what is asked for (2004)"
@@ -749,6 +745,12 @@ def load_broker_config(
             "Apache 4; with Apache 5 it is 1, which waits for no slave. While no slave is in sync, "
             "sends are stored and answered SLAVE_NOT_AVAILABLE. Set the key to say what is meant",
             config.in_sync_replicas,
+        )
+    if config.cold_ctr_strategy_enable and texts.get("usePIDColdCtrStrategy") != "false":
+        log.warning(
+            "coldCtrStrategyEnable=true with usePIDColdCtrStrategy=true (Apache's default): the "
+            "PID strategy is not offered. Thresholds of cold reads go up until "
+            "globalColdReadThreshold is exceeded, then down"
         )
     return config
 

@@ -1,9 +1,9 @@
 """The one reader and writer of JSON as Apache's peers speak it (the fastjson 1.2 dialect).
 
-`decode` tries the fast strict parser first; only what that refuses (bare number keys, objects as
-keys, enums by ordinal, numbers for strings, …) goes to the tolerant one. `encode` writes what a
-Java peer would. Its one rule: bounded work, and `FastjsonError` for whatever is wrong. It must not
-know any particular body.
+`decode` gives the text to msgspec as it is; only what that refuses is looked at again: bare number
+keys and objects as keys, then enums by ordinal, numbers for strings, … `encode` writes what a Java
+peer would. Its one rule: bounded work, and `FastjsonError` for whatever is wrong. It must not know
+any particular body.
 """
 
 from __future__ import annotations
@@ -19,14 +19,7 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from turbopump.protocol.fastjson_read import (
-    MAX_BYTES,
-    MAX_ENTRIES,
-    MAX_TOLERANT_STEPS,
-    FastjsonError,
-    parse_tolerant,
-    shape,
-)
+from turbopump.protocol.fastjson_read import FastjsonError, shape, to_standard
 from turbopump.struct_decoders import decoder_of
 
 __all__ = [
@@ -46,12 +39,16 @@ __all__ = [
 T = TypeVar("T")
 
 REQUEST_MAX, REQUEST_ENTRIES_MAX = 4 * 1024 * 1024, 250_000
-DIALECT_REQUEST_MAX, DIALECT_REQUEST_ENTRIES_MAX = 64 * 1024, 2000
 """Bytes and entries of the body of a request."""
+DIALECT_REQUEST_MAX, DIALECT_REQUEST_ENTRIES_MAX = 64 * 1024, 2000
+"""The same of one that msgspec does not read as it is."""
+MAX_BYTES = 64 << 20
+"""Longest text read at all. A frame is at most 16 MiB; only a broker's own files may be longer."""
+MAX_ENTRIES = 1_000_000
+"""Most members and elements of one document, all levels together."""
 TEXTS_AT_ONCE: Final = 64
 """Pieces of text, a value and what stands before it, that are one step."""
 
-_STRING_OR_BARE_KEY = re.compile(rb'"(?:[^"\\]++|\\.)*+"|((?<=[{,])-?\d++(?=:))', re.DOTALL)
 _REFUSALS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -61,20 +58,19 @@ def decode(data: bytes | bytearray | memoryview, type: type[T]) -> T:  # noqa: A
 
     Unknown fields are ignored, absent ones take their default, later duplicates win. Raises
     FastjsonError for text that is not JSON, does not fit the type, or is beyond the bounds (64 MiB,
-    a million entries, 64 levels).
+    a million entries, some hundreds of levels).
     """
     _check_bounds(data)
     try:
         return cast(T, decoder_of(cast(Any, type)).decode(data))
     except _REFUSALS as error:
-        _refuse_deep(error)
-        return shape(parse(data), type)
+        return _decode_dialect(data, type, error)
 
 
 def decode_request(data: bytes, type: type[T]) -> T:  # noqa: A002
-    """`decode` for the body of a request, within some 30 ms: a strict text has at most
-    `REQUEST_MAX` bytes and `REQUEST_ENTRIES_MAX` entries, one of the dialect `DIALECT_REQUEST_MAX`
-    and `DIALECT_REQUEST_ENTRIES_MAX`. Raises FastjsonError as `decode` does."""
+    """`decode` for the body of a request, within some 30 ms: it has at most `REQUEST_MAX` bytes and
+    `REQUEST_ENTRIES_MAX` entries, or `DIALECT_REQUEST_MAX` and `DIALECT_REQUEST_ENTRIES_MAX` where
+    msgspec does not read it as it is. Raises FastjsonError as `decode` does."""
     if len(data) > REQUEST_MAX or data.count(b",") > REQUEST_ENTRIES_MAX:
         raise FastjsonError(
             f"it has {len(data)} bytes and {data.count(b',')} entries, and may have {REQUEST_MAX} "
@@ -83,28 +79,35 @@ def decode_request(data: bytes, type: type[T]) -> T:  # noqa: A002
     try:
         return cast(T, decoder_of(cast(Any, type)).decode(data))
     except _REFUSALS as error:
-        if len(data) > DIALECT_REQUEST_MAX:
+        if len(data) > DIALECT_REQUEST_MAX or data.count(b",") > DIALECT_REQUEST_ENTRIES_MAX:
             raise FastjsonError(
-                f"{error} (of more than {DIALECT_REQUEST_MAX} bytes strict JSON is read only)"
+                f"{error} (of more than {DIALECT_REQUEST_MAX} bytes or "
+                f"{DIALECT_REQUEST_ENTRIES_MAX} entries strict JSON is read only)"
             ) from None
-    return shape(parse(data, DIALECT_REQUEST_ENTRIES_MAX), type)
+        return _decode_dialect(data, type, error)
 
 
-def parse(
-    data: bytes | bytearray | memoryview, dialect_entries_max: int = MAX_TOLERANT_STEPS
-) -> Any:
-    """Read `data` into dict, list, str, int, float, bool and None. Bare number keys may arrive as
-    str or int, object keys as tuples of (name, value) pairs. Raises FastjsonError as `decode`
-    does."""
-    _check_bounds(data)
-    data = bytes(data)
-    try:
-        return decoder_of(Any).decode(data)
-    except _REFUSALS as error:
-        _refuse_deep(error)
+def parse(data: bytes | bytearray | memoryview) -> Any:
+    """Read `data` into dict, list, str, int, float, bool and None. Keys are texts: of a number its
+    digits, of an object its JSON. Raises FastjsonError as `decode` does."""
+    return decode(data, cast(type[Any], Any))
+
+
+def _decode_dialect(
+    data: bytes | bytearray | memoryview,
+    type: type[T],  # noqa: A002
+    refusal: Exception,
+) -> T:
+    if isinstance(refusal, RecursionError):
+        raise FastjsonError("JSON text that is nested too deep, by hundreds of levels") from None
+    text = to_standard(str(data, "utf-8", "replace"))
     with suppress(*_REFUSALS):
-        return decoder_of(Any).decode(_quote_bare_keys(data))
-    return parse_tolerant(data.decode("utf-8", "replace"), dialect_entries_max)
+        return cast(T, decoder_of(cast(Any, type)).decode(text))
+    try:
+        value = decoder_of(Any).decode(text)
+    except _REFUSALS as error:
+        raise FastjsonError(f"not JSON, nor what fastjson writes: {error}") from None
+    return shape(value, type)
 
 
 def encode(value: Any) -> bytes:
@@ -169,19 +172,6 @@ def _check_bounds(data: bytes | bytearray | memoryview) -> None:
         # each has an entry of its own, or is nested in one that no comma follows
         if max(text.count(b","), text.count(b"{") + text.count(b"[")) > MAX_ENTRIES:
             raise FastjsonError(f"JSON text with more than {MAX_ENTRIES} entries")
-
-
-def _refuse_deep(error: Exception) -> None:
-    """Raise FastjsonError if a text is nested deeper than the strict parser goes. The tolerant one
-    goes less deep, and would look at all of it first: 3 s for 16 MiB."""
-    if isinstance(error, RecursionError):
-        raise FastjsonError("JSON text that is nested too deep, by hundreds of levels") from None
-
-
-def _quote_bare_keys(data: bytes) -> bytes:
-    """`{0:1,2:3}` -> `{"0":1,"2":3}`, strings untouched: makes Apache's offset files readable at
-    full speed."""
-    return _STRING_OR_BARE_KEY.sub(lambda m: m[0] if m[1] is None else b'"%b"' % m[1], data)
 
 
 # Python values -> text exactly as Apache's fastjson 1.2.83 writes it. Three forms: the wire

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,10 @@ import pytest
 from turbopump.auth.plain_acl import decode, read, read_directory
 from turbopump.auth.policies import Action, Decision, Resource
 from turbopump.errors import ConfigError
+
+with_yaml = pytest.mark.skipif(
+    find_spec("yaml") is None, reason="needs the extra turbopump[acl-import]"
+)
 
 AS_4X_SHIPS_IT = """\
 # a comment
@@ -42,6 +48,7 @@ accounts:
 """
 
 
+@with_yaml
 def test_what_4x_ships_is_taken_over_and_what_has_no_place_is_named() -> None:
     found = decode(AS_4X_SHIPS_IT)
     users = found.accounts.users
@@ -55,6 +62,7 @@ def test_what_4x_ships_is_taken_over_and_what_has_no_place_is_named() -> None:
     )
 
 
+@with_yaml
 @pytest.mark.parametrize(
     ("resource", "publishes", "consumes"),
     [
@@ -77,6 +85,7 @@ def test_its_permissions_decide_as_in_4x(resource: str, publishes: bool, consume
     assert (may(Action.PUB), may(Action.SUB)) == (publishes, consumes)
 
 
+@with_yaml
 @pytest.mark.parametrize(
     ("form", "secret"),
     [
@@ -84,6 +93,9 @@ def test_its_permissions_decide_as_in_4x(resource: str, publishes: bool, consume
         ("accounts:\n-   accessKey: a\n    secretKey: s#3 # x\n", "s#3"),
         ('---\naccounts:\n  - secretKey: "s 3"\n    accessKey: "a"\n', "s 3"),
         ("accounts:\n- accessKey: a\n  secretKey: s3\n  topicPerms: [t=PUB,\n    u=SUB]\n", "s3"),
+        ("accounts:\n- {accessKey: a, secretKey: 0123, topicPerms: ~}\n", "0123"),
+        ("accounts:\n- accessKey: a\n  secretKey: s2\n  secretKey: s3\n", "s3"),
+        ("accounts:\n- accessKey: a\n  secretKey: |-\n    s3\n", "s3"),
     ],
 )
 def test_forms_of_yaml_that_such_files_have(form: str, secret: str) -> None:
@@ -93,6 +105,7 @@ def test_forms_of_yaml_that_such_files_have(form: str, secret: str) -> None:
 ACCOUNT = "accounts:\n- accessKey: a\n  secretKey: s3same\n"
 
 
+@with_yaml
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -103,15 +116,17 @@ ACCOUNT = "accounts:\n- accessKey: a\n  secretKey: s3same\n"
         (ACCOUNT + "  topicPerms:\n  - t\n", "topicPerms of a: 't' is not NAME=PERMISSION"),
         (ACCOUNT + "  topicPerms:\n  - t=READ\n", "'READ' is no permission; one of DENY, PUB"),
         (ACCOUNT + "  defaultGroupPerm: all\n", "defaultGroupPerm of a: 'all' is no permission"),
-        (ACCOUNT + "  secretKey: s3same\n", "line 4 is not understood"),
-        (ACCOUNT + "\tadmin: true\n", "line 4 is indented by a tab"),
-        (ACCOUNT + "    admin: true\n", "line 4 is not understood"),
-        ("accounts:\n- &one\n  secretKey: s3same\n", "line 2 is not understood"),
-        ("accounts:\n- accessKey: a\n  secretKey: |\n    s3same\n", "line 3 is not understood"),
-        ("accounts:\n- accessKey: a\n  secretKey: 's3same\n", "line 3 is not understood"),
-        ("accounts:\n- {accessKey: a, secretKey: s3same}\n", "line 2 is not understood"),
-        (ACCOUNT + "  topicPerms: [t=PUB\n", "line 4 is not understood"),
-        ("accounts:\n" + "- " * 30 + "a\n", "line 2 is not understood"),
+        (ACCOUNT + "  defaultGroupPerm: [SUB]\n", "defaultGroupPerm of a is no text"),
+        (ACCOUNT + "  topicPerms:\n  - t: PUB\n", "topicPerms of a: one of them is not NAME="),
+        ("accounts:\n- accessKey: a\n  secretKey: null\n", "account 1 needs an accessKey"),
+        (ACCOUNT + "\tadmin: true\n", "line 4 is not YAML"),
+        (ACCOUNT + "    admin: true\n", "line 4 is not YAML"),
+        ("accounts:\n- accessKey: a\n  secretKey: 's3same\n", "line 4 is not YAML"),
+        ("accounts:\n- accessKey: *s3same\n", "line 2 is not YAML"),
+        (ACCOUNT + "  topicPerms: [t=PUB\n", "line 5 is not YAML"),
+        (ACCOUNT + "  admin: \0\n", "it is not YAML"),
+        ("accounts: " + "[" * 3000 + "]" * 3000, "it is not YAML"),
+        ("", "a line `accounts:` is expected"),
     ],
 )
 def test_whatever_is_not_understood_is_refused_and_no_secret_is_told(text: str, says: str) -> None:
@@ -121,6 +136,7 @@ def test_whatever_is_not_understood_is_refused_and_no_secret_is_told(text: str, 
     assert "s3same" not in str(raised.value)
 
 
+@with_yaml
 def test_a_directory_of_4x_is_read_file_by_file(tmp_path: Path) -> None:
     (tmp_path / "acl").mkdir()
     for path, secret in (
@@ -133,5 +149,17 @@ def test_a_directory_of_4x_is_read_file_by_file(tmp_path: Path) -> None:
     assert read_directory(tmp_path).users["a"].password == "first"
     (tmp_path / "plain_acl.yml").write_bytes(b"\xff")
     with pytest.raises(ConfigError, match=r"plain_acl\.yml: "):
+        read(tmp_path / "plain_acl.yml")
+    assert read_directory(tmp_path / "none").users == {}
+
+
+def test_without_pyyaml_one_sentence_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    (tmp_path / "plain_acl.yml").write_text(ACCOUNT)
+    with pytest.raises(
+        ConfigError, match=r"plain_acl\.yml: .*pip install 'turbopump\[acl-import\]'"
+    ):
         read(tmp_path / "plain_acl.yml")
     assert read_directory(tmp_path / "none").users == {}

@@ -247,6 +247,7 @@ async def test_a_user_who_is_there_is_not_changed_by_a_start(tmp_path: Path) -> 
 async def test_the_accounts_of_4x_are_taken_over_at_a_start_if_they_are_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("yaml", reason="needs the extra turbopump[acl-import]")
     monkeypatch.setenv("ROCKETMQ_HOME", str(tmp_path))
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "plain_acl.yml").write_text(

@@ -8,16 +8,7 @@ import asyncio
 from tests.loops import in_loop, on_a_client_s_host
 from tests.unit.broker.talking import Client, Talk, in_virtual_time, pull, simulated_broker
 
-from turbopump.broker.cold_flow import (
-    FORGET_S,
-    REMEMBERED,
-    WINDOW_S,
-    ColdFlow,
-    PidStrategy,
-    SimpleStrategy,
-    cold_strategy,
-)
-from turbopump.config.broker_config import BrokerConfig
+from turbopump.broker.cold_flow import FORGET_S, WINDOW_S, ColdFlow
 from turbopump.message.codec import decode_entries
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
@@ -148,9 +139,9 @@ def window(cold: ColdFlow, clock: Hands, **sizes: int) -> dict[str, int]:
     return dict(cold.info().config_table)
 
 
-def test_a_simple_strategy_raises_used_up_thresholds_and_lowers_the_highest() -> None:
+def test_used_up_thresholds_rise_until_all_read_too_much_then_the_highest_fall() -> None:
     clock = Hands()
-    cold = ColdFlow(clock, enabled=True, group_max=100, total_max=1000, strategy=SimpleStrategy())
+    cold = ColdFlow(clock, enabled=True, group_max=100, total_max=1000, adapts=True)
     assert cold.set_threshold("set", 50)
     cold.info()
     assert window(cold, clock, g=100, h=99, set=60) == {"set": 50, "g||adaptive": 150}
@@ -175,46 +166,9 @@ def test_a_simple_strategy_raises_used_up_thresholds_and_lowers_the_highest() ->
     assert cold.info().config_table == {"set": 50}
 
 
-def test_a_controller_raises_thresholds_below_its_target_rate_and_lowers_them_above() -> None:
-    clock = Hands()
-    cold = ColdFlow(clock, enabled=True, group_max=100, total_max=1000, strategy=PidStrategy(1000))
-    cold.info()
-    for _ in range(9):
-        assert window(cold, clock, g=100) == {}, "it has not seen enough"
-    assert window(cold, clock, g=100) == {"g||adaptive": 150}
-    assert window(cold, clock, g=150) == {"g||adaptive": 225}
-    for _ in range(12):
-        after = window(cold, clock, h=990)
-    assert "g||adaptive" not in after, "it has read nothing for a minute"
-    raised = after["h||adaptive"]
-    assert raised > 100
-    assert window(cold, clock, h=990) == {"h||adaptive": int(raised * 0.8)}
-    for _ in range(10):
-        after = window(cold, clock, h=990)
-    assert after == {"h||adaptive": 100}, "not below what every group has"
-
-
-def test_a_controller_counts_windows_in_which_nobody_read() -> None:
-    strategy = PidStrategy(1000)
-    for _ in range(REMEMBERED):
-        strategy.collect(2000)
-    assert (strategy.raises(), strategy.lowers(exceeded=False)) == (False, True)
-    clock = Hands()
-    cold = ColdFlow(clock, enabled=True, group_max=100, total_max=1000, strategy=strategy)
-    cold.info()
-    clock.seconds += 20 * WINDOW_S
-    cold.info()
-    assert (strategy.raises(), strategy.lowers(exceeded=True)) == (True, False)
-
-
 @in_loop(on_a_client_s_host)
 async def test_a_broker_adapts_thresholds_if_it_is_told_to(simulation: Simulation, /) -> None:
-    assert cold_strategy(BrokerConfig()) is None
-    assert isinstance(cold_strategy(BrokerConfig(cold_ctr_strategy_enable=True)), PidStrategy)
-
-    async with simulated_broker(
-        simulation, cold_ctr_strategy_enable=True, use_pid_cold_ctr_strategy=False, **ALL_COLD
-    ) as talk:
+    async with simulated_broker(simulation, cold_ctr_strategy_enable=True, **ALL_COLD) as talk:
         client = talk.client
         await fill(client)
         await client.join("c")

@@ -126,6 +126,7 @@ def test_who_is_not_known_changes_nothing(
 
 
 def test_a_file_is_changed_beside_its_server(tmp_path: Path, password: str, run: Run) -> None:
+    pytest.importorskip("yaml", reason="needs the extra turbopump[acl-import]")
     file = tmp_path / "auth" / "accounts.json"
     at = ("--file", str(file))
     assert run("user", "create", "root", "--super", "--password-file", password, *at)[0] == 0

@@ -18,7 +18,6 @@ from datetime import datetime
 from turbopump.client.consumer.assigned_queue import AssignedQueue
 from turbopump.client.consumer.offsets import ConsumeFrom, LocalOffsets, OffsetStore
 from turbopump.client.consumer.ordered import GrantedLock, MemberLocks
-from turbopump.client.consumer.ordered_popped_queue import OrderedPopQueue
 from turbopump.client.consumer.pop import init_mode_of
 from turbopump.client.consumer.pop_requests import PopRequests
 from turbopump.client.consumer.popped_queue import PopMembership, PopQueue
@@ -362,7 +361,6 @@ class PopAssignment(QueueTable[PopQueue]):
         self._lost: list[PopQueue] = []
 
     async def apply(self, change: QueueChange) -> bool:
-        kind = PopQueue if self._shared.order is None else OrderedPopQueue
         for queue in change.lost:
             popped = self._queues.pop(queue, None)
             if popped is not None:
@@ -371,7 +369,7 @@ class PopAssignment(QueueTable[PopQueue]):
                 self._lost.append(popped)
         for queue in change.gained:
             if self._may_begin(queue):
-                popped = self._queues[queue] = kind(self._shared, queue, self._parts)
+                popped = self._queues[queue] = PopQueue(self._shared, queue, self._parts)
                 popped.start()
         return True
 

@@ -71,10 +71,6 @@ class PoppedBatch:
         self._left.discard(message.queue_offset)
         return not self._left
 
-    def replace(self, before: HasHandle, message: HasHandle) -> None:
-        """``message`` is another delivery of the same, and has the handle from now on."""
-        self.messages = [message if other is before else other for other in self.messages]
-
     def moved(self, handle: str, seconds: float, now: float) -> None:
         """It comes again after so many seconds from ``now``, and has another handle from now on."""
         self._moved = seconds, now

@@ -11,7 +11,6 @@ must not know why the queue is ours. Source: apache/rocketmq
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import get_ident
 from typing import Final
@@ -80,8 +79,6 @@ class PopQueue(QueueLoop):
         self._stopped = self.dropped = self._closed = False
         self._change_fails = False
         self._last_pop_ms = 0
-        self._attempt_id: str | None = None
-        """Of an ordered pop."""
 
     # --- for the consumer
 
@@ -133,7 +130,6 @@ class PopQueue(QueueLoop):
         # also when it is late: until the broker has brought it again, that still saves the repeat
         if not self._closed:
             self._requests.acknowledge_later(message, message.deadline)
-        self._after(message)
 
     def delivery_failed(self, message: Delivery, delay: float | None, level: int) -> None:
         if get_ident() != self._thread:
@@ -141,12 +137,6 @@ class PopQueue(QueueLoop):
             return
         assert isinstance(message, PoppedDelivery)
         self._consumption.ended(message, self._statistics, ok=False)
-        self._retry(message, delay, level)
-
-    def _after(self, message: PoppedDelivery) -> None:
-        """It is done: what follows it may go."""
-
-    def _retry(self, message: PoppedDelivery, delay: float | None, level: int) -> None:
         self._release(message)
         if message.overdue or self._closed:
             return  # it comes again anyway
@@ -166,9 +156,6 @@ class PopQueue(QueueLoop):
             self._loop.call_soon_threadsafe(self.delivery_left, message)
             return
         assert isinstance(message, PoppedDelivery)
-        self._put_down(message)
-
-    def _put_down(self, message: PoppedDelivery) -> None:
         if message in self._held:
             self._give_back(message)
 
@@ -246,9 +233,6 @@ class PopQueue(QueueLoop):
                 len(late),
             )
             self._take_on_less()
-        self._forget(late)
-
-    def _forget(self, late: Sequence[PoppedDelivery]) -> None:
         for message in late:
             del self._held[message]
 
@@ -269,11 +253,10 @@ class PopQueue(QueueLoop):
                 batch=min(self._settings.batch, int(self._window) - len(self._held)),
                 invisible_s=self._settings.invisible_s,
                 wait_s=WAIT_S,
-                attempt_id=self._attempt_id,
+                attempt_id=None,
             )
         finally:
             self._asking = False
-        self._answered()
         self._last_pop_ms = self._instance.environment.clock.now_ms()
         if found.wanted or found.unwanted:
             self._take(found)
@@ -282,9 +265,6 @@ class PopQueue(QueueLoop):
         if found.full:
             return ERROR_PAUSE_S
         return FLOW_CONTROL_PAUSE_S if self._loop.time() - asked < HASTE_S else 0.0
-
-    def _answered(self) -> None:
-        """The last pop has got its answer."""
 
     def _take(self, found: PopResult[PoppedDelivery]) -> None:
         deadline = self._loop.time() + self._settings.invisible_s

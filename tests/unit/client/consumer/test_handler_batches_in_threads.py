@@ -158,7 +158,7 @@ async def test_the_time_of_a_list_is_its_handlers_and_its_messages_have_one_requ
     assert messages[0].handled_s == messages[1].handled_s is not None
 
 
-@pytest.mark.parametrize("how", ["in order", "popped in order", "popped", "pulled"])
+@pytest.mark.parametrize("how", ["in order", "popped", "pulled"])
 @in_loop
 async def test_plain_handlers_get_all_of_a_broker_and_ordered_ones_one_list_of_a_queue_at_a_time(
     how: str,

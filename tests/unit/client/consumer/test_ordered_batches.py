@@ -1,6 +1,6 @@
 """In order, several messages at a time: of each queue one list, the next when all of it is dealt
-with; what failed comes again together. Pulled and popped, against a scripted cluster, in virtual
-time. (With brokers that fail: ``tests/simulation/test_ordered_batches.py``.)"""
+with; what failed comes again together. Against a scripted cluster, in virtual time. (With brokers
+that fail: ``tests/simulation/test_handler_batches.py``.)"""
 
 from __future__ import annotations
 
@@ -9,17 +9,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
 from tests.unit.client.consumer.handled_lists import Lists, bodies, fails
-from tests.unit.client.consumer.popping_consumers import consumer_of as popping_consumer_of
-from tests.unit.client.consumer.popping_consumers import popping
-from tests.unit.client.push_consumers import committed, fill, locked
-from tests.unit.client.push_consumers import consumer_of as pulling_consumer_of
+from tests.unit.client.push_consumers import committed, consumer_of, fill, locked
 from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
-from tests.unit.client.scripted_pops import ScriptedPops
 
 from turbopump.client.consumer.delivery import Delivery, Retry
 from turbopump.client.push_consumer import PushConsumer
@@ -27,33 +23,24 @@ from turbopump.protocol.requests.assignment import UnlockBatchMq
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.testing.simulation import Simulation
 
-Way = Literal["pulled", "popped"]
-WAYS = pytest.mark.parametrize("way", ["pulled", "popped"])
-
 
 @dataclass
 class Place:
-    """Where messages come from, ``way`` by way."""
+    """Where messages come from."""
 
     cluster: ScriptedCluster
-    pops: ScriptedPops | None
 
     def fill(self, count: int, *, queue_id: int = 0) -> None:
-        if self.pops is None:
-            fill(self.cluster, count, queue_id=queue_id)
-        else:
-            for i in range(count):
-                self.pops.store("orders", queue_id, b"m%d" % i)
+        fill(self.cluster, count, queue_id=queue_id)
 
     def done(self, queue_id: int = 0) -> int:
         """How many messages of the queue are done."""
-        if self.pops is None:
-            return committed(self.cluster, queue_id) or 0
-        return sum(queue == queue_id for _, queue, _ in self.pops.acked)
+        return committed(self.cluster, queue_id) or 0
 
     def consumer(self, handler: object, count: int, **settings: Any) -> PushConsumer:
-        make = pulling_consumer_of if self.pops is None else popping_consumer_of
-        return make(self.cluster, handler=handler, handler_batch=count, ordered=True, **settings)
+        return consumer_of(
+            self.cluster, handler=handler, handler_batch=count, ordered=True, **settings
+        )
 
     def dead(self) -> list[bytes]:
         """What was sent to be a dead letter."""
@@ -63,15 +50,10 @@ class Place:
 
 
 @asynccontextmanager
-async def place_of(simulation: Simulation, way: Way, queues: int = 1) -> AsyncIterator[Place]:
-    if way == "pulled":
-        async with scripted_cluster(simulation, queues=queues) as cluster:
-            cluster.name_server.route("%RETRY%readers", cluster.broker, queues=1)
-            yield Place(cluster, None)
-    else:
-        async with popping(simulation, queues=queues) as (cluster, pops):
-            cluster.name_server.route("%RETRY%readers", cluster.broker, queues=1)
-            yield Place(cluster, pops)
+async def place_of(simulation: Simulation, queues: int = 1) -> AsyncIterator[Place]:
+    async with scripted_cluster(simulation, queues=queues) as cluster:
+        cluster.name_server.route("%RETRY%readers", cluster.broker, queues=1)
+        yield Place(cluster)
 
 
 def once(*failing: bytes, **retry: Any) -> Callable[[list[Delivery]], None]:
@@ -87,10 +69,9 @@ def once(*failing: bytes, **retry: Any) -> Callable[[list[Delivery]], None]:
     return fate
 
 
-@WAYS
 @in_loop(simulated)
 async def test_of_each_queue_one_list_at_a_time_in_order_and_the_queues_side_by_side(
-    simulation: Simulation, /, way: Way
+    simulation: Simulation, /
 ) -> None:
     got: dict[int, list[list[bytes]]] = {0: [], 1: [], 2: []}
     running: set[int] = set()
@@ -105,7 +86,7 @@ async def test_of_each_queue_one_list_at_a_time_in_order_and_the_queues_side_by_
         await asyncio.sleep(1)
         running.remove(queue_id)
 
-    async with place_of(simulation, way, queues=3) as place:
+    async with place_of(simulation, queues=3) as place:
         for queue_id in range(3):
             place.fill(10, queue_id=queue_id)
         async with place.consumer(handle, 4):
@@ -117,11 +98,10 @@ async def test_of_each_queue_one_list_at_a_time_in_order_and_the_queues_side_by_
         assert max(most) == 3
 
 
-@WAYS
 @pytest.mark.parametrize("fate", [fails, lambda _: Retry()], ids=["raises", "Retry"])
 @in_loop(simulated)
 async def test_a_list_that_fails_is_handled_again_in_place_as_a_whole(
-    simulation: Simulation, /, way: Way, fate: Callable[[list[Delivery]], object]
+    simulation: Simulation, /, fate: Callable[[list[Delivery]], object]
 ) -> None:
     times: list[float] = []
     attempts: list[int] = []
@@ -132,7 +112,7 @@ async def test_a_list_that_fails_is_handled_again_in_place_as_a_whole(
         return fate(messages) if messages[0].body == b"m0" and messages[0].attempt <= 2 else None
 
     lists = Lists(twice)
-    async with place_of(simulation, way) as place:
+    async with place_of(simulation) as place:
         place.fill(5)
         async with place.consumer(lists, 3, suspend_time=7):
             await until(lambda: len(lists.got) == 4)
@@ -143,13 +123,12 @@ async def test_a_list_that_fails_is_handled_again_in_place_as_a_whole(
         assert place.done() == 5
 
 
-@WAYS
 @in_loop(simulated)
 async def test_messages_before_a_failed_one_are_done_and_those_behind_come_again_with_it(
-    simulation: Simulation, /, way: Way
+    simulation: Simulation, /
 ) -> None:
     lists = Lists(once(b"m2"))
-    async with place_of(simulation, way) as place:
+    async with place_of(simulation) as place:
         place.fill(6)
         async with place.consumer(lists, 4, suspend_time=30):
             await until(lambda: len(lists.got) == 1)
@@ -161,10 +140,9 @@ async def test_messages_before_a_failed_one_are_done_and_those_behind_come_again
         assert place.done() == 6
 
 
-@WAYS
 @in_loop(simulated)
 async def test_who_says_that_one_behind_is_done_does_not_get_it_again(
-    simulation: Simulation, /, way: Way
+    simulation: Simulation, /
 ) -> None:
     def first_again(messages: list[Delivery]) -> None:
         if messages[0].attempt == 1 and messages[0].body == b"m0":
@@ -172,7 +150,7 @@ async def test_who_says_that_one_behind_is_done_does_not_get_it_again(
             messages[2].done()
 
     lists = Lists(first_again)
-    async with place_of(simulation, way) as place:
+    async with place_of(simulation) as place:
         place.fill(4)
         async with place.consumer(lists, 4):
             await until(lambda: len(lists.got) == 2)
@@ -181,11 +159,8 @@ async def test_who_says_that_one_behind_is_done_does_not_get_it_again(
         assert place.done() == 4
 
 
-@WAYS
 @in_loop(simulated)
-async def test_of_several_delays_the_longest_counts_for_all(
-    simulation: Simulation, /, way: Way
-) -> None:
+async def test_of_several_delays_the_longest_counts_for_all(simulation: Simulation, /) -> None:
     times: list[float] = []
 
     def two_again(messages: list[Delivery]) -> None:
@@ -195,7 +170,7 @@ async def test_of_several_delays_the_longest_counts_for_all(
             messages[1].retry(delay=20)
 
     lists = Lists(two_again)
-    async with place_of(simulation, way) as place:
+    async with place_of(simulation) as place:
         place.fill(2)
         async with place.consumer(lists, 4):
             await until(lambda: len(lists.got) == 2)
@@ -203,10 +178,9 @@ async def test_of_several_delays_the_longest_counts_for_all(
         assert 20 <= times[1] - times[0] < 20.1
 
 
-@WAYS
 @in_loop(simulated)
 async def test_after_its_retries_a_list_becomes_dead_letters_and_the_next_goes_on(
-    simulation: Simulation, /, way: Way
+    simulation: Simulation, /
 ) -> None:
     got: list[list[bytes]] = []
 
@@ -216,7 +190,7 @@ async def test_after_its_retries_a_list_becomes_dead_letters_and_the_next_goes_o
         got.append([message.body for message in messages])
         return Retry() if messages[0].body == b"m0" else None
 
-    async with place_of(simulation, way) as place:
+    async with place_of(simulation) as place:
         place.fill(4)
         async with place.consumer(handle, 2, max_reconsume_times=2):
             await until(lambda: len(got) == 4)
@@ -226,10 +200,9 @@ async def test_after_its_retries_a_list_becomes_dead_letters_and_the_next_goes_o
         assert place.done() == 4
 
 
-@WAYS
 @in_loop(simulated)
 async def test_a_handler_that_goes_on_after_asking_for_all_again_has_no_say_in_the_next_delivery(
-    simulation: Simulation, /, way: Way
+    simulation: Simulation, /
 ) -> None:
     go_on = asyncio.Event()
     got: list[list[bytes]] = []
@@ -249,7 +222,7 @@ async def test_a_handler_that_goes_on_after_asking_for_all_again_has_no_say_in_t
             return Retry()
         return None
 
-    async with place_of(simulation, way) as place:
+    async with place_of(simulation) as place:
         place.fill(2)
         async with place.consumer(handle, 2):
             await until(lambda: place.done() == 2)
@@ -260,7 +233,7 @@ async def test_a_handler_that_goes_on_after_asking_for_all_again_has_no_say_in_t
 async def test_a_queue_that_is_left_is_free_when_the_whole_list_is_dealt_with(
     simulation: Simulation, /
 ) -> None:
-    async with place_of(simulation, "pulled") as place:
+    async with place_of(simulation) as place:
         place.fill(4)
 
         async def handle(messages: list[Delivery]) -> None:
@@ -276,19 +249,3 @@ async def test_a_queue_that_is_left_is_free_when_the_whole_list_is_dealt_with(
         await closing
         assert locked(place.cluster, UnlockBatchMq) == [[0]]
         assert place.done() == 3
-
-
-@in_loop(simulated)
-async def test_popped_what_the_filter_leaves_out_does_not_end_a_list(
-    simulation: Simulation, /
-) -> None:
-    lists = Lists(once(b"m2"))
-    async with place_of(simulation, "popped") as place:
-        assert place.pops is not None
-        for i in range(6):
-            place.pops.store(
-                "orders", 0, b"m%d" % i, "TAGS\x01%s\x02" % ("Aa" if i % 2 == 0 else "BB")
-            )
-        async with place.consumer(lists, 4, tags="Aa"):
-            await until(lambda: place.done() == 6)
-        assert lists.got == [[b"m0", b"m2", b"m4"], [b"m2", b"m4"]]

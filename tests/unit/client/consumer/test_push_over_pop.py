@@ -419,6 +419,7 @@ async def test_an_operator_sees_what_is_in_hand(simulation: Simulation, /) -> No
             "pop_threshold=10 is for .* without broadcast",
         ),
         ({"client_rebalance": False, "allocation": "CONSISTENT_HASH"}, "not known to brokers"),
+        ({"client_rebalance": False, "ordered": True}, r"use SimpleConsumer\(ordered=True\)"),
         (
             {"client_rebalance": False, "allocation": allocate_by_configuration([])},
             "not known to brokers",

@@ -39,7 +39,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "broadcast": {"broadcast": True, "offsets_directory": Path("/home/offsets")},
     "divided by brokers": {"client_rebalance": False},
     "popped": {"client_rebalance": False},
-    "popped in order": {"client_rebalance": False, "ordered": True},
 }
 EVERY_WAY = pytest.mark.parametrize("way", WAYS)
 
