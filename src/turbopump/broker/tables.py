@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.offsets import ConsumerOffsets
-from turbopump.broker.pop.records import revive_topic
+from turbopump.broker.pop.records import REVIVE_TOPIC_PREFIX
 from turbopump.broker.queue_locks import SavedLocks
 from turbopump.broker.saved_table import Soon
 from turbopump.broker.topics import TopicTable, make_lost_topics
@@ -45,7 +45,7 @@ def name_faults(config: BrokerConfig) -> Iterator[tuple[str, str, str]]:
             "it has a blank or control character in it; blanks separate the fields of the handles "
             "of POP and recall, so nothing that was popped could be acknowledged",
         )
-    fault = topic_fault(f"{cluster}{REPLY_TOPIC_END}") or topic_fault(revive_topic(cluster))
+    fault = topic_fault(f"{cluster}{REPLY_TOPIC_END}") or topic_fault(REVIVE_TOPIC_PREFIX + cluster)
     if fault is not None:
         yield (
             "brokerClusterName",
