@@ -14,6 +14,7 @@ import asyncio
 import heapq
 from collections import deque
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Final
 
 from turbopump.remoting.connection import Connection, Keeper
@@ -46,10 +47,6 @@ class HeldPull:
 
     def __lt__(self, other: HeldPull) -> bool:
         return self.deadline < other.deadline
-
-    @property
-    def waits(self) -> bool:
-        return self in self.line.pulls
 
 
 class _Line:
@@ -233,5 +230,7 @@ class HeldPulls:
         """Most pulls do not wait until their time is up."""
         pulls = self._by_deadline
         if len(pulls) > self._waiting * 5 // 4 + DONE_KEPT:
-            pulls[:] = [held for held in pulls if held.waits]
-            heapq.heapify(pulls)
+            # All in one turn, so it must be quick: 28 ms of CPU in a busy broker for 155,000 pulls,
+            # whose deadlines are nearly in order. With ``heapify``, which calls ``__lt__``, 43 ms.
+            pulls[:] = [held for held in pulls if held in held.line.pulls]
+            pulls.sort(key=attrgetter("deadline"))

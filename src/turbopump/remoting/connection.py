@@ -98,8 +98,8 @@ CLOSE_WAIT_S: Final = 5.0
 
 
 class Keeper(NamedTuple):
-    """Who keeps requests until there is an answer: bytes of memory that one takes, and what is
-    called with it when its connection has ended."""
+    """Owner of requests that are answered later. ``size``: bytes of memory that one takes;
+    ``drop`` is called with each when its connection has ended."""
 
     size: int
     drop: Callable[[Any], object]
@@ -1027,7 +1027,7 @@ def _dropping(kept: dict[Hashable, Keeper]) -> Steps[None]:
 
 
 def _goes_on(_task: object) -> None:
-    """Nothing is dropped."""
+    """Drop nothing: the handler finishes."""
 
 
 def _once_allowed(

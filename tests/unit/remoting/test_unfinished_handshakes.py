@@ -15,11 +15,14 @@ from tests.unit.remoting.serving import frame, serving, until
 
 from turbopump.protocol.requests.offsets import GetMinOffset
 from turbopump.remoting import server as server_module
-from turbopump.remoting.server import FirstByte, RemotingServer
+from turbopump.remoting.connection import Connection
+from turbopump.remoting.server import LOOKED_AT_A_TURN, FirstByte, ListeningPort, RemotingServer
 from turbopump.repeated_line import report_all
 
 FIRST_BYTE, PART, WHOLE = "a byte", "44 bytes", "a whole hello"
 ASKED = frame(GetMinOffset(topic="T", queue_id=7), 1)
+ENDED_A_TURN = 2 * LOOKED_AT_A_TURN
+"""Of connections; a turn may begin between two of the loop."""
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -102,6 +105,77 @@ async def test_a_part_of_a_client_hello_is_not_looked_at_again_and_again(
         for _ in range(100):
             assert await ask(client, f"{host}:{port}") == 5
         assert looks[0] <= 3 * 20 + 1
+
+
+async def most_in_a_turn(calls: list[None], count: int) -> int:
+    """Let the loop turn until there were so many calls; most of them in one turn."""
+    most, done = 0, len(calls)
+    async with asyncio.timeout(60):
+        while done < count:
+            await asyncio.sleep(0)
+            before, done = done, len(calls)
+            most = max(most, done - before)
+    return most
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("ending", ["they close", "they go on", "they are late"])
+@in_loop(on_loop)
+async def test_many_strangers_who_do_one_thing_at_once_are_served_or_dropped_in_turns(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    count, hello, calls = 200, bytes_of(WHOLE), list[None]()
+    ended_by = "_open" if ending == "they go on" else "_drop"
+    action = getattr(ListeningPort, ended_by)
+
+    def counted(self: ListeningPort, *arguments: object) -> None:
+        calls.append(None)
+        action(self, *arguments)
+
+    async with (
+        serving(answering(), tls=pair.server()) as (server, _, port),
+        strangers(count, hello[:44], port) as peers,
+    ):
+        await until(lambda: greeting(server) == count)
+        monkeypatch.setattr(ListeningPort, ended_by, counted)
+        if ending == "they are late":
+            monkeypatch.setattr(server_module, "HANDSHAKE_S", -1.0)
+            server.ports[0].close_silent(0.0)
+            server.ports[0].close_silent(0.0)
+        for _, writer in peers:
+            if ending == "they close":
+                writer.close()
+            elif ending == "they go on":
+                writer.write(hello[44:])
+        assert len(calls) <= ENDED_A_TURN
+        assert await most_in_a_turn(calls, count) <= ENDED_A_TURN
+        assert greeting(server) == 0
+        assert len(calls) == count
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@in_loop(on_loop)
+async def test_connections_that_fall_silent_together_are_closed_in_turns(
+    loop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count, closed = 200, list[None]()
+    close = Connection.close
+    monkeypatch.setattr(server_module, "SWEEP_S", 0.01)
+
+    def counted(self: Connection) -> None:
+        closed.append(None)
+        close(self)
+
+    async with (
+        serving(answering(), idle_timeout=3600.0) as (server, _, port),
+        strangers(count, b"", port),
+    ):
+        await until(lambda: len(server.connections) == count)
+        monkeypatch.setattr(Connection, "close", counted)
+        for connection in server.connections:
+            connection.last_read -= 7200.0
+        assert await most_in_a_turn(closed, count) <= ENDED_A_TURN
+        await until(lambda: not server.connections)
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
