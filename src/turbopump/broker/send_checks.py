@@ -45,6 +45,9 @@ from turbopump.store.disk_space import NO_ROOM
 from turbopump.store.message_store import COPY_REFUSAL, MessageStore
 
 _ILLEGAL: Final = re.compile(r"[^%|a-zA-Z0-9_-]")
+_ILLEGAL_SAID: Final = (
+    "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+)
 
 
 class SendChecks:
@@ -125,6 +128,8 @@ class SendChecks:
                 f"{config.broker_permission}; send to another broker, or add 2 (write) to it",
             )
         fault = topic_name_fault(request.topic)
+        if fault is None and "+" in request.topic:
+            fault = f"{_ILLEGAL_SAID}: a retry topic with + in its name is the broker's to write"
         if fault is not None:
             return refusal(ResponseCode.INVALID_PARAMETER, fault)
         if request.topic in NOT_SENDABLE_TOPICS:
@@ -287,7 +292,7 @@ def topic_name_fault(topic: str) -> str | None:
     if not topic.strip():
         said = "The specified topic is blank"
     elif _ILLEGAL.search(topic):
-        said = "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+        said = _ILLEGAL_SAID
     else:
         said = "The specified topic is longer than topic max length"
     return f"{said}: {fault}"
