@@ -184,7 +184,6 @@ def read_properties(path: Path | str, known: KeyTable) -> dict[str, str]:
 def _report(path: Path | str, texts: Mapping[str, str], table: KeyTable) -> None:
     """Log each unknown key of a file, and in one line those without effect that are not at a
     default of Apache's. Values are never logged: they may be secrets."""
-    log.info("configuration read file=%s keys=%d", path, len(texts))
     idle = []
     for key, text in texts.items():
         found = classify(key, table)
