@@ -133,7 +133,7 @@ async def command(
             batches = reader.read(topic, starts, wanted, more=queue is None)
             await _write_all(batches, output, idle)
         return
-    if not _given("group"):
+    if not _given("group") and sys.stderr.isatty():
         complain(
             f"read as the group {group}, which keeps its offset and is shared with everybody who "
             "names none: --group NAME is your own, --no-group reads all"

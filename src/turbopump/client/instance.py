@@ -242,6 +242,8 @@ class ClientInstance:
         self._forks = ForkCount.count
         self.spawn(self._every(self._heartbeat_interval, self._heartbeat_all), name="heartbeats")
         self.spawn(self._every(self.route_interval, self.routes.refresh_all), name="routes")
+        servers = ";".join(self.routes.name_servers)
+        log.debug("client started client_id=%s namesrv=%s", self.client_id, servers)
         self.stalls = LoopStalls(self._loop.time)
         self.spawn(self._look_for_stalls(), name="stalls")
 

@@ -303,6 +303,13 @@ class Routes:
         if before is not None and not before.addresses.keys() <= route.addresses.keys():
             self._ask_again(route)
         self.known[route.topic] = route
+        log.debug(
+            "route %s topic=%s brokers=%s queues=%d",
+            "found" if before is None else "changed",
+            route.topic,
+            ",".join(sorted(route.addresses)),
+            len(route.publish_queues),
+        )
         self._on_change(route)
         return route
 

@@ -63,7 +63,11 @@ def test_without_a_group_reading_begins_where_it_is_asked_to(
         assert consume(f"orders {options}") == (0, wanted, "")
 
 
-def test_whoever_names_no_group_is_told_that_it_shares_one(consume: Consume) -> None:
+def test_whoever_names_no_group_is_told_at_a_terminal_that_it_shares_one(
+    consume: Consume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert consume("orders --count 1")[2] == ""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     code, lines, err = consume("orders --count 3")
     assert (code, len(lines)) == (0, 3)
     assert err.startswith("turbopump: read as the group turbopump-consume, which keeps its offset")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 from tests.loops import in_loop, simulated
@@ -53,6 +54,28 @@ async def test_a_client_beats_commits_and_polls_routes_as_often_as_asked_for(
             assert set(cluster.name_server.asked[asked:]) <= topics
             polls = cluster.name_server.asked[asked:].count("orders")
             assert polls == pytest.approx(120 / route_s, abs=1)
+
+
+@in_loop(simulated)
+async def test_a_client_logs_who_it_is_and_each_change_of_a_route(
+    simulation: Simulation, /, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "turbopump.client")
+    async with scripted_cluster(simulation, brokers=2) as cluster:
+        one, other = cluster.brokers
+        cluster.name_server.route("orders", one, queues=2)
+        async with producer_of(cluster) as producer:
+            await producer.send("orders", b"x")
+            cluster.name_server.route("orders", one, other, queues=2)
+            await asyncio.sleep(100)
+            client_id = producer.client_id
+    lines = [record.getMessage() for record in caplog.records]
+    address = cluster.name_server.address
+    assert lines.count(f"client started client_id={client_id} namesrv={address}") == 1
+    assert [line for line in lines if line.startswith("route ")] == [
+        "route found topic=orders brokers=broker-a queues=2",
+        "route changed topic=orders brokers=broker-a,broker-b queues=4",
+    ]
 
 
 @pytest.mark.parametrize("seconds", [1.5, 20.0])
