@@ -72,7 +72,8 @@ class ServerAccess:
             clusters,
         )
         self.copies_master = False
-        """A change that the copy has brought before its request came is no error."""
+        """A change that the copy has brought before its request came is no error, and no slave
+        copies from here."""
         self._config = config
         self._disk = disk
         self._path = directory / FILE_NAME
@@ -163,9 +164,10 @@ class ServerAccess:
             log.warning("%s", amiss)
         self._open_to_others = amiss
 
-    async def change(self, change: Change) -> None:
-        """Change users and policies, in the file and here. Raises ConfigError for a change that
-        cannot be, OSError if it cannot be written; then nothing has changed."""
+    async def change(self, change: Change, lost: Accounts | None = None) -> None:
+        """Change users and policies, in the file and here. ``lost``: what counts for a file that is
+        gone or makes no sense. Raises ConfigError for a change that cannot be, OSError if it cannot
+        be written; then nothing has changed."""
         async with self._changing:
             disk = self._disk
             if disk is None:
@@ -177,7 +179,7 @@ class ServerAccess:
 
             def write() -> None:
                 try:
-                    outcome.append(self._changed_file(change))
+                    outcome.append(self._changed_file(change, lost))
                 except ConfigError as error:
                     faults.append(error)
 
@@ -189,12 +191,12 @@ class ServerAccess:
                 raise faults[0]
             self._take(*outcome[0])
 
-    def _changed_file(self, change: Change) -> tuple[bytes, Accounts]:
+    def _changed_file(self, change: Change, lost: Accounts | None = None) -> tuple[bytes, Accounts]:
         disk = self._disk
         if disk is None:
             accounts = change(self.control.accounts)
             return accounts.encode(), accounts
-        return change_file(disk, self._path, change)
+        return change_file(disk, self._path, change, lost)
 
     def _take(self, text: bytes, accounts: Accounts) -> None:
         self._text = text
@@ -240,6 +242,9 @@ class ServerAccess:
 
     def list_users(self, request: requests.ListUsers, context: RequestContext) -> Response[None]:
         if request.nonce is not None:
+            if self.copies_master and request.known_version is not None:
+                # a former master: what it has may be older than what the asker has
+                return refusal(ResponseCode.SYSTEM_ERROR, "this broker is a slave, too")
             return self._sealed(request.nonce, request.known_version, context.peer.user)
         users = self.control.accounts.users
         found = [user.info for name, user in users.items() if (request.filter or "") in name]
@@ -311,9 +316,12 @@ class NoAccessControl:
             router.refuse(code, requests.SWITCHED_OFF)
 
 
-def change_file(disk: Disk, path: Path, change: Change) -> tuple[bytes, Accounts]:
-    """Change users and policies in a file, under a lock; what the file holds then. Raises
-    ConfigError for a file or change that makes no sense, OSError."""
+def change_file(
+    disk: Disk, path: Path, change: Change, lost: Accounts | None = None
+) -> tuple[bytes, Accounts]:
+    """Change users and policies in a file, under a lock; what the file holds then. ``lost``: what
+    counts for a file that is gone or makes no sense. Raises ConfigError for a file or change that
+    makes no sense, OSError."""
     disk.make_directory(path.parent)
     try:
         lock = disk.lock(path.with_name(path.name + ".lock"))
@@ -322,9 +330,11 @@ def change_file(disk: Disk, path: Path, change: Change) -> tuple[bytes, Accounts
     try:
         text = disk.read_file(path)
         try:
-            accounts = Accounts() if text is None else Accounts.decode(text)
+            accounts = (lost or Accounts()) if text is None else Accounts.decode(text)
         except ConfigError as error:
-            raise ConfigError(f"{path}: {error}") from None
+            if lost is None:
+                raise ConfigError(f"{path}: {error}") from None
+            text, accounts = None, lost
         changed = change(accounts)
         if text is None or changed != accounts:
             text = changed.encode()

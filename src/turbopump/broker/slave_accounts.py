@@ -108,7 +108,7 @@ class SlaveAccounts:
         if content:
             # in the thread of the disk: thousands of users take seconds
             await self._access.change(
-                lambda now: Accounts.decode(content) if now == before else now
+                lambda now: Accounts.decode(content) if now == before else now, lost=before
             )
             log.info(
                 "users and policies copied master=%s users=%d",

@@ -12,7 +12,15 @@ from typing import Any, Final
 
 import pytest
 from tests.loops import in_loop
-from tests.unit.broker.replicas import MASTER, NAMESRV, SLAVE, Replicas, eventually, with_replicas
+from tests.unit.broker.replicas import (
+    MASTER,
+    NAMESRV,
+    SECOND_SLAVE,
+    SLAVE,
+    Replicas,
+    eventually,
+    with_replicas,
+)
 from tests.unit.broker.talking import pull, until
 
 from turbopump.admin.cluster import Servers
@@ -216,6 +224,56 @@ async def test_what_was_changed_at_the_slave_gives_way_to_the_master_s(
     disk.replace_file(PATH, by_hand.encode(), private=True)
     await eventually(lambda: accounts_of(slave) == by_hand, seconds=2)
     await eventually(lambda: accounts_of(slave) == accounts_of(master), seconds=2)
+    assert disk.read_file(PATH) == accounts_of(master).encode()
+
+
+@in_loop(with_replicas)
+async def test_a_slave_copies_no_accounts_of_a_former_master_that_is_a_slave_now(
+    replicas: Replicas, /, caplog: pytest.LogCaptureFixture
+) -> None:
+    master = await replicas.master(**ON)
+    await replicas.slave(**ON)
+    other = await replicas.slave(SECOND_SLAVE, **ON)
+    await make_billing(MASTER)
+    await eventually(lambda: accounts_of(other) == accounts_of(master))
+    assert other.slave_tables is not None
+    await eventually(lambda: other.slave_tables.master == f"{MASTER}:10911")
+    replicas.kill(MASTER)
+    await replicas.stop(SLAVE)
+    promoted = await replicas.broker(SLAVE, BrokerRole.ASYNC_MASTER, **ON, broker_id=0)
+    for host in (SLAVE, SECOND_SLAVE):  # as the command does
+        await changed(host, DeleteUser(username="billing"))
+    former = await replicas.slave(MASTER, **ON, broker_id=1)
+    assert former.slave_accounts is not None
+    await former.slave_accounts.stop()  # it has not heard of the deletion yet
+    assert former.access is not None
+    former.access.control.accounts = accounts_of(master)
+    await eventually(lambda: "this broker is a slave, too" in caplog.text)
+    assert accounts_of(other) == accounts_of(promoted)
+
+
+@pytest.mark.parametrize("text", [None, b"", b"{", b'{"users": 1}'])
+@in_loop(with_replicas)
+async def test_a_slave_s_file_that_is_gone_or_unreadable_gives_way_to_the_master_s(
+    replicas: Replicas, /, text: bytes | None
+) -> None:
+    master = await replicas.master(**ON)
+    slave = await replicas.slave(**ON)
+    await make_billing(MASTER)
+    await eventually(lambda: accounts_of(slave) == accounts_of(master))
+    disk = replicas.simulation.disk(SLAVE).mounted
+    assert disk is not None
+    if text is None:
+        disk.remove(PATH)
+    else:
+        disk.replace_file(PATH, text, private=True)
+    await changed(MASTER, UpdateUser(username="billing"), UserInfo(password="new"))
+
+    def is_copied() -> bool:
+        assert "billing" in accounts_of(slave).users, "who is known stays known meanwhile"
+        return accounts_of(slave) == accounts_of(master)
+
+    await eventually(is_copied, seconds=2)
     assert disk.read_file(PATH) == accounts_of(master).encode()
 
 

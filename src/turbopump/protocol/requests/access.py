@@ -95,7 +95,7 @@ class GetUser(Request[None], kw_only=True):
 
 class ListUsers(Request[None], kw_only=True):
     """The users whose name has ``filter`` in it. ``nonce``, ours: all accounts, sealed;
-    ``known_version``: no content if they are still these."""
+    ``known_version``, of a slave to its master: no content if they are still these."""
 
     code = RequestCode.AUTH_LIST_USER
     filter: str | None = None

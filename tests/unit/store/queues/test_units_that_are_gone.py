@@ -269,6 +269,27 @@ def test_no_reader_passes_a_message_that_it_did_not_get(
     store.close()
 
 
+@pytest.mark.parametrize("first", [0, 204, 205, 206, 300, 409, 410])
+@pytest.mark.parametrize("before", [pulled, in_steps, filtered_by_sql])
+@pytest.mark.parametrize("loss", [one for one in LOSSES if "zeros" in one])
+@pytest.mark.parametrize("topic", ["T", "B"])
+def test_units_that_one_reader_had_repaired_hide_no_message_from_the_next(
+    tmp_path: Path, patched: pytest.MonkeyPatch, topic: str, loss: str, before: Way, first: int
+) -> None:
+    store = damaged_store(tmp_path, topic, began_empty, loss, patched)
+    before(store, topic, first)
+    given: list[int] = []
+    offset = 0
+    while offset < MESSAGES:
+        result = filtered_by_tags(store, topic, offset)
+        given += numbers_in(result)
+        assert result.next_offset > offset
+        offset = result.next_offset
+    missed = {number for number in range(MESSAGES) if topic == "B" or is_wanted(number)}
+    assert missed <= set(given), missed - set(given)
+    store.close()
+
+
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("topic", ["T", "B"])
 @pytest.mark.parametrize("begin", [began_empty, killed])
