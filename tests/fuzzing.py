@@ -43,7 +43,11 @@ def some(cases: Iterable[T]) -> list[T]:
 
 
 def crossed(cases: Iterable[T], ways: Sequence[U]) -> list[tuple[T, U]]:
-    """Every case in every way; in ``make test`` every case in one of the ways, in turn."""
+    """Every case in every way; in ``make test`` every case in one of the ways, in turn. Each round
+    begins one way later, for cases that come in rounds themselves."""
     if FACTOR < 1:
-        return [(case, ways[number % len(ways)]) for number, case in enumerate(cases)]
+        count = len(ways)
+        return [
+            (case, ways[(number + number // count) % count]) for number, case in enumerate(cases)
+        ]
     return [(case, way) for case in cases for way in ways]

@@ -24,7 +24,7 @@ listenPort=0
 
 
 def test_users_made_on_a_cluster_read_from_its_slave_and_go_on_after_a_promotion(
-    run: Run, start: Start, tmp_path: Path
+    run_here: Run, start: Start, tmp_path: Path
 ) -> None:
     def file(name: str, text: str) -> str:
         path = tmp_path / name
@@ -47,7 +47,7 @@ def test_users_made_on_a_cluster_read_from_its_slave_and_go_on_after_a_promotion
     billing = ("-n", namesrv, "--credentials", file("b.yml", "accessKey: billing\nsecretKey: s\n"))
 
     def done(*command: str, text: str = "") -> str:
-        finished = run(*command, text=text)
+        finished = run_here(*command, text=text)
         assert finished.returncode == 0, finished.stdout + finished.stderr
         return finished.stdout
 
@@ -63,9 +63,9 @@ def test_users_made_on_a_cluster_read_from_its_slave_and_go_on_after_a_promotion
     done("produce", "orders", "--raw", *billing, text="1\n2\n3\n")
 
     look = ("cluster", "ha", *admin)
-    copied = run(*look)
+    copied = run_here(*look)
     while "behind 0" not in copied.stdout:  # each look takes its time
-        copied = run(*look)
+        copied = run_here(*look)
     assert copied.returncode == 0, copied.stdout
     accounts = tmp_path / "a-s" / "config" / "auth" / "accounts.json"
     assert stat.S_IMODE(accounts.stat().st_mode) == 0o600
@@ -76,7 +76,7 @@ def test_users_made_on_a_cluster_read_from_its_slave_and_go_on_after_a_promotion
     new = ("--password-file", file("new", "t\n"))
     done("auth", "user", "alter", "billing", *new, "--server", namesrv, *admin)
     done("auth", "user", "create", "spy", *new, "--server", at_slave, *admin)
-    told = run("doctor", *admin).stdout
+    told = run_here("doctor", *admin).stdout
     says = f"{at_master} has other users and policies than {namesrv}: billing has another password"
     assert says in told
     old = ("--password-file", file("s", "s\n"))
