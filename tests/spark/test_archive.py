@@ -18,7 +18,6 @@ from tests.spark.fake_cluster import FakeCluster, FakeQueue
 from turbopump.cli import main
 from turbopump.errors import (
     ConfigError,
-    DataLossError,
     OffsetGapError,
     RemotingError,
     RouteNotFoundError,
@@ -171,7 +170,7 @@ def test_nothing_is_made_where_there_is_no_topic_or_a_wrong_option(
     run: Archive, tmp_path: Path
 ) -> None:
     with pytest.raises(RouteNotFoundError, match="know no topic 'none'"):
-        run("T", "none", bodies=json_bodies("n int"))
+        run("none", bodies=json_bodies("n int"))
     with pytest.raises(ConfigError, match="not what is read"):
         run("T", options={"tags": "A"})
     assert not list(tmp_path.iterdir())
@@ -188,17 +187,37 @@ def test_one_text_is_one_topic_and_a_batch_of_nothing_is_refused(
     assert (report.rows, len(lakes.dataset(tmp_path).schema.names)) == (1, 7)
 
 
-def test_a_topic_that_was_made_again_is_refused(
-    cluster: FakeCluster, run: Archive, tmp_path: Path
+def test_spark_and_the_command_know_a_queue_that_was_made_again(
+    spark: SparkSession, cluster: FakeCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cluster.fill("T", 0, 10)
-    run("T")
-    cluster.queues["T", 0].entries.clear()
-    cluster.queues["T", 0].times_ms.clear()
-    cluster.fill("T", 0, 4)
-    with pytest.raises(DataLossError, match=r"ends at 4, but the lake has it up to 10 already"):
-        run("T")
-    assert len(offsets_in(tmp_path)) == 10
+    """The rest is in test_made_again.py, without Spark."""
+    lake = str(tmp_path / "lake")
+    arguments = ["pipeline", "archive", "T", lake, "-n", cluster.address]
+    for body in (b'{"date": "2026-01-02", "topic": "x"}', b"{}"):
+        cluster.queues["T", 0].put(body, topic="T", queue_id=0)
+    schema = "date AS day date not null, topic string"
+    assert main([*arguments, "--json-schema", schema, "--body-prefix", "body_"]) == 0
+    capsys.readouterr()
+    cluster.queues["T", 0] = FakeQueue()
+    cluster.fill("T", 0, 1)
+    assert main(arguments) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("turbopump: T@broker-a:0 ends at 1, but the lake has it up to 2")
+    assert main([*arguments, "--restart-queue"]) == 1  # its one row is rejected
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == "restarted  T@broker-a:0, which was made again"
+    assert out[-1] == (
+        "FAILED     too many rows were rejected: --max-rejected says how many may be"
+    )
+    (row,) = lakes.rows(spark, lake).collect()
+    assert (str(row["day"]), row["body_topic"], row["queueGeneration"]) == ("2026-01-02", "x", None)
+    rejected = lakes.rows(spark, lake, "_rejected").collect()
+    assert sorted((row["queueGeneration"] or 0, row["body"]) for row in rejected) == [
+        (0, b"{}"),
+        (1, b"T-0-0"),
+    ]
+    assert main(["pipeline", "replay", lake, "T", "U", "-n", cluster.address]) == 1
+    assert "has several generations of T@broker-a:0" in capsys.readouterr().err
 
 
 def test_messages_that_were_deleted_fail_the_run_or_are_counted(
@@ -463,6 +482,8 @@ def test_wrong_arguments_are_refused_before_spark_starts(
     lake = str(tmp_path / "lake")
     for arguments, said in (
         (["T", lake, "--drop-body"], "--drop-body needs --json-schema"),
+        (["T", lake, "--body-prefix", "p_"], "--body-prefix needs --json-schema"),
+        (["T", lake, "--body-struct", "s"], "--body-struct needs --json-schema"),
         (["T", lake, "--option", "x"], "--option x: NAME=VALUE is expected"),
         (["a b", lake], "a b"),
         ([lake], "Missing argument"),

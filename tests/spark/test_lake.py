@@ -568,7 +568,7 @@ def test_a_lake_keeps_its_shape(tmp_path: Path) -> None:
 def test_what_is_no_lake_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(LakeError, match=r"is no lake: `turbopump pipeline archive` makes one"):
         archive.files(tmp_path)
-    (tmp_path / "_lake.json").write_text('{"v":2,"format":"parquet","columns":[]}')
+    (tmp_path / "_lake.json").write_text('{"v":3,"format":"parquet","columns":[]}')
     with pytest.raises(LakeError, match="use the one that wrote it"):
         archive.files(tmp_path)
     (tmp_path / "_lake.json").write_text("{")

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 
 from turbopump.errors import ConfigError
+from turbopump.spark.pipelines.body_names import named, without_names
 from turbopump.spark.pipelines.lake import DATA, REJECTED, Bodies
 
 if TYPE_CHECKING:
@@ -28,16 +29,19 @@ PARSED: Final = "_parsed"
 CORRUPT: Final = "_turbopump_corrupt"
 
 
-def json_bodies(ddl: str, *, kept: bool = True) -> Bodies:
+def json_bodies(ddl: str, *, kept: bool = True, prefix: str = "", struct: str = "") -> Bodies:
     """Bodies are JSON objects with these fields, such as ``carrier string not null, delay int``.
 
-    ``kept``: the column ``body`` stays. Needs a running session. Raises ConfigError for what is no
-    Spark DDL, a type for which there is no column, and ``not null`` within a field.
+    ``kept``: the column ``body`` stays. A column has the field's name, or that behind AS in
+    ``date AS day date``; else with the ``prefix``. ``struct``: one column of this name has all of
+    them within it. Needs a running session. Raises ConfigError for what is no Spark DDL, a type for
+    which there is no column, and ``not null`` within a field.
     """
     from pyspark.sql.types import StructType
 
+    plain, names = without_names(ddl)
     try:
-        schema = StructType.fromDDL(ddl)
+        schema = StructType.fromDDL(plain)
     except PySparkException as error:
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(
@@ -47,7 +51,8 @@ def json_bodies(ddl: str, *, kept: bool = True) -> Bodies:
         raise ConfigError(f"{ddl!r} has no fields: 'carrier string, delay int' is expected")
     for each in schema.fields:
         _check_type(each.name, each.dataType)
-    return Bodies(kind="json", schema=schema.json(), kept=kept)
+    bodies = Bodies(kind="json", schema=schema.json(), kept=kept)
+    return named(bodies, schema.names, names, prefix, struct)
 
 
 _JSON_TYPES: Final = (
@@ -91,8 +96,9 @@ def _check_type(name: str, kind: DataType) -> None:
         )
 
 
-def avro_bodies(schema: str, *, kept: bool = True) -> Bodies:
-    """Bodies are Avro records without a header, of this schema (JSON text).
+def avro_bodies(schema: str, *, kept: bool = True, prefix: str = "", struct: str = "") -> Bodies:
+    """Bodies are Avro records without a header, of this schema (JSON text). Columns have a
+    ``prefix``, or are within a ``struct``, as in ``json_bodies``.
 
     Raises ConfigError for a schema that is none, or that has no columns.
     """
@@ -100,13 +106,13 @@ def avro_bodies(schema: str, *, kept: bool = True) -> Bodies:
     fastavro = _fastavro()
     try:
         fastavro.parse_schema(_avro_schema(bodies))
-        body_columns(bodies)
+        names = [field.name for field in body_columns(bodies)]
     except ConfigError:
         raise
     except Exception as error:  # fastavro raises whatever the schema leads it into
         reason = f"{type(error).__name__} {_short(str(error))}"
         raise ConfigError(f"the Avro schema cannot be used: {reason}") from None
-    return bodies
+    return named(bodies, names, {}, prefix, struct)
 
 
 def body_columns(bodies: Bodies) -> list[pa.Field]:
