@@ -16,12 +16,7 @@ from pyspark.sql import SparkSession
 from tests.spark.fake_cluster import FakeCluster, FakeQueue
 
 from turbopump.cli import main
-from turbopump.errors import (
-    ConfigError,
-    OffsetGapError,
-    RemotingError,
-    RouteNotFoundError,
-)
+from turbopump.errors import ConfigError, OffsetGapError, RemotingError, RouteNotFoundError
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.command import Command
@@ -34,6 +29,7 @@ from turbopump.spark.pipelines.running import (
     command_session,
     error_inside,
     spark_sentence,
+    start_sentence,
 )
 from turbopump.spark.reading import RangesPartition
 
@@ -499,6 +495,66 @@ def test_sigterm_ends_a_command_as_ctrl_c_does_while_spark_starts(spark: SparkSe
     with pytest.raises(KeyboardInterrupt), command_session("a command", None):
         os.kill(os.getpid(), signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+PYTHON = """
+  An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "a.py", line 1, in write
+    file.write(b"x")
+OSError: [Errno 28] No space left on device
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "a.py", line 2, in close
+pyarrow.lib.ArrowInvalid: [X] cannot close
+
+JVM stacktrace:
+org.apache.spark.api.python.PythonException: Traceback
+Caused by: java.io.IOException: gone
+"""
+JAVA = """An error occurred while calling o1.collect.
+: org.apache.spark.SparkException: Job aborted due to stage failure: task 0 failed
+\tat org.apache.spark.X.run(X.scala:1)
+Caused by: java.lang.OutOfMemoryError: Java heap space
+\tat java.base/java.lang.Thread.run(Thread.java:840)
+"""
+ARGUMENT = """An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.
+: org.apache.spark.SparkIllegalArgumentException: [INVALID.MEMORY_2] too little memory.
+Please increase it
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (PYTHON, "ArrowInvalid: cannot close"),
+        (JAVA, "OutOfMemoryError: Java heap space"),
+        (ARGUMENT, "too little memory."),
+        ("", "PySparkException"),
+    ],
+)
+def test_the_sentence_of_an_error_names_the_innermost_cause(text: str, sentence: str) -> None:
+    from pyspark.errors import PySparkException
+
+    assert spark_sentence(PySparkException(text)) == sentence
+
+
+def test_a_spark_that_does_not_start_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    java = tmp_path / "bin/java"
+    java.parent.mkdir()
+    java.write_text(
+        "#!/bin/sh\necho Picked up _JAVA_OPTIONS: -Xmx1k >&2; echo Too small >&2; exit 1"
+    )
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    gone = start_sentence(RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited"))
+    assert gone == "Java cannot run: Too small (_JAVA_OPTIONS: -Xmx1k)"
+    stopped = RuntimeError(": java.lang.X: Cannot call methods on a stopped SparkContext.")
+    assert start_sentence(stopped) == "the master does not answer, or has ended the application"
 
 
 def test_the_sentence_of_an_error_is_found_in_what_spark_wraps_around_it() -> None:

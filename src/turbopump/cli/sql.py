@@ -119,7 +119,7 @@ def _check_is_query(text: str) -> None:
     word = first[0] if first is not None else ""
     change = _CHANGES.search(plain)
     if word.lower() not in _QUERIES or change is not None:
-        begins = word if change is None else change[0]
+        begins = change[0] if change is not None else word
         raise click.UsageError(
             f"{begins.upper() or 'an empty text'} is no query: one begins with "
             f"{', '.join(_QUERIES).upper()}, and changes nothing"

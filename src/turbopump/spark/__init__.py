@@ -37,8 +37,9 @@ def imported(module: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("turbopump"):
             raise
+        package = str(error.name).partition(".")[0]
         raise MissingExtraError(
-            f"Spark support needs {error.name}, which is not installed: pip install "
+            f"Spark support needs {package}, which is not installed: pip install "
             "'.[spark]' in a checkout of Turbopump",
             name=error.name,
         ) from None
