@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
-from turbopump.errors import DataLossError
+from turbopump.errors import DataLossError, ResponseError, RouteNotFoundError
 from turbopump.message.batch import inner_entries, is_wrapped
 from turbopump.message.pulled import DamagedEntry, good_positions, pulled_entries
 from turbopump.protocol.codes import ResponseCode
@@ -126,9 +126,30 @@ def read_ranges(
     with hidden_traceback(), connected_in_task(options, kept=is_task) as cluster:
         for part in ranges:
             broker, offsets = part.queue.broker_name, range(part.begin, part.end)
-            for chunk in read_range(cluster, part, options, wanted):
+            for chunk in _read_unless_gone(cluster, part, options, wanted):
                 for batch in decode(chunk, broker, columns, queue_offsets=offsets):
                     yield _tagged(batch, tags).select(options.columns) if tags else batch
+
+
+def _read_unless_gone(
+    cluster: Cluster, part: OffsetRange, options: ReadOptions, wanted: PullFilter
+) -> Iterator[bytearray]:
+    """As ``read_range``; of a topic that was deleted since the read was planned there is nothing
+    more, where ``fail_on_data_loss`` is false."""
+    try:
+        yield from read_range(cluster, part, options, wanted)
+    except (RouteNotFoundError, ResponseError) as error:
+        if options.fail_on_data_loss or not _is_gone(cluster, part.queue.topic):
+            raise
+        lose(False, str(error), "", f"the rest of {part.queue} is skipped")
+
+
+def _is_gone(cluster: Cluster, topic: str) -> bool:
+    try:
+        cluster.queues(topic)
+    except RouteNotFoundError:
+        return True
+    return False
 
 
 def _tagged(batch: pa.RecordBatch, tags: frozenset[str]) -> pa.RecordBatch:
