@@ -171,6 +171,28 @@ def test_a_run_compares_once_and_asks_for_one_message_of_a_queue(
     assert asked == [("9", "1"), ("9", "1")]
 
 
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_only_files_are_opened_that_may_have_the_newest_rows(
+    cluster: FakeCluster, run: Archive, tmp_path: Path, format_name: str
+) -> None:
+    """Queue 0 has been idle for long; the file between is gone, which nobody notices."""
+    send(cluster, "T", 3, "idle")
+    before, between = set[str](), ""
+    for batch in range(3):
+        send(cluster, "T", 10, "busy", queue_id=1)
+        run("T", format=format_name, compact=False)
+        if batch == 1:
+            (between,) = set(lakes.files(tmp_path / "L")) - before
+        before = set(lakes.files(tmp_path / "L"))
+    Path(between).rename(tmp_path / "kept")
+    report = run("T", compact=False)
+    assert (report.messages, report.agrees) == (0, True)
+    (tmp_path / "kept").rename(between)
+    compact(tmp_path / "L")
+    (together,) = open_lake(tmp_path / "L").snapshot().files
+    assert together.offsets() == (0, 29)
+
+
 def test_following_leaves_out_what_was_made_again_and_says_it_once(
     cluster: FakeCluster, run: Archive, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

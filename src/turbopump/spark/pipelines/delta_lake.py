@@ -42,6 +42,7 @@ from turbopump.spark.pipelines.lake import (
     Stretch,
     Stretches,
     no_step,
+    stats_of,
 )
 from turbopump.spark.pipelines.writing import PARTITIONS, data_schema, rejected_schema
 
@@ -273,6 +274,11 @@ def _add(file: DataFile) -> AddAction:
     )
 
 
+def _bounds(action: dict[str, Any]) -> tuple[int, int] | None:
+    low, high = action.get("min.queueOffset"), action.get("max.queueOffset")
+    return None if low is None or high is None else (low, high)
+
+
 def _files(table: DeltaTable, name: str) -> list[DataFile]:
     actions: list[dict[str, Any]] = pa.table(table.get_add_actions(flatten=True)).to_pylist()
     return [
@@ -284,6 +290,7 @@ def _files(table: DeltaTable, name: str) -> list[DataFile]:
             hour=each["partition.hour"],
             rows=each["num_records"],
             size=each["size_bytes"],
+            stats=stats_of([_bounds(each)]),
         )
         for each in actions
     ]

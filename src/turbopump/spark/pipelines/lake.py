@@ -116,13 +116,26 @@ class DataFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         topic = quote(self.topic, safe="")
         return f"{self.table}/topic={topic}/date={self.date}/hour={self.hour}/{self.name}"
 
-    def may_have(self, offsets: Iterable[int]) -> bool:
-        """Whether one of these offsets lies within its bounds, if those are known."""
+    def offsets(self) -> tuple[int, int] | None:
+        """The lowest and the highest offset of its rows, if they are known."""
         if not self.stats:
-            return True
+            return None
         stats = msgspec.json.decode(self.stats, type=_Stats)
-        low, high = stats.minValues.queueOffset, stats.maxValues.queueOffset
-        return any(low <= offset <= high for offset in offsets)
+        return stats.minValues.queueOffset, stats.maxValues.queueOffset
+
+    def may_have(self, offsets: Iterable[int]) -> bool:
+        """Whether one of these offsets may be that of a row."""
+        bounds = self.offsets()
+        return bounds is None or any(bounds[0] <= offset <= bounds[1] for offset in offsets)
+
+
+def stats_of(bounds: list[tuple[int, int] | None]) -> str:
+    """The ``stats`` of a file with the rows of several, by their lowest and highest offsets."""
+    known = [each for each in bounds if each is not None]
+    if len(known) < len(bounds):
+        return ""
+    low, high = min(each[0] for each in known), max(each[1] for each in known)
+    return msgspec.json.encode(_Stats(_Bounds(low), _Bounds(high))).decode()
 
 
 class Stretch(msgspec.Struct, frozen=True, omit_defaults=True):

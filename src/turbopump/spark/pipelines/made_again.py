@@ -112,6 +112,8 @@ def rows_at(
             hours[file.date, file.hour].append(file)
     found: dict[MessageQueue, Row] = {}
     for hour in sorted(hours, reverse=True):
+        if not left:
+            break
         offsets = set(left.values())
         files = [file for file in hours[hour] if file.may_have(offsets)]
         for topic in {file.topic for file in files}:

@@ -48,6 +48,7 @@ from turbopump.spark.pipelines.lake import (
     is_older,
     no_step,
     staged_name,
+    stats_of,
 )
 
 MANIFEST: Final = "_manifest"
@@ -252,7 +253,8 @@ class ParquetLake(Lake):
                 f"rows, but the manifest says {rows}: nothing was changed. Was a file replaced?"
             )
         size = target.stat().st_size
-        return msgspec.structs.replace(first, name=name, rows=rows, size=size, stats="")
+        stats = stats_of([file.offsets() for file in files])
+        return msgspec.structs.replace(first, name=name, rows=rows, size=size, stats=stats)
 
     def _numbers(self) -> list[int]:
         return sorted(int(path.stem) for path in self.manifest.glob("[0-9]*.json"))
