@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +17,13 @@ from pyspark.sql import SparkSession
 from tests.spark.fake_cluster import FakeCluster, FakeQueue
 
 from turbopump.cli import main
-from turbopump.errors import ConfigError, OffsetGapError, RemotingError, RouteNotFoundError
+from turbopump.errors import (
+    ConfigError,
+    OffsetGapError,
+    PipelineError,
+    RemotingError,
+    RouteNotFoundError,
+)
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.command import Command
@@ -26,6 +33,7 @@ from turbopump.spark.pipelines import ArchiveReport, archive, archiving, json_bo
 from turbopump.spark.pipelines.running import (
     Progress,
     ProgressLine,
+    check_master,
     command_session,
     error_inside,
     spark_sentence,
@@ -553,8 +561,21 @@ def test_a_spark_that_does_not_start_says_why(
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     gone = start_sentence(RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited"))
     assert gone == "Java cannot run: Too small (_JAVA_OPTIONS: -Xmx1k)"
-    stopped = RuntimeError(": java.lang.X: Cannot call methods on a stopped SparkContext.")
-    assert start_sentence(stopped) == "the master does not answer, or has ended the application"
+
+
+def test_a_master_that_is_none_or_does_not_answer_is_said_so_before_spark_starts() -> None:
+    for wrong in ("nonsense", "spark://", "spark://host", "spark://:7077", "http://h:1", "locals"):
+        with pytest.raises(ConfigError, match="is no master of Spark: "):
+            check_master(wrong)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        away = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(PipelineError, match=f"no master of Spark answers at {away}: .*; mq.."):
+            check_master(f"spark://{away},mq..example:7")
+        taken.listen()
+        check_master(f"spark://mq..example:7,{away}")
+    for good in ("local", "local[*]", "local[2, 3]", "local-cluster[2,1,1024]", "yarn", "k8s://u"):
+        check_master(good)
 
 
 def test_the_sentence_of_an_error_is_found_in_what_spark_wraps_around_it() -> None:

@@ -12,6 +12,7 @@ import logging
 import os
 import re
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -40,6 +41,7 @@ from turbopump.spark.session import (
 
 TERMINAL_EVERY_S: Final = 0.2
 FILE_EVERY_S: Final = 5.0
+MASTER_PATIENCE_S: Final = 5.0
 IMPATIENCE_S: Final = 1.0
 """A second signal within this time is the same one: a terminal and what runs us both pass it on."""
 
@@ -170,11 +172,8 @@ def _without_lines_of_py4j() -> Iterator[None]:
 def _session_of_command(name: str, master: str | None) -> Iterator[SparkSession]:
     running = SparkSession.getActiveSession() is not None
     master = master or os.environ.get("MASTER") or "local[*]"
-    if not running and not _MASTER.match(master):
-        raise ConfigError(
-            f"{master!r} is no master of Spark: local[*], spark://HOST:PORT, k8s://URL or yarn is "
-            "expected (--master, or the variable MASTER)"
-        )
+    if not running:
+        check_master(master)
     # Short work: the second compiler and the parallel collector cost more than they save.
     java = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j.configurationFile=" + _quiet_log()
     spark = None
@@ -204,6 +203,29 @@ def _session_of_command(name: str, master: str | None) -> Iterator[SparkSession]
 
 
 _MASTER: Final = re.compile(r"local(-cluster)?(\[|$)|spark://|k8s://|yarn$")
+
+
+def check_master(master: str) -> None:
+    """Raises ConfigError for what is no master, and PipelineError where none answers: Spark asks
+    for a minute, and then says something else."""
+    if not _MASTER.match(master):
+        raise ConfigError(
+            f"{master!r} is no master of Spark: local[*], spark://HOST:PORT, k8s://URL or yarn is "
+            "expected (--master, or the variable MASTER)"
+        )
+    faults = []
+    for address in master.removeprefix("spark://").split(",") if "spark://" in master else ():
+        host, _, port = address.rpartition(":")
+        if not (host and port.isascii() and port.isdigit()):
+            raise ConfigError(f"{master!r} is no master of Spark: spark://HOST:PORT is expected")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), MASTER_PATIENCE_S).close()
+        except (OSError, OverflowError, UnicodeError) as error:
+            faults.append(f"{address}: {error}")
+        else:
+            return
+    if faults:
+        raise PipelineError(f"no master of Spark answers at {'; '.join(faults)}")
 
 
 def _error_of_command(error: Exception, master: str | None) -> Exception:
@@ -245,8 +267,6 @@ def start_sentence(error: Exception) -> str:
     if "JAVA_GATEWAY_EXITED" in text:
         said = java_fault()
         return f"Java cannot run: {said}" if said else "Java has ended, and says why above"
-    if "stopped SparkContext" in text:
-        return "the master does not answer, or has ended the application"
     return spark_sentence(error)
 
 
