@@ -9,6 +9,7 @@ import os
 import resource
 import select
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -19,6 +20,7 @@ from pathlib import Path
 from bench import wire
 from bench.brokers import RunningBroker
 from bench.limits_requests import Client
+from bench.memory import MIB, anonymous_of
 from bench.remote import SEND_MESSAGE_V2, create_topic
 from bench.stalls import Answered, Figure, Load, Scenario
 
@@ -179,6 +181,93 @@ def push(clients: list[Client], data: bytes, seconds: float) -> None:
                 del left[one]
 
 
+# --- who does not end a handshake
+
+HANDSHAKE_MS, FLAT_MIB, FLAT_PULLS_MIB = 5000.0, 16.0, 32.0
+"""Goals: the longest handshake of a client beside them; what rounds after the second add. Pulls
+that are dropped leave holes of changing size in Python's own heap."""
+
+
+def client_hello() -> bytes:
+    """The first bytes of a client that speaks TLS."""
+    received, to_send = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        anyone().wrap_bio(received, to_send).do_handshake()
+    return to_send.read()
+
+
+def anyone() -> ssl.SSLContext:
+    """Takes any certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+def handshakes(rounds: int, count: int, size: int | None) -> Load:
+    """Rounds of connections, from three addresses, that send so many bytes of a ClientHello (None:
+    all of it) and no more; between them a client of one of these addresses shakes hands."""
+
+    def load(broker: RunningBroker) -> Answered:
+        with many_descriptors():
+            return _handshakes(broker, rounds, count, client_hello()[:size])
+
+    return load
+
+
+def _handshakes(broker: RunningBroker, rounds: int, count: int, data: bytes) -> Answered:
+    memory: list[float] = []
+    waits: list[float] = []
+    for _ in range(rounds):
+        with ExitStack() as stack:
+            for number in range(count):
+                one = connect_from(f"127.0.0.{2 + number % 3}", broker)
+                stack.callback(one.close)
+                one.sendall(data)
+                if number % (count // 10) == count // 20:
+                    begun = time.monotonic()
+                    with anyone().wrap_socket(connect_from("127.0.0.2", broker)):
+                        waits.append((time.monotonic() - begun) * 1000)
+            time.sleep(1.0)
+        time.sleep(1.0)
+        memory.append(anonymous_of(broker.pid) / MIB)
+    return Answered(
+        f"{len(waits)} clients shook hands, median {sorted(waits)[len(waits) // 2]:.0f} ms; "
+        f"after the rounds {', '.join(f'{size:.0f}' for size in memory)} MiB",
+        (
+            Figure("ms of a handshake", max(waits), HANDSHAKE_MS),
+            Figure("MiB after the second round", memory[-1] - memory[1], FLAT_MIB),
+        ),
+    )
+
+
+# --- who leaves pulls behind
+
+
+def left_pulls(rounds: int, connections: int, count: int) -> Load:
+    """Rounds of connections that ask for so many pulls, which are held, and close."""
+
+    def load(broker: RunningBroker) -> Answered:
+        closed = 0
+        memory: list[float] = []
+        for _ in range(rounds):
+            with ExitStack() as stack:
+                clients = [stack.enter_context(Client(broker)) for _ in range(connections)]
+                for client in clients:
+                    with suppress(OSError):  # it is closed
+                        client.send(pull(client, hold_ms=110_000) for _ in range(count))
+                        client.ask(client.request(30, {"topic": TOPIC, "queueId": "0"}))
+                closed += sum(map(is_closed, clients))
+            time.sleep(2.0)
+            memory.append(anonymous_of(broker.pid) / MIB)
+        return Answered(
+            f"{closed} of {rounds * connections} closed; "
+            f"after the rounds {', '.join(f'{size:.0f}' for size in memory)} MiB",
+            (Figure("MiB after the second round", memory[-1] - memory[1], FLAT_PULLS_MIB),),
+        )
+
+    return load
+
+
 # --- who talks nonsense
 
 
@@ -220,14 +309,21 @@ def crowd(seconds: float) -> Load:
     sends and pulls."""
 
     def load(broker: RunningBroker) -> Answered:
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        try:
+        with many_descriptors():
             return _crowd(broker, seconds)
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
     return load
+
+
+@contextmanager
+def many_descriptors() -> Iterator[None]:
+    """As many files as may be are open meanwhile."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def _crowd(broker: RunningBroker, seconds: float) -> Answered:
@@ -391,6 +487,31 @@ SCENARIOS = (
         "unfinished",
         "150 connections × 12 MiB of an unfinished frame",
         unfinished(150, 12 << 20),
+        prepare=one_queue,
+        grown_mib=180,
+    ),
+    Scenario(
+        "handshakes",
+        "3 rounds of 15,000 TLS handshakes of 44 bytes",
+        handshakes(3, 15_000, 44),
+        grown_mib=150,
+    ),
+    Scenario(
+        "handshakes-few",
+        "14 rounds of 2,000 TLS handshakes of 44 bytes",
+        handshakes(14, 2_000, 44),
+        grown_mib=150,
+    ),
+    Scenario(
+        "handshakes-whole",
+        "3 rounds of 2,000 TLS handshakes that stop after a whole ClientHello",
+        handshakes(3, 2_000, None),
+        grown_mib=150,
+    ),
+    Scenario(
+        "left-pulls",
+        "3 rounds of 250,000 held pulls on 5 connections that close",
+        left_pulls(3, 5, 50_000),
         prepare=one_queue,
         grown_mib=180,
     ),

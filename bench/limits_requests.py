@@ -14,10 +14,12 @@ from bench.remote import SEND_MESSAGE_V2, create_topic
 from bench.stalls import Load, Scenario
 
 GET_BROKER_CONSUME_STATS, GET_TOPIC_STATS_INFO = 317, 202
-UPDATE_CONSUMER_OFFSET, LOCK_BATCH_MQ = 15, 41
+UPDATE_CONSUMER_OFFSET, LOCK_BATCH_MQ, CREATE_GROUP = 15, 41, 200
 QUEUES_MAX = 65_535
 TOPIC = "limits"
 PATIENCE_S = 120.0
+ABSURD_S = 20.0
+"""How long the answer may take to a request that counts to two billion."""
 SQL = {"enablePropertyFilter": True}
 
 
@@ -140,6 +142,23 @@ def offsets(broker: RunningBroker) -> str:
         return client.ask(*every)
 
 
+def retry_queues(broker: RunningBroker) -> str:
+    """A group with more retry queues than can be, a member, and the statistics of that topic."""
+    group = {"groupName": "limits-retries", "retryQueueNums": 2**31 - 1}
+    subscription = {"topic": TOPIC, "subString": "*", "expressionType": "TAG"}
+    beat = wire.heartbeat("10.0.0.1@1", "limits-retries", subscription)
+    with Client(broker) as client:
+        client.socket.settimeout(ABSURD_S)
+        made = client.ask(client.request(CREATE_GROUP, {}, json.dumps(group).encode()))
+        client.ask(client.request(wire.HEART_BEAT, {}, beat))
+        try:
+            topic = {"topic": "%RETRY%limits-retries"}
+            asked = client.ask(client.request(GET_TOPIC_STATS_INFO, topic))
+        except TimeoutError:
+            asked = f"no answer in {ABSURD_S:.0f} s"
+    return f"{made}; 202: {asked}"
+
+
 def woken(broker: RunningBroker) -> str:
     """50 connections hold 1,000 pulls of one queue each, then a message comes."""
     clients = [Client(broker) for _ in range(50)]
@@ -182,6 +201,13 @@ SCENARIOS = (
         "statistics (202) of a topic with 65,535 queues",
         once(GET_TOPIC_STATS_INFO, {"topic": TOPIC}),
         prepare=many_queues,
+    ),
+    Scenario(
+        "retry-queues",
+        "a group with 2³¹−1 retry queues, and their statistics (202)",
+        retry_queues,
+        prepare=one_topic,
+        grown_mib=50.0,
     ),
     Scenario("woken", "50,000 held pulls woken by one message", woken, prepare=one_topic),
 )

@@ -4,7 +4,7 @@ beside Spark's own work on the same rows in the same session.
     python -m bench.spark_pipeline [--quick] [--case NAME …] [--rows N] [--backlog N] [--rounds R]
 
 Flights as JSON with a key and a tag go through our broker. Cases: ``reads`` (the topic, the
-CommitLog under the broker that runs, the same rows in Parquet: all 21 columns, and the body alone),
+CommitLog under the broker that runs, the same rows in Parquet: all columns, and the body alone),
 ``archive`` (the pipeline against Parquet to Parquet), ``streams`` (micro-batches of one and of
 1,000 rows against Spark's ``rate-micro-batch``), ``backlog`` and ``queues`` (whether a row costs
 the same however many there are, and in however many queues). Its one rule: what is compared is

@@ -46,7 +46,7 @@ ALONE = [
 IN_A_SESSION = [
     f"tests/spark/test_{name}.py"
     for name in (
-        *("archive", "commitlog", "guide", "replay", "session"),
+        *("archive", "commitlog", "guide", "poison", "replay", "session"),
         *("sink", "spark", "spark_read", "sql"),
     )
 ]

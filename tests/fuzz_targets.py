@@ -21,22 +21,33 @@ from typing import Final
 
 from tests.loops import outcome_of
 from tests.unit.auth.signed import ANN, USERS, Door, access, allow, signed
+from tests.unit.client.scripted_answers import entry, reply
 from tests.unit.remoting.certificates import Pair
 from tests.unit.remoting.serving import frame
 
 from turbopump.auth.policies import Action
 from turbopump.auth.signatures import Credentials, signed_content
-from turbopump.errors import HeaderError, ProtocolError
+from turbopump.client.consumer.delivery import Delivery
+from turbopump.client.consumer.pop import PoppedDelivery, popped_messages
+from turbopump.client.consumer.pull import pulled_messages
+from turbopump.client.routes import topic_route
+from turbopump.errors import BodyError, HeaderError, MessageError, ProtocolError
 from turbopump.message.batch import decode_batch, encode_batch
-from turbopump.message.message import Message
-from turbopump.message.properties import decode_properties, property_value
+from turbopump.message.message import Message, MessageQueue
+from turbopump.message.properties import SysFlag, decode_properties, property_value
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import decode_command, encode_command
 from turbopump.protocol.fastjson_read import FastjsonError
 from turbopump.protocol.frame import JSON, ROCKETMQ, Frame, FrameReader, frame_head
 from turbopump.protocol.requests.clients import HeartbeatData
-from turbopump.protocol.requests.namesrv import RegisterBrokerBody
+from turbopump.protocol.requests.namesrv import (
+    ROUTE_QUEUES_MAX,
+    BrokerData,
+    QueueData,
+    RegisterBrokerBody,
+    TopicRouteData,
+)
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.remoting.tls import ServerContext
 from turbopump.replication.handshake import (
@@ -113,6 +124,29 @@ def registration(data: bytes) -> None:
     for stream in (data, zlib.compress(data, 1)):
         with suppress(ProtocolError):
             outcome_of(RegisterBrokerBody.decode_compressed(stream, with_mappings=True))
+
+
+def route(data: bytes) -> None:
+    """The body of a name server's answer."""
+    with suppress(BodyError):
+        taken = topic_route("T", fastjson.decode(data, TopicRouteData))
+        assert max(len(taken.publish_queues), len(taken.subscribe_queues)) <= ROUTE_QUEUES_MAX
+
+
+def pulled(data: bytes) -> None:
+    """The body of an answer to a pull, and to a pop."""
+    queue = MessageQueue("T", "b", 0)
+    found, damaged = pulled_messages(data, queue, 0, 2**62, Delivery)
+    assert len(found) + len(damaged) <= len(data)
+    with suppress(MessageError):
+        popped_messages(data, reply(), queue, PoppedDelivery)
+
+
+def pop_texts(data: bytes) -> None:
+    """What the header of an answer to a pop says of its messages."""
+    text = data.decode("utf-8", "replace")
+    with suppress(MessageError):
+        popped_messages(STORED, reply(text, text, text), MessageQueue("T", "b", 0), PoppedDelivery)
 
 
 def first_bytes_of_tls(data: bytes) -> None:
@@ -246,6 +280,19 @@ def _signed() -> bytes:
     return read.header
 
 
+STORED: Final = entry(5, b"body")
+BATCH: Final = entry(
+    5,
+    zlib.compress(encode_batch([Message("t", b"x")] * 3)),
+    int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP | SysFlag.COMPRESSED),
+)
+GOOD_ROUTE: Final = fastjson.encode(
+    TopicRouteData(
+        order_topic_conf="b:4;c:4",
+        queue_datas=[QueueData(broker_name="b", read_queue_nums=4, write_queue_nums=4, perm=7)],
+        broker_datas=[BrokerData(cluster="c", broker_name="b", broker_addrs={0: "h:1", 1: "h:2"})],
+    )
+)
 FROM_SLAVE, FROM_MASTER = _conversation()
 TARGETS: Final[Mapping[str, Target]] = {
     "frame": Target(frames, frame(SEND, 7, b"body") + frame(SEND, 8)),
@@ -256,6 +303,9 @@ TARGETS: Final[Mapping[str, Target]] = {
     "batch": Target(batch, encode_batch([Message("t", b"x", tags="a")] * 3)),
     "properties": Target(properties, b"TAGS\x01a\x02KEYS\x01k \xc3\xa9\x02"),
     "register-body": Target(registration, RegisterBrokerBody().encode_compressed()),
+    "route": Target(route, GOOD_ROUTE),
+    "pulled": Target(pulled, STORED + BATCH),
+    "pop-texts": Target(pop_texts, b"0 0 5,6,7;1 0 8"),
     "tls": Target(first_bytes_of_tls, _hello()),
     "signed-header": Target(signed_header, _signed()),
     "ha-slave": Target(ha_slave, FROM_SLAVE),

@@ -22,12 +22,12 @@ async def in_sync(client: Client) -> None:
             await asyncio.sleep(0.05)
 
 
-async def all_bodies(client: Client) -> set[bytes]:
-    """All messages of the queue."""
+async def all_bodies(client: Client, topic: str = "T") -> set[bytes]:
+    """All messages of the first queue of a topic."""
     found: set[bytes] = set()
     offset = 0
     while True:
-        answer, header = await client.pull(offset)
+        answer, header = await client.pull(offset, topic=topic)
         assert isinstance(header, PullMessageReply)
         found |= {message.body for message in decode_entries(answer.body)}
         if header.next_begin_offset <= offset:

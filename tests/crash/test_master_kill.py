@@ -16,6 +16,7 @@ from turbopump.message.codec import decode_entries
 from turbopump.protocol.requests.send import SendMessageV2
 
 OUTSTANDING = 16
+NEW = [b"%d" % number for number in range(500)]
 
 
 class Seen:
@@ -93,3 +94,46 @@ def test_nothing_acknowledged_or_read_is_lost_with_the_master(
         f"{kills} kills of a SYNC_MASTER, its slave made the master: {acknowledged} acknowledged, "
         "0 lost, 0 read and gone"
     )
+
+
+async def killed_with_a_new_topic(home: Path) -> tuple[int, set[bytes], set[bytes]]:
+    """How many of 500 sends to a topic that they made were acknowledged; what the slave gives of it
+    when the master is killed at once, and what it gives as the master."""
+    async with BrokerProcess(home / "m", home / "m-store", MASTER) as master:
+        await master.start()
+        await master.create_topic("T", 1)
+        names = master.namesrv
+        async with BrokerProcess(home / "s", home / "s-store", SLAVE, namesrv=names) as slave:
+            await slave.start()
+            client, reader = Client(master.address), Client(slave.address)
+            await in_sync(client)
+            sends = (
+                client.ask(SendMessageV2(topic="new", queue_id=0, default_topic="TBW102"), body)
+                for body in NEW
+            )
+            answers = await asyncio.gather(*sends)
+            await master.kill()
+            try:
+                served = await all_bodies(reader, "new")
+            finally:
+                await asyncio.gather(client.close(), reader.close())
+            await slave.stop()
+        async with BrokerProcess(home / "p", home / "s-store", BOTH, namesrv=names) as promoted:
+            await promoted.start()
+            reader = Client(promoted.address)
+            try:
+                kept = await all_bodies(reader, "new")
+            finally:
+                await reader.close()
+    return sum(answer.code == 0 for answer in answers), served, kept
+
+
+def test_a_slave_serves_a_topic_that_was_made_just_before_its_master_was_killed(
+    tmp_path: Path, full: bool, measured: Callable[[str], None]
+) -> None:
+    kills = 20 if full else 1
+    for number in range(kills):
+        acknowledged, served, kept = asyncio.run(killed_with_a_new_topic(tmp_path / str(number)))
+        assert acknowledged == len(NEW)
+        assert served == kept == set(NEW)
+    measured(f"{kills} kills after 500 sends to a new topic: the slave served all of them at once")

@@ -171,6 +171,10 @@ async def test_our_slave_of_apache_s_master_has_its_log_and_offsets_and_becomes_
             ours = tmp_path / "ours"
             with our_broker(ours, apache.namesrv, brokerRole="SLAVE", brokerId=1) as address:
                 async with client_of(address) as slave:
+                    await eventually("the first ones", lambda: has(slave, 2 * COUNT))
+            # it comes back with a log, which is compared
+            with our_broker(ours, apache.namesrv, brokerRole="SLAVE", brokerId=1) as address:
+                async with client_of(address) as slave:
                     await send_some(master, 2 * COUNT)
                     await commit(master, 7)
                     await eventually("the messages", lambda: has(slave, 3 * COUNT))
@@ -178,12 +182,24 @@ async def test_our_slave_of_apache_s_master_has_its_log_and_offsets_and_becomes_
                     assert await numbers(slave) == await numbers(master)
                 apache.kill_broker()
             assert same_files(ours / "store", apache.store)
+        assert "has the same messages" in (ours / "broker.log").read_text()
         with our_broker(ours, apache.namesrv) as address:
             async with client_of(address) as promoted:
                 assert await has_offset(promoted, 7)
                 await promoted.send(b"%d " % (3 * COUNT), topic=TOPIC)
                 found = await numbers(promoted)
-    assert found == list(range(3 * COUNT + 1))
+        assert found == list(range(3 * COUNT + 1))
+        apache.start_broker()
+        async with client_of(apache.broker) as master:
+            await eventually("Apache's broker", lambda: has(master, 3 * COUNT))
+            await master.send(b"another one, and a longer one", topic=TOPIC)
+            await master.send(b"so that its log goes on to where ours ends", topic=TOPIC)
+        with our_broker(ours, apache.namesrv, brokerRole="SLAVE", brokerId=1):
+
+            async def is_refused() -> bool:
+                return "has another log: at offset" in (ours / "broker.log").read_text()
+
+            await eventually("the refusal", is_refused)
 
 
 @VERSIONS

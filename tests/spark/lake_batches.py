@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from turbopump.message.message import MessageQueue
-from turbopump.spark.options import arrow_schema
+from turbopump.spark.options import BODY_FAULT, arrow_schema
 from turbopump.spark.pipelines.bodies import avro_bodies
 from turbopump.spark.pipelines.lake import (
     Batch,
@@ -54,8 +54,9 @@ def messages(queue: MessageQueue, begin: int, end: int) -> pa.RecordBatch:
         "queueOffset": list(offsets),
         "body": [b"" if at % 7 == 0 else zigzag(at) for at in offsets],
         "storeTimestamp": [400_000 * HOUR_US + at // 50 * HOUR_US + at for at in offsets],
+        BODY_FAULT: [None] * len(offsets),
     }
-    schema = arrow_schema(COLUMNS)
+    schema = arrow_schema(list(columns))
     return pa.RecordBatch.from_arrays(
         [pa.array(columns[field.name], field.type) for field in schema], schema=schema
     )

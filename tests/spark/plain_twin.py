@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from typing import Any
 
+from turbopump.errors import StoredMessageError
 from turbopump.message.compression import decompress
 from turbopump.spark.options import COLUMN_NAMES
 
@@ -42,7 +43,7 @@ def message(raw: bytes, begin: int, broker_name: str) -> dict[str, Any]:
     host_bytes = raw[host_at:at]
     reconsume_times, prepared, body_size = _TAIL.unpack_from(raw, at)
     at += _TAIL.size
-    body = bytes(raw[at : at + body_size])
+    body, fault = _body(bytes(raw[at : at + body_size]), sys_flag)
     at += body_size
     width = 2 if magic == 0xDAA320AB else 1
     topic_size = int.from_bytes(raw[at : at + width])
@@ -63,7 +64,7 @@ def message(raw: bytes, begin: int, broker_name: str) -> dict[str, Any]:
         "offsetMsgId": (host_bytes + commit_log_offset.to_bytes(8)).hex().upper(),
         "keys": properties.get("KEYS"),
         "tags": properties.get("TAGS"),
-        "body": decompress(body, sys_flag) if sys_flag & 1 else body,
+        "body": body,
         "properties": properties,
         "flag": flag,
         "sysFlag": sys_flag,
@@ -75,7 +76,15 @@ def message(raw: bytes, begin: int, broker_name: str) -> dict[str, Any]:
         "reconsumeTimes": reconsume_times,
         "preparedTransactionOffset": prepared,
         "storeSize": size,
+        "bodyFault": fault,
     }
+
+
+def _body(stored: bytes, sys_flag: int) -> tuple[bytes, str | None]:
+    try:
+        return (decompress(stored, sys_flag) if sys_flag & 1 else stored), None
+    except StoredMessageError as error:
+        return stored, str(error)
 
 
 def _host(raw: bytes, at: int, *, v6: bool) -> tuple[str, int]:

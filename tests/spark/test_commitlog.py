@@ -435,7 +435,7 @@ def test_spark_reads_a_log_in_several_tasks(spark: SparkSession, store: Path) ->
     assert [bytes(row.body) for row in good] == [
         row["body"] for number, row in enumerate(expected) if number != 5
     ]
-    assert rows.columns[-2:] == ["segment", "status"]
+    assert rows.columns[-3:] == ["segment", "status", "bodyFault"]
 
 
 def test_a_log_is_not_written_nor_followed(spark: SparkSession, store: Path) -> None:

@@ -515,6 +515,36 @@ SPOILT: Final = (incomplete, unreadable, bad_names, low_numbers, high_numbers, b
 """The columns of the answers after the first."""
 
 
+EXTREMES: Final = (-(2**63), -(2**31), -1, 0, 65_536, 2**31 - 1, 2**31, 2**62, 2**63 - 1)
+
+
+def with_extremes(trial: Trial) -> Iterator[Trial]:
+    """The same request, with each of its numbers in turn at each extreme."""
+    for field in msgspec.structs.fields(DECLARED[trial.code]):
+        if is_number(field):
+            for number in EXTREMES:
+                yield replace(trial, fields={**trial.fields, field.encode_name: str(number)})
+    if DECLARED[trial.code].body is None:
+        return
+    for number in EXTREMES:
+        for body in bodies_with(fastjson.parse(trial.body), number):
+            yield replace(trial, body=fastjson.encode(body))
+
+
+def bodies_with(value: Any, number: int) -> Iterator[Any]:
+    """A value, with each of the numbers in it replaced in turn."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        yield number
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            for changed in bodies_with(item, number):
+                yield {**value, key: changed}
+    elif isinstance(value, list):
+        for at, item in enumerate(value):
+            for changed in bodies_with(item, number):
+                yield [*value[:at], changed, *value[at + 1 :]]
+
+
 def is_text(field: msgspec.structs.FieldInfo) -> bool:
     return field.type in (str, str | None)
 

@@ -3,9 +3,13 @@ the answer of docs/reference/request-codes.md, and nothing changed where it is r
 
 from __future__ import annotations
 
+import asyncio
+import resource
+import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import Final
 
 import pytest
 from tests.loops import in_loop
@@ -16,9 +20,11 @@ from tests.unit.every_code import (
     SPOILT,
     Answers,
     Prepared,
+    bodies_with,
     of_no_server,
     prepared_broker,
     prepared_namesrv,
+    with_extremes,
 )
 from tests.unit.request_codes_page import NOWHERE, OF_ACCESS_CONTROL, TO_CLIENTS, page
 
@@ -120,6 +126,52 @@ async def test_what_the_page_says_is_refused_is_so_whatever_comes_with_it(
         assert await server.state() == before
     assert said == {code: {1 if code in in_words else 3} for code in said}
     assert len(said) == len(RequestCode) - len(expected) > 50
+
+
+NOT_WAITED_FOR: Final = {
+    RequestCode.PULL_MESSAGE,
+    RequestCode.LITE_PULL_MESSAGE,
+    RequestCode.POP_MESSAGE,
+    RequestCode.NOTIFICATION,
+    RequestCode.END_TRANSACTION,  # that says neither commit nor rollback
+}
+CPU_S: Final = 3.0
+"""For all numbers of one request together, of client and server."""
+MEMORY_KIB: Final = 200 * 1024
+"""For all requests."""
+
+
+@SERVERS
+@in_loop(watched)
+async def test_every_number_at_its_extremes(
+    tmp_path: Path, prepare: Prepare, expected: Answers
+) -> None:
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    tried = 0
+    async with prepare(tmp_path) as server:
+        for code in in_order(expected):
+            trials = list(with_extremes(server.good[code]))
+            began = time.process_time()
+            asked = [asyncio.ensure_future(server.peer.ask(trial)) for trial in trials]
+            if code in NOT_WAITED_FOR:
+                await server.state()
+                for task in asked:
+                    task.cancel()
+                await asyncio.gather(*asked, return_exceptions=True)
+            else:
+                answers = await asyncio.gather(*asked)
+                assert not any("internal error" in (one.remark or "") for one in answers), code
+            spent = time.process_time() - began
+            assert spent < CPU_S, f"{RequestCode(code).name}: {spent:.1f} s for {len(trials)}"
+            tried += len(trials)
+        await server.state()
+    assert tried > 100
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < MEMORY_KIB
+
+
+def test_extremes_reach_every_level_of_a_body() -> None:
+    changed = list(bodies_with({"a": 1, "b": [{"c": 2}], "d": True}, 7))
+    assert changed == [{"a": 7, "b": [{"c": 2}], "d": True}, {"a": 1, "b": [{"c": 7}], "d": True}]
 
 
 def test_every_code_of_apaches_is_answered_or_refused_somewhere() -> None:

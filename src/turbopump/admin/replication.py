@@ -15,7 +15,7 @@ from turbopump.config.addresses import host_of
 from turbopump.errors import BodyError, ConfigError, ProtocolError, RemotingError
 from turbopump.protocol.requests.configuration import GetBrokerConfig
 from turbopump.protocol.requests.namesrv import MASTER_ID, BrokerData
-from turbopump.protocol.requests.replication import GetBrokerHaStatus, HARuntimeInfo
+from turbopump.protocol.requests.replication import COMPARING, GetBrokerHaStatus, HARuntimeInfo
 
 ANSWER_S: Final = 5.0
 
@@ -53,6 +53,7 @@ class BrokerReplication:
                 "role": "slave",
                 "log_end": master.max_offset if master is not None else None,
                 "copies_from": self.copies_from,
+                "does_not_copy": master.fault if master is not None else None,
             }
         slaves = [
             {
@@ -60,6 +61,7 @@ class BrokerReplication:
                 "log_end": one.slave_ack_offset,
                 "behind": one.diff,
                 "in_sync": one.in_sync,
+                "proof": one.proof,
                 "bytes_per_second": one.transferred_byte_in_second,
                 "seconds_left": seconds_left(one.diff, one.transferred_byte_in_second),
             }
@@ -144,7 +146,12 @@ def what_is_amiss(brokers: Sequence[BrokerReplication], n: str) -> Iterator[Amis
             "the logs of the others say why (the slave does not copy cause=…)",
         )
     for slave in copying:
-        if not slave.in_sync:
+        if slave.proof == COMPARING:
+            yield Amiss(
+                f"its slave {slave.addr} compares its log with its master's and copies nothing yet",
+                f"wait: turbopump cluster ha {n} shows what comes out",
+            )
+        elif not slave.in_sync:
             rate = slave.transferred_byte_in_second
             seconds = seconds_left(slave.diff, rate)
             left = "" if rate <= 0 else f", about {seconds} s at {rate:,} bytes/s"
@@ -174,9 +181,11 @@ def open_ha_port(master: BrokerReplication) -> Amiss | None:
 def _does_not_copy(slave: BrokerReplication, n: str) -> Amiss:
     client = None if slave.status is None else slave.status.ha_client_runtime_info
     knows = None if client is None else client.master_addr
+    fault = None if client is None else client.fault
     return Amiss(
         f"its slave {slave.id} ({slave.address}) does not copy"
-        + (f" from {knows}" if knows else ": no name server tells it where its master is"),
+        + (f" from {knows}" if knows else ": no name server tells it where its master is")
+        + (f": {fault}" if fault else ""),
         "the slave's log says why (the slave does not copy cause=…), and its master's; "
         f"docs/guide/cluster.md says what to do for each; then turbopump cluster ha {n}",
     )

@@ -13,6 +13,7 @@ import random
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -74,7 +75,7 @@ from turbopump.broker.slave_tables import SlaveTables
 from turbopump.broker.statistics import RuntimeInfo, Statistics
 from turbopump.broker.store_opening import log_error, log_info, open_store, store_config
 from turbopump.broker.tables import SAVE_AGAIN_S, Tables
-from turbopump.broker.topics import QueueKinds
+from turbopump.broker.topics import QueueKinds, make_topic_of_waiting
 from turbopump.broker.transactions.half_messages import HalfMessageInterceptor
 from turbopump.broker.transactions.transactions import Transactions
 from turbopump.clock import Clock, SystemClock
@@ -93,6 +94,7 @@ from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Authorise, Router
 from turbopump.remoting.server import RemotingServer
+from turbopump.replication.history import LogHistory, new_id
 from turbopump.store.disk import Disk, SystemDisk
 from turbopump.store.log.cold_reads import ReadPace
 from turbopump.store.message_store import MessageStore, StoreConfig
@@ -332,7 +334,14 @@ class Broker:
         port = config.advertised_port or self.port
         self.address = join_address(advertised, port)
         self._store_host = (numeric or self.host, port)
-        self.replication = Replication(config, self.store, disk, self.clock)
+        history = LogHistory(
+            disk,
+            store_config(config).paths.history,
+            new_id(self.clock.now_ms(), self._random),
+            self.store.log.end,
+            unchanged=self.store.unchanged,
+        )
+        self.replication = Replication(config, self.store, disk, self.clock, history)
         self._ends.push_async_callback(self.replication.stop)  # if the start fails, as above
         ha_port = await self.replication.listen(self.port)
         self.ha_address = (
@@ -357,7 +366,13 @@ class Broker:
             flushes=config.flush_disk_type == FlushDiskType.SYNC_FLUSH,
             copies=settings.copied_only,
         )
-        self.forwarding = Forwarding(store, clock, self._store_host, self._flush_wait)
+        self.forwarding = Forwarding(
+            store,
+            clock,
+            self._store_host,
+            self._flush_wait,
+            partial(make_topic_of_waiting, topics, config.default_topic_queue_nums),
+        )
         store.log.files.on_spare = self._room_made
         self._transactions = Transactions(
             config,
@@ -437,7 +452,6 @@ class Broker:
         self.slave_tables: SlaveTables | None = None
         self.slave_accounts: SlaveAccounts | None = None
         if link is not None:
-            tables.offsets.follow_master()
             tables_of_master = self.slave_tables = SlaveTables(
                 link,
                 store,
@@ -445,10 +459,13 @@ class Broker:
                 tables.groups,
                 self._request_modes,
                 self.pop.order,
+                tables.locks,
                 self.delays,
                 self.timers,
                 RemotingClient(tls=config.client_tls, signer=signer),
+                default_queues=config.default_topic_queue_nums,
             )
+            link.prepare = tables_of_master.prepare
             link.begin_at = tables_of_master.begin_at
             inner = config.inner_user
             if self.access is not None and inner is not None:
@@ -566,6 +583,7 @@ class Broker:
             self.replication,
             offsets,
             pop.order,
+            tables.locks,
             self.delays,
             self._request_modes,
             self.timers,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 
 from turbopump.broker.background import wait_for
 from turbopump.clock import Clock
@@ -27,16 +28,23 @@ _OUR_BITS = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
 
 
 class Forwarding:
-    """Appends to the store. ``store_host`` is (ip, port) as written into entries."""
+    """Appends to the store. ``store_host`` is (ip, port) as written into entries. ``on_forward``
+    gets topic and queue id of what is forwarded, and when it was first stored (ms)."""
 
     def __init__(
-        self, store: MessageStore, clock: Clock, store_host: tuple[str, int], flush: FlushWait
+        self,
+        store: MessageStore,
+        clock: Clock,
+        store_host: tuple[str, int],
+        flush: FlushWait,
+        on_forward: Callable[[str, int, int], None],
     ) -> None:
         self._store = store
         self._clock = clock
         self._store_host = encode_host(*store_host)
         self._host_pair = store_host
         self._flush = flush
+        self._on_forward = on_forward
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def forward(
@@ -57,7 +65,7 @@ class Forwarding:
         goes without one. Raises what ``MessageStore.put`` does, but for RoomInMakingError, which it
         waits for.
         """
-        return await self._put(
+        stored = await self._put(
             topic,
             queue_id,
             message.stored_body,
@@ -71,6 +79,8 @@ class Forwarding:
             own=not for_client,
             as_stored=properties is None and not for_client,
         )
+        self._on_forward(topic, queue_id, message.store_timestamp)
+        return stored
 
     async def append(
         self,

@@ -68,6 +68,10 @@ class QueueLocks:
         self._locks: dict[str, dict[MessageQueue, _Lock]] = {}
         self._count = 0
         self._next_look = now + LOOK_S
+        self.put(holders, now)
+
+    def put(self, holders: Holders, now: float) -> None:
+        """Take these for holders, as if they had renewed now."""
         for (group, queue), client_id in holders.items():
             self._take(group, queue, _Lock(client_id, now + LIFE_S, 0))
 
@@ -159,17 +163,35 @@ class SavedLocks(SavedTable[HeldLocks]):
 
     A holder counts once the file names it. The file is written when a holder changes, never for a
     renewal. A store that has been in use and has no such file was Apache's, whose brokers keep no
-    locks: nothing is granted until its holders must have stopped."""
+    locks, or a slave's that has not got them: nothing is granted until its holders must have
+    stopped."""
 
     def __init__(self, file: JsonTable, clock: Clock, soon: Soon = at_once, *, used: bool) -> None:
         super().__init__(file, HeldLocks, soon)
         self._clock = clock
         self._used = used
+        self._complete = True
+        """True when all holders are known: at a slave once it has copied them."""
         self._number = 0  # of the change that is being saved
         self.locks = QueueLocks(0.0)
         self.saved_change = Watermark()
         self._entries = EncodedMap(lambda key: self.locks.holder(*_queue_of(key)))
         self._maps = {"locks": self._entries}
+
+    def follow_master(self) -> None:
+        """This is a slave: nothing is written before ``copy``."""
+        self._complete = False
+
+    def copy(self, table: HeldLocks, *, whole: bool) -> None:
+        """Take a master's holders. ``whole``: there are no others."""
+        now = self._clock.monotonic()
+        if whole:
+            self._entries = EncodedMap(lambda key: self.locks.holder(*_queue_of(key)))
+            self._maps = {"locks": self._entries}
+            self.locks = QueueLocks(now, on_change=self._changed)
+        self.locks.put({_queue_of(key): holder for key, holder in table.locks.items()}, now)
+        self._complete = self._dirty = True
+        super().save()
 
     def load(self) -> None:
         """Read the file; the first one is made at once where the store is new. Raises OSError."""
@@ -177,6 +199,8 @@ class SavedLocks(SavedTable[HeldLocks]):
         holders = self._file.load(_holders_in, lambda: None)
         if holders is not None and not self._file.damaged:
             self.locks = QueueLocks(now, holders, on_change=self._changed)
+        elif not self._complete:
+            self.locks = QueueLocks(now, on_change=self._changed)
         elif self._used:  # a copy from before the damage may name another holder than the last one
             self.locks = QueueLocks(now, closed_until=now + RELIANCE_S, on_change=self._changed)
             log.warning(
@@ -195,7 +219,7 @@ class SavedLocks(SavedTable[HeldLocks]):
 
     def save_now(self) -> None:
         # else the next start, too, must not take it for complete
-        if self._clock.monotonic() >= self.locks.closed_until:
+        if self._complete and self._clock.monotonic() >= self.locks.closed_until:
             super().save_now()
 
     def _taken(self) -> None:

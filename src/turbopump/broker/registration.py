@@ -47,8 +47,12 @@ from turbopump.protocol.requests.topics import (
 )
 from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.connection import Connection
+from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
+_unusable_route = RepeatedLine(
+    log, logging.WARNING, "route of a name server cannot be used server=%s topic=%s cause=%s"
+)
 
 WITHOUT_SLAVE_S: Final = 3.0
 """Longest that a restarted master which waits for slaves is announced without write permission."""
@@ -500,6 +504,9 @@ class TopicRoutes:
                     server, GetRouteInfo(topic=topic), timeout=ANSWER_S
                 )
             except (RemotingError, ProtocolError):
+                continue
+            if (fault := route.fault()) is not None:
+                _unusable_route(server, topic, fault, kind=topic)
                 continue
             found = [data for data in route.queue_datas if data.perm & PERM_READ]
             return sorted(

@@ -17,12 +17,17 @@ from turbopump.config.broker_config import CLOSE_HA_PORT, BrokerConfig, BrokerRo
 from turbopump.config.tls import TlsMode
 from turbopump.errors import ConfigError
 from turbopump.protocol.requests.replication import (
+    COMPARING,
+    NOT_PROVED,
+    PROVED,
+    SLAVES,
     HAClientRuntimeInfo,
     HAConnectionRuntimeInfo,
     HARuntimeInfo,
 )
 from turbopump.replication.handshake import PeerRules
-from turbopump.replication.link import MasterLink, SlaveLink
+from turbopump.replication.history import LogHistory
+from turbopump.replication.link import MasterLink, SlaveLink, SlavePeer
 from turbopump.replication.master import MasterSettings
 from turbopump.replication.slave import SlaveSettings
 from turbopump.store.disk import Disk
@@ -36,7 +41,14 @@ PORT_MAX: Final = 65535
 class Replication:
     """One broker's. ``listen`` before it registers, ``start`` when it serves; ``stop``."""
 
-    def __init__(self, config: BrokerConfig, store: MessageStore, disk: Disk, clock: Clock) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        disk: Disk,
+        clock: Clock,
+        history: LogHistory,
+    ) -> None:
         self._config = config
         self._store = store
         self._clock = clock
@@ -49,13 +61,17 @@ class Replication:
         if config.is_slave:
             self.slave = SlaveLink(
                 store,
+                disk,
                 SlaveSettings(heartbeat, housekeeping),
+                history,
                 ack_flushed=config.slave_ack_after_flush or synchronous,
                 flushes=synchronous,
                 rules=rules,
                 tls=config.client_tls,
             )
             return
+        history.begin_own(store.log.end)
+        history.save_now()
         self.master = MasterLink(
             store,
             disk,
@@ -69,6 +85,7 @@ class Replication:
                 acks=config.slave_acks,
                 catch_up=config.ha_max_time_slave_not_catchup / 1000,
             ),
+            history,
             durable_only=synchronous,
             rules=rules,
             tls=config.server_tls,
@@ -134,10 +151,11 @@ class Replication:
                     diff=behind,
                     # RocketMQ: by what it is behind alone, also one that never had everything
                     in_sync=one.next is not None
-                    and self.master.replicas.is_in_sync(one.slave, now)
+                    and self.master.replicas.is_in_sync(one.slave, now, proved=one.proved)
                     and behind < self._config.ha_max_gap_not_in_sync,
                     transferred_byte_in_second=one.sent.per_second(now),
                     transfer_from_where=one.next if one.next is not None else -1,
+                    proof=_proof(peer),
                 )
             )
         return HARuntimeInfo(
@@ -157,7 +175,7 @@ class Replication:
         status = self.status(asyncio.get_running_loop().time())
         slaves = status.ha_connection_info
         return {
-            "haSlaves": str(len(slaves)),
+            SLAVES: str(len(slaves)),
             "haSlavesInSync": str(status.in_sync_slave_nums),
             "haBehindBytesMax": str(max((one.diff for one in slaves), default=0)),
             "haBytesPerSecond": str(sum(one.transferred_byte_in_second for one in slaves)),
@@ -166,13 +184,23 @@ class Replication:
     def _as_slave(self, now: float) -> HAClientRuntimeInfo:
         slave = self.slave
         assert slave is not None
-        info = HAClientRuntimeInfo(master_addr=slave.address, max_offset=self._store.log.end)
+        info = HAClientRuntimeInfo(
+            master_addr=slave.address,
+            max_offset=self._store.log.end,
+            fault=None if slave.accepted else slave.fault,
+        )
         if slave.peer is not None:
             connection, wall = slave.peer.connection, self._clock.now_ms()
             info.last_read_timestamp = wall - int((now - connection.last_read) * 1000)
             info.last_write_timestamp = wall - int((now - connection.last_write) * 1000)
             info.transferred_byte_in_second = connection.came.per_second(now)
         return info
+
+
+def _proof(peer: SlavePeer) -> str:
+    if peer.compares:
+        return COMPARING
+    return PROVED if peer.connection.proved else NOT_PROVED
 
 
 def _rules(config: BrokerConfig) -> PeerRules:

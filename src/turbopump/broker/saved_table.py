@@ -17,12 +17,13 @@ import msgspec
 
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.replication import PARTIAL, TABLE_VERSION
+from turbopump.protocol.requests.replication import HELD, PARTIAL, TABLE_VERSION
 from turbopump.remoting.router import Refusal, refusal
 from turbopump.store.json_table import JsonTable
 
 SLICE_SIZE: Final = 32 * 1024
 """Bytes of text that are encoded in one turn of the loop: some 3 ms."""
+HELD_S: Final = 0.5
 SAVE_WAIT_S: Final = 2.0
 """Longest wait of an answer for the disk: tools wait 3 to 5 s for it."""
 
@@ -62,6 +63,7 @@ class SavedTable(ABC, Generic[ContentT]):
         self._writing = False
         self._failing = False
         self._rounds = Rounds()
+        self._change: asyncio.Future[None] | None = None
         self.revision = 0
         """Grows with a change of what is not in ``_maps``."""
         self.begun_ms = 0
@@ -85,6 +87,9 @@ class SavedTable(ABC, Generic[ContentT]):
     def save(self) -> None:
         """Write the file, beside the loop, if anything has changed; once more after a save that is
         under way."""
+        if self._dirty and self._change is not None:
+            self._change.set_result(None)
+            self._change = None
         if self._dirty and not self._encoding and not self._writing:
             self._encoding = True
             self._step()
@@ -108,6 +113,12 @@ class SavedTable(ABC, Generic[ContentT]):
     async def saved(self) -> bool:
         """Wait for that."""
         return await asyncio.shield(self.saving())
+
+    async def changed_within(self, seconds: float) -> None:
+        """Wait until something is saved that has changed, and no longer."""
+        if self._change is None:
+            self._change = asyncio.get_running_loop().create_future()
+        await asyncio.wait([self._change], timeout=seconds)
 
     async def text(self) -> bytes:
         """The whole table as its file has it. Encodes in slices; all of it is as it is when this
@@ -189,11 +200,18 @@ class SavedTable(ABC, Generic[ContentT]):
                 self.save()
 
 
-async def table_answer(table: SavedTable[Any], known: str | None) -> tuple[bytes, dict[str, str]]:
+async def table_answer(
+    table: SavedTable[Any], known: str | None, held: bool | None = None
+) -> tuple[bytes, dict[str, str]]:
     """Body and header fields of an answer with a table: what a slave that knows the version
-    ``known`` lacks."""
+    ``known`` lacks. ``held``: an answer without news waits for some, for ``HELD_S`` at most."""
     text, version, partial = await table.text_since(known)
+    if held and not text:
+        await table.changed_within(HELD_S)
+        text, version, partial = await table.text_since(known)
     ext = {TABLE_VERSION: version}
+    if held:
+        ext[HELD] = "true"
     if partial:
         ext[PARTIAL] = "true"
     return fastjson.compact(text), ext

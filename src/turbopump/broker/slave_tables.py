@@ -1,31 +1,37 @@
 """What a slave copies from its master beside the log: topics, groups, request modes, the offsets of
-consumers and of delay levels, what ordered pops have taken, and how far the timers are.
+consumers and of delay levels, what ordered pops have taken, who holds which queue, and how far the
+timers are.
 
 The rule: nothing is copied unless the log is, and what says how far something is counts only when
-the log here has come as far as the master's had, or a takeover would leave messages out. Our own
-master is asked twice a second and answers with what has changed; Apache's every three seconds, and
-answers with everything. Source: apache/rocketmq ``SlaveSynchronize``.
+the log here has come as far as the master's had, or a takeover would leave messages out. A topic is
+served as soon as the log has a message of it that is newer than the table. Our own master answers
+with what has changed: as soon as topics, groups, request modes or holders do, and twice a second
+for what changes all the time. Apache's is asked every three seconds, and answers with everything.
+Source: apache/rocketmq ``SlaveSynchronize``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 import msgspec
 
+from turbopump.broker.apache_master import compare_with_apache
 from turbopump.broker.background import stop_task
 from turbopump.broker.groups import GroupTable, RequestModes
 from turbopump.broker.handlers.topics import TopicRecords
 from turbopump.broker.pop.offsets import OrderInfo, OrderInfoTable
-from turbopump.broker.reading import ask
+from turbopump.broker.queue_locks import HeldLocks, SavedLocks
 from turbopump.broker.schedule.delays import Delays
 from turbopump.broker.schedule.timers import Timers
-from turbopump.errors import CopyError, ProtocolError, RemotingError, ResponseError, StoreError
+from turbopump.broker.topics import lost_topic
+from turbopump.errors import ProtocolError, RemotingError, ResponseError, StoreError
+from turbopump.message.rules import is_system_topic
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command
@@ -33,11 +39,13 @@ from turbopump.protocol.request import Request
 from turbopump.protocol.requests.assignment import MessageRequestModeTable
 from turbopump.protocol.requests.groups import GetAllGroups, SubscriptionGroupWrapper
 from turbopump.protocol.requests.offsets import ConsumerOffsetTable, DelayOffsetTable
-from turbopump.protocol.requests.pull import ViewMessageById
 from turbopump.protocol.requests.replication import (
+    DELETED,
+    HELD,
     LOG_END,
     LOG_START,
     PARTIAL,
+    SLAVES,
     TABLE_VERSION,
     GetAllConsumerOffset,
     GetAllDelayOffset,
@@ -45,11 +53,16 @@ from turbopump.protocol.requests.replication import (
     GetTimerCheckpoint,
 )
 from turbopump.protocol.requests.statistics import GetBrokerRuntimeInfo
-from turbopump.protocol.requests.topics import GetAllTopicConfig, TopicConfigSerializeWrapper
+from turbopump.protocol.requests.topics import (
+    GetAllTopicConfig,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+)
 from turbopump.remoting.client import RemotingClient
 from turbopump.replication.link import SlaveLink
 from turbopump.replication.slave import first_wanted
 from turbopump.store.message_store import MessageStore
+from turbopump.store.repair.unit_repair import LMQ_PREFIX
 from turbopump.store.timers.timer_log import TimerCheckpoint
 
 TableT = TypeVar("TableT", bound=msgspec.Struct)
@@ -57,6 +70,8 @@ TableT = TypeVar("TableT", bound=msgspec.Struct)
 log = logging.getLogger(__name__)
 
 EVERY_S: Final = 0.5
+NEWS_S: Final = 0.02
+"""Between two questions that our master answers when there is news: many changes are one answer."""
 AT_ONCE_S: Final = 0.05
 """After a connection: a slave that is in sync and does not know its topics is asked in vain."""
 APACHE_EVERY_S: Final = 3.0
@@ -77,16 +92,20 @@ class SlaveTables:
     groups: GroupTable
     modes: RequestModes
     order: OrderInfo
+    locks: SavedLocks
     delays: Delays
     timers: Timers
     remoting: RemotingClient
     master: str | None = None
     """The master's address, `host:port`; None: it is not known."""
     rounds: int = 0
-    """How often everything was copied."""
+    """How often offsets and positions were copied."""
+    default_queues: int = 8
+    """The least number of queues of a topic that only the log tells of."""
     _known: dict[type[msgspec.Struct], str] = field(default_factory=dict)
-    _task: asyncio.Task[None] | None = None
-    _fault: str | None = None
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    _faults: dict[str, str] = field(default_factory=dict)
+    """Why tables cannot be copied, by what is copied."""
     _needed_from: int | None = None
 
     def needed_from(self) -> int | None:
@@ -94,52 +113,71 @@ class SlaveTables:
         None: it is not known yet."""
         return self._needed_from
 
+    def __post_init__(self) -> None:
+        assert self.store.copied is not None
+        self._copied = self.store.copied
+        self._copied.on_first = self._first_message
+        self._topics_at = 0
+        """Where the master's log ended when it gave the topics that are known of it."""
+        self._has_less = False
+        """Whether that was before the end of the log here."""
+        self._coming: dict[str, TopicConfig] = {}
+        """Topics that it has and that are not taken yet."""
+        self._deleted: dict[str, int] = {}
+        """Its deletions that were done here, too."""
+        self._made: dict[str, tuple[int, TopicConfig | None]] = {}
+        """Topics that the log made or widened here: by which offset, and what they were before."""
+
     def start(self) -> None:
         """Copy from now on."""
         self.store.retention.needed_from.append(self.needed_from)
-        self._task = asyncio.create_task(self._run(), name="copying the master's tables")
+        for copy in (
+            self._copy_topics,
+            self._copy_groups,
+            self._copy_modes,
+            self._copy_locks,
+            self._copy_positions,
+        ):
+            self._tasks.append(asyncio.create_task(self._run(copy)))
 
     async def stop(self) -> None:
         """Copy no more. May be called twice."""
-        task, self._task = self._task, None
-        await stop_task(task)
+        tasks, self._tasks = self._tasks, []
+        await asyncio.gather(*map(stop_task, tasks))
         await self.remoting.close()
 
-    async def begin_at(self) -> int:
+    async def prepare(self) -> None:
+        """Judge what the master's log will bring by its topics, before a connection to it. Nothing
+        is taken or deleted before the log is copied. Raises RemotingError."""
+        if self.master is not None:
+            with contextlib.suppress(ResponseError):
+                answer, end, had = await self._ask_topics(self.master)
+                self._coming = self._judge_by(answer, end, had).topic_config_table
+
+    async def begin_at(self) -> int | None:
         """From where on to copy the log: where it ends here, or, if there is none, all that the
-        master has. Raises CopyError if the master has another log, RemotingError."""
+        master has; None: the master is ours, and the logs are compared (``replication/``). Raises
+        CopyError if the master has another log, RemotingError."""
         end = self.store.log.end
         if self.master is None:
             return end  # only haMasterAddress is known: as Apache's slave
-        if end:
-            await self._compare_newest(self.master)
-            return end
         figures = await self.remoting.call(self.master, GetBrokerRuntimeInfo(), timeout=ANSWER_S)
-        start, end = (
+        if SLAVES in figures.table:
+            return None
+        start, masters_end = (
             int(figures.table.get(f"commitLog{one}Offset", "0")) for one in ("Min", "Max")
         )
-        return first_wanted(start, end, self.store.log.segment_size)
-
-    async def _compare_newest(self, master: str) -> None:
-        """See that the newest message here is the master's, too. A master that was killed may have
-        messages that no slave had. If it comes back as a slave, and the new master has got as many
-        bytes since, the stream goes on as if it were the same log. RocketMQ: nobody looks."""
-        newest, _ = self.store.lookup.index_end
-        here = await ask(self.store.cold_reads, self.store.lookup.entry_at(newest))
-        if here is None or here.fault is not None:
-            return
-        request = ViewMessageById(offset=newest)
-        answer = await self.remoting.exchange(master, request, timeout=ANSWER_S)
-        # Any other answer says little: it is not confirmed yet, deleted, damaged, not to be shown.
-        if answer.code == ResponseCode.SUCCESS and answer.body != here.data:
-            stored = datetime.fromtimestamp(here.message.store_timestamp / 1000, UTC)
-            raise CopyError(
-                f"the master at {master} has another log: at offset {newest}, where a message of "
-                f"topic {here.message.topic} is here, stored at {stored:%Y-%m-%dT%H:%M:%SZ}, it "
-                "has another message. Here are messages that it never had, or it has lost some. "
-                "Nothing is cut by itself: look at what is here (turbopump store dump), then empty "
-                "this store so that it is copied anew"
-            )
+        if not end:
+            return first_wanted(start, masters_end, self.store.log.segment_size)
+        equal = await compare_with_apache(
+            self.store, self.remoting, self.master, start, masters_end
+        )
+        log.info(
+            "a master of Apache's has the same messages master=%s compared=%d of those here",
+            self.master,
+            equal,
+        )
+        return end
 
     async def knows_tls(self) -> bool:
         """Whether the master can be spoken to by TLS on its HA port: False of Apache's. Raises
@@ -147,53 +185,61 @@ class SlaveTables:
         if self.master is None:
             return True  # only haMasterAddress is known
         figures = await self.remoting.call(self.master, GetBrokerRuntimeInfo(), timeout=ANSWER_S)
-        return "haSlaves" in figures.table
+        return SLAVES in figures.table
 
     def master_is_at(self, address: str | None) -> None:
         """A name server says so; None: it knows of none."""
         if address is not None and address != self.master:
             log.info("master's address changes old=%s new=%s", self.master, address)
-            self.master = address
+            was_unknown, self.master = self.master is None, address
+            if was_unknown:
+                self.link.begin_again()
             self._known.clear()
 
-    async def _run(self) -> None:
+    async def _run(self, copy: Callable[[str], Awaitable[float]]) -> None:
+        """Copy some tables again and again; ``copy`` tells how long to wait."""
+        name = copy.__name__
         while True:
             pause = AT_ONCE_S
-            if self.master is not None and self.link.accepted:
+            is_safe = copy == self._copy_topics or not self._has_less
+            if self.master is not None and self.link.accepted and is_safe:
                 try:
-                    pause = await self._copy_all(self.master)
-                    if self._fault is not None:
+                    pause = await copy(self.master)
+                    if self._faults.pop(name, None) is not None and not self._faults:
                         log.info("the master's tables are copied again master=%s", self.master)
-                        self._fault = None
                 except (RemotingError, ProtocolError, StoreError) as error:
-                    self._failed(str(error))
+                    if str(error) not in self._faults.values():
+                        log.warning("the master's tables cannot be copied cause=%s", error)
+                    self._faults[name] = str(error)
                     pause = APACHE_EVERY_S
                 except Exception:
                     log.exception("the master's tables cannot be copied, tried again")
                     pause = APACHE_EVERY_S
             await asyncio.sleep(pause)
 
-    def _failed(self, cause: str) -> None:
-        if cause != self._fault:
-            log.warning("the master's tables cannot be copied cause=%s", cause)
-        self._fault = cause
+    async def _copy_groups(self, master: str) -> float:
+        answer = await self._ask(master, GetAllGroups(held=True), SubscriptionGroupWrapper)
+        await self._take(answer, SubscriptionGroupWrapper, self._take_groups)
+        return _pause_after(answer)
 
-    async def _copy_all(self, master: str) -> float:
-        """One round; seconds until the next."""
-        topics = await self._ask(master, GetAllTopicConfig(), TopicConfigSerializeWrapper)
-        groups = await self._ask(master, GetAllGroups(), SubscriptionGroupWrapper)
-        modes = await self._ask(
-            master, GetAllMessageRequestMode(), MessageRequestModeTable, optional=True
-        )
-        ours = topics.ext is not None and TABLE_VERSION in topics.ext
-        if not ours and (end := await self._log_end(master, topics)) < self.store.log.end:
-            raise StoreError(  # ours refuses such a slave
-                f"the master's log ends at {end}, and the slave's at {self.store.log.end}"
-            )
-        await self._take(topics, TopicConfigSerializeWrapper, self._take_topics)
-        await self._take(groups, SubscriptionGroupWrapper, self._take_groups)
-        await self._take(modes, MessageRequestModeTable, self._take_modes)
+    async def _copy_modes(self, master: str) -> float:
+        request = GetAllMessageRequestMode(held=True)
+        answer = await self._ask(master, request, MessageRequestModeTable, optional=True)
+        await self._take(answer, MessageRequestModeTable, self._take_modes)
+        return _pause_after(answer)
+
+    async def _copy_locks(self, master: str) -> float:
+        if TopicConfigSerializeWrapper not in self._known:
+            return AT_ONCE_S  # it is no master of ours, or its topics come first
+        request = GetAllConsumerOffset(locks=True, held=True)
+        answer = await self._ask(master, request, HeldLocks)
+        if HELD in (answer.ext or {}):  # else it is older, and has answered with offsets
+            await self._take(answer, HeldLocks, self._take_locks)
+        return _pause_after(answer)
+
+    async def _copy_positions(self, master: str) -> float:
         offsets = await self._ask(master, GetAllConsumerOffset(), ConsumerOffsetTable)
+        ours = TABLE_VERSION in (offsets.ext or {})
         order = (
             await self._ask(master, GetAllConsumerOffset(order_info=True), OrderInfoTable)
             if ours
@@ -248,22 +294,14 @@ class SlaveTables:
         if TABLE_VERSION in ext:
             self._known[table] = ext[TABLE_VERSION]
 
-    async def _take_topics(self, table: TopicConfigSerializeWrapper, whole: bool) -> None:
-        topics = self.records.topics
-        given = table.topic_config_table
-        if whole:
-            for name in [name for name in topics.names() if name not in given]:
-                if name not in topics.system:
-                    error = await self.records.forget(name)
-                    if error is not None:
-                        log.error("queues cannot be deleted topic=%s cause=%s", name, error)
-        topics.copy(given, table.data_version)
-
     def _take_groups(self, table: SubscriptionGroupWrapper, whole: bool) -> None:
         self.groups.copy(table, whole=whole)
 
     def _take_modes(self, table: MessageRequestModeTable, whole: bool) -> None:
         self.modes.copy(table.message_request_mode_map, whole=whole)
+
+    def _take_locks(self, table: HeldLocks, whole: bool) -> None:
+        self.locks.copy(table, whole=whole)
 
     def _take_offsets(self, table: ConsumerOffsetTable, whole: bool) -> None:
         self.records.offsets.copy(table, whole=whole)
@@ -287,3 +325,120 @@ class SlaveTables:
                 return True
             await asyncio.sleep(LOOK_S)
         return False
+
+    # --- Topics. The log and the table come by different ways, and either may be ahead. An answer
+    # says where the master's log ended when it was made (``_topics_at``). A message behind that may
+    # be of a topic that was made since, and makes it here as well; one before it may be of a topic
+    # that was deleted, and does not. So nothing that was deleted or forbidden comes back with old
+    # messages, and nothing that was acknowledged waits for the table. RocketMQ: a slave has a topic
+    # when it has copied the table, every 3 s.
+
+    async def _copy_topics(self, master: str) -> float:
+        """Copy topics, and delete what was deleted; how long to wait. Raises StoreError if the
+        master has less than what is here, which must not be deleted."""
+        connection, topics = self.link.peer, self.records.topics
+        answer, end, had = await self._ask_topics(master, held=True)
+        if self.link.peer is not connection:
+            return AT_ONCE_S  # ``prepare`` has a newer answer
+        table, ext = self._judge_by(answer, end, had), answer.ext or {}
+        if self._has_less:
+            raise StoreError(f"the master's log ends at {end}, and the slave's at {had}")
+        given = table.topic_config_table
+        if answer.body and PARTIAL not in ext:
+            await self._delete(given, end)
+        topics.copy(given, table.data_version)
+        self._coming = {}
+        for name, (offset, before) in list(self._made.items()):
+            if offset < end:
+                del self._made[name]
+                if name not in given:  # the master has no such topic: it came out of a delay
+                    topics.restore(name, before)
+            elif name in given:  # as it was before that message
+                del self._made[name]
+                self._serve_newer(name)
+        if TABLE_VERSION in ext:
+            self._known[TopicConfigSerializeWrapper] = ext[TABLE_VERSION]
+        return _pause_after(answer)
+
+    async def _ask_topics(self, master: str, *, held: bool = False) -> tuple[Command, int, int]:
+        """Topics that are not known here; where the master's log ended when it answered, and the
+        log here when it was asked."""
+        had = self.store.log.end
+        request = GetAllTopicConfig(held=held or None)
+        answer = await self._ask(master, request, TopicConfigSerializeWrapper)
+        return answer, await self._log_end(master, answer), had
+
+    def _judge_by(self, answer: Command, end: int, had: int) -> TopicConfigSerializeWrapper:
+        """Judge by these topics what comes from now on; the topics."""
+        self._topics_at, self._has_less = end, end < had
+        if answer.ext is not None and DELETED in answer.ext:
+            deleted = fastjson.decode(answer.ext[DELETED].encode(), dict[str, int])
+            self._copied.deleted.clear()
+            self._copied.deleted.update(deleted)
+        if not answer.body:
+            return TopicConfigSerializeWrapper(data_version=self.records.topics.version)
+        table = fastjson.decode(answer.body, TopicConfigSerializeWrapper)
+        for name, config in table.topic_config_table.items():
+            config.topic_name = name
+        return table
+
+    async def _delete(self, given: Mapping[str, TopicConfig], end: int) -> None:
+        """Forget topics that are not ``given``, and the messages of those that were deleted and
+        made again. ``end``: where the master's log ended then."""
+        store, topics, deleted = self.store, self.records.topics, dict(self._copied.deleted)
+        news = {name: at for name, at in deleted.items() if at > self._deleted.get(name, 0)}
+        store.queue_ends.follow(deleted, store.log.end)
+        gone = {name: deleted.get(name, end) for name in topics.names() if name not in given}
+        for queue in store.queues if news else ():
+            unit = queue.unit(queue.min_index) if queue.topic in news else None
+            if unit is not None and unit[0] < news[queue.topic]:
+                gone[queue.topic] = news[queue.topic]
+        for name, until in gone.items():
+            if name in topics.system or (name in self._made and self._made[name][0] >= end):
+                continue
+            error = await self.records.forget(name, until)
+            if error is not None:
+                log.error("queues cannot be deleted topic=%s cause=%s", name, error)
+            self._known.pop(ConsumerOffsetTable, None)  # those of a newer topic went, too
+            if name in given:
+                topics.restore(name, given[name])
+            self._serve_newer(name)
+        self._deleted = deleted
+
+    def _serve_newer(self, name: str) -> None:
+        """Make or widen a topic by its queues that have a message newer than the table."""
+        for queue in [queue for queue in self.store.queues if queue.topic == name]:
+            unit = queue.unit(queue.max_index - 1)
+            if unit is not None:
+                self._first_message(name, queue.queue_id, unit[0])
+
+    def _first_message(self, name: str, queue_id: int, offset: int) -> None:
+        """Make or widen the topic of a queue that has a message at this offset of the log."""
+        if is_system_topic(name) or name.startswith(LMQ_PREFIX):
+            return
+        topics, queue = self.records.topics, self.store.queues.find(name, queue_id)
+        topic, coming = topics.find(name), self._coming.get(name)
+        assert queue is not None
+        if offset < self._topics_at:
+            if topic is None and coming is not None:
+                topics.restore(name, coming)
+            return
+        if topic is None:
+            made = lost_topic(name, queue_id, self.default_queues, batch=queue.is_batch)
+        elif queue_id >= topic.read_queue_nums:
+            count = queue_id + 1
+            made = msgspec.structs.replace(topic, read_queue_nums=count)
+            made.write_queue_nums = max(count, topic.write_queue_nums)
+        else:
+            return
+        self._made.setdefault(name, (offset, topic))
+        topics.restore(name, made)
+        log.info("topic is served by what the log has topic=%s queue=%d", name, queue_id)
+
+
+def _pause_after(answer: Command) -> float:
+    """Seconds to wait before a table is asked for again."""
+    ext = answer.ext or {}
+    if HELD in ext:
+        return NEWS_S
+    return EVERY_S if TABLE_VERSION in ext else APACHE_EVERY_S

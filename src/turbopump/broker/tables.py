@@ -78,15 +78,17 @@ class Tables:
         )
         self.offsets = ConsumerOffsets(file("consumerOffset"), clock, soon)
         self.locks = SavedLocks(file("queueLocks"), clock, soon, used=used)
+        if config.is_slave:
+            self.offsets.follow_master()
+            self.locks.follow_master()
         self.begun_ms = clock.now_ms()
         for table in (self.topics, self.groups, self.offsets, self.locks):
             table.begun_ms = self.begun_ms
             table.load()
         self._saved: list[SavedAtStop] = [self.topics, self.groups, self.offsets, self.locks]
         self._set_back_offsets(store)
-        topics_saved_ms = self.topics.version.timestamp
         self.topics.add_system_topics(config)
-        make_lost_topics(store, self.topics, topics_saved_ms, config.default_topic_queue_nums)
+        make_lost_topics(store, self.topics, config.default_topic_queue_nums)
 
     def save_too(self, table: SavedAtStop) -> None:
         """Save this one at a clean stop as well."""

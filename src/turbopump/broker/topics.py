@@ -23,12 +23,14 @@ from turbopump.message.rules import (
     NOT_SENDABLE_TOPICS,
     RETRY_PREFIX,
     is_system_topic,
+    topic_fault,
 )
 from turbopump.protocol import fastjson
 from turbopump.protocol.requests.topics import (
     PERM_INHERIT,
     PERM_READ,
     PERM_WRITE,
+    QUEUES_MAX,
     DataVersion,
     TopicConfig,
     TopicConfigSerializeWrapper,
@@ -44,6 +46,7 @@ from turbopump.store.repair.unit_repair import LMQ_PREFIX
 
 log = logging.getLogger(__name__)
 _topic_made = RepeatedLine(log, logging.INFO, "topic made topic=%s read_queues=%d write_queues=%d")
+_not_copied = RepeatedLine(log, logging.WARNING, "topic of the master left out topic=%s cause=%s")
 
 READ_WRITE: Final = PERM_READ | PERM_WRITE
 DELAY_LEVELS: Final = 18
@@ -69,6 +72,10 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         self.watched: set[str] = set()
         """Topics whose sends must pass ``send_checks.py`` one by one: new ones, those of the
         broker, those with certain attributes."""
+        self.deleted: set[str] = set()
+        """Topics that were deleted since the start, and not made again."""
+        self.loaded_ms = 0
+        """When the table that was loaded was last changed; 0 if there was none."""
         self.system: frozenset[str] = frozenset()
         """The topics that ``add_system_topics`` has made or found: those named as the broker and
         its cluster too."""
@@ -83,6 +90,7 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
             self.entries.add(name)
             self._watch(name)
         self.version = saved.data_version
+        self.loaded_ms = self.version.timestamp
 
     def add_system_topics(self, config: BrokerConfig) -> None:
         """The topics that every broker has from its start."""
@@ -124,10 +132,11 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         return len(self._topics)
 
     def find_or_make(self, name: str, queues: int, sys_flag: int = 0) -> TopicConfig:
-        """The topic; made with so many queues, for reading and writing, if it is not there."""
+        """The topic; made with so many queues, or the most a topic may have, for reading and
+        writing, if it is not there."""
         config = self._topics.get(name)
         if config is None:
-            config = plain_topic(name, queues)
+            config = plain_topic(name, min(queues, QUEUES_MAX))
             config.topic_sys_flag = sys_flag
             self.put(config)
         return config
@@ -137,6 +146,7 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         assert config.topic_name is not None
         if config.topic_name not in self._topics:
             self.unsaved.add(config.topic_name)
+            self.deleted.discard(config.topic_name)
             name, read, write = config.topic_name, config.read_queue_nums, config.write_queue_nums
             _topic_made(name, read, write, kind=name)
         self._topics[config.topic_name] = config
@@ -144,8 +154,12 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         self._changed(config.topic_name)
 
     def copy(self, topics: Mapping[str, TopicConfig], version: DataVersion) -> None:
-        """Take these of a master, and its version of the table."""
+        """Take these of a master, and its version of the table; one with a number of queues that
+        cannot be stays as it is here."""
         for name, config in topics.items():
+            if (fault := config.queues_fault()) is not None:
+                _not_copied(name, fault, kind=name)
+                continue
             config.topic_name = name
             if self._topics.get(name) != config:
                 self._topics[name] = config
@@ -158,12 +172,22 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
             self._dirty = True
         self.save()
 
+    def restore(self, name: str, config: TopicConfig | None) -> None:
+        """Make of a topic what it was, or None, in a master's version of the table."""
+        if config is not None:
+            self.copy({name: config}, self.version)
+        elif name in self._topics:
+            version = self.version
+            self.delete(name)
+            self.copy({}, version)
+
     def delete(self, topic: str) -> bool:
         """Forget a topic; False if there is none."""
         if self._topics.pop(topic, None) is None:
             return False
         self.unsaved.discard(topic)
         self.watched.discard(topic)
+        self.deleted.add(topic)
         self._changed(topic)
         return True
 
@@ -378,11 +402,9 @@ def needs_send_checks(topic: TopicConfig) -> bool:
 _GROUP_TOPICS: Final = (RETRY_PREFIX, DLQ_PREFIX)
 
 
-def make_lost_topics(
-    store: MessageStore, topics: TopicTable, saved_ms: int, default_queues: int
-) -> list[str]:
-    """Make topics again that are not in the table and have a message from ``saved_ms`` on, when the
-    table that was loaded was last changed (ms); their names. ``default_queues`` is the least number
+def make_lost_topics(store: MessageStore, topics: TopicTable, default_queues: int) -> list[str]:
+    """Make topics again that are not in the table and have a message stored since the table that
+    was loaded was last changed; their names. ``default_queues`` is the least number
     of queues of a topic that is not a group's. Each is logged.
 
     A topic is acknowledged with its first message after one second at most, whether or not
@@ -403,22 +425,53 @@ def make_lost_topics(
             ends.setdefault(name, []).append(queue)
     made = []
     for name, queues in sorted(ends.items()):
-        if is_system_topic(name) or not any(_is_newer(store, queue, saved_ms) for queue in queues):
+        if is_system_topic(name) or not any(
+            _is_newer(store, queue, topics.loaded_ms) for queue in queues
+        ):
             continue
-        count = max(
-            max(queue.queue_id for queue in queues) + 1,
-            1 if name.startswith(_GROUP_TOPICS) else default_queues,
-        )
-        topic = plain_topic(name, count)
-        if any(queue.is_batch for queue in queues):
-            topic.attributes = {QUEUE_TYPE: BATCH_CQ}
-        topics.put(topic)
-        log.warning(
-            f"topic with messages was not in topics.json, it is made again topic={name} "
-            f"queues={count}"
-        )
+        last = max(queue.queue_id for queue in queues)
+        batch = any(queue.is_batch for queue in queues)
+        _make_again(topics, name, last, default_queues, batch=batch)
         made.append(name)
     return made
+
+
+def lost_topic(name: str, last: int, default_queues: int, *, batch: bool) -> TopicConfig:
+    """A topic that is in no table, as its messages show it. ``last`` is its last queue that has
+    one; ``batch``: its queues have batches."""
+    count = 1 if name.startswith(_GROUP_TOPICS) else default_queues
+    topic = plain_topic(name, max(last + 1, count))
+    if batch:
+        topic.attributes = {QUEUE_TYPE: BATCH_CQ}
+    return topic
+
+
+def make_topic_of_waiting(
+    topics: TopicTable, default_queues: int, name: str, queue_id: int, stored_ms: int
+) -> None:
+    """Make the topic again to which a message goes that has waited since ``stored_ms``, if the
+    table was lost, and with it a topic that had no other message. A deleted topic stays deleted."""
+    if (
+        topics.find(name) is None
+        and name not in topics.deleted
+        and stored_ms >= topics.loaded_ms
+        and not is_system_topic(name)
+        and topic_fault(name) is None
+        and queue_id < QUEUES_MAX
+    ):
+        _make_again(topics, name, queue_id, default_queues)
+
+
+def _make_again(
+    topics: TopicTable, name: str, last: int, default_queues: int, *, batch: bool = False
+) -> None:
+    """``last`` is its last queue that has a message."""
+    topic = lost_topic(name, last, default_queues, batch=batch)
+    topics.put(topic)
+    log.warning(
+        f"topic with messages was not in topics.json, it is made again topic={name} "
+        f"queues={topic.read_queue_nums}"
+    )
 
 
 def _is_newer(store: MessageStore, queue: ConsumeQueue, saved_ms: int) -> bool:

@@ -29,6 +29,7 @@ from turbopump.config.tls import ClientTls, tls_of
 from turbopump.errors import ConfigError, MessageNotFoundError
 from turbopump.message.message import MessageQueue
 from turbopump.message.rules import is_unicode, topic_fault
+from turbopump.protocol.requests.replication import PROVED
 
 T = TypeVar("T")
 INCOMPLETE: Final = 1
@@ -365,6 +366,8 @@ def _ha_lines(row: dict[str, Any]) -> Iterator[str]:
         yield f"{name}  not asked: {row['fault']}"
     elif row["role"] == "slave":
         copies = f"copies from {row['copies_from']}" if row["copies_from"] else "does not copy"
+        if row["does_not_copy"]:
+            copies = f"does not copy: {row['does_not_copy']}"
         yield f"{name}  slave  log {row['log_end']}  {copies}"
     else:
         yield f"{name}  master  log {row['log_end']}"
@@ -373,5 +376,6 @@ def _ha_lines(row: dict[str, Any]) -> Iterator[str]:
         yield (
             f"  slave {slave['address']}  log {slave['log_end']}  behind {slave['behind']}  "
             f"{'in sync' if slave['in_sync'] else 'not in sync'}  "
-            f"{slave['bytes_per_second']} bytes/s  left {'?' if left is None else left} s"
+            + (f"{slave['proof']}  " if slave["proof"] not in (None, PROVED) else "")
+            + f"{slave['bytes_per_second']} bytes/s  left {'?' if left is None else left} s"
         )

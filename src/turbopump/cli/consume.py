@@ -26,7 +26,7 @@ from turbopump.cli.cluster import (
     without_connections,
 )
 from turbopump.cli.entry import complain
-from turbopump.cli.json_lines import write_message
+from turbopump.cli.json_lines import body_or_stored, write_message
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.consumer.subscription import Sql
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
@@ -116,7 +116,12 @@ async def command(
     wanted = tags if sql is None else Sql(sql)
 
     def encode(message: ReceivedMessage) -> bytes:
-        return (message.body if raw else write_message(message)) + b"\n"
+        if not raw:
+            return write_message(message) + b"\n"
+        body, fault = body_or_stored(message)
+        if fault is not None:
+            complain(f"{fault}; it is written as it is stored")
+        return body + b"\n"
 
     output = _Output(encode, count)
     if no_group or queue is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,10 +11,10 @@ import click
 import msgspec
 
 from turbopump.cli.cluster import time_text
+from turbopump.cli.json_lines import body_fields, body_or_stored
 from turbopump.cli.message import message_lines, shown
 from turbopump.client.dead_letters import DeadGroup, DeadLetter, ResendReport
 from turbopump.config.addresses import join_address
-from turbopump.errors import StoredMessageError
 from turbopump.message import properties as names
 from turbopump.message.properties import CONSUME_FAILURE
 
@@ -66,8 +65,7 @@ def letter_lines(letter: DeadLetter, reason: str) -> Iterator[str]:
 
 
 def letter_row(letter: DeadLetter) -> dict[str, Any]:
-    """One letter for programs: a body that is no UTF-8 text is ``body_base64``, one that cannot be
-    read ``body_fault``."""
+    """One letter for programs, with the body as ``body_fields`` has it."""
     message = letter.message
     row: dict[str, Any] = {
         "group": letter.group,
@@ -85,14 +83,7 @@ def letter_row(letter: DeadLetter) -> dict[str, Any]:
         "keys": message.keys,
         "properties": message.properties,
     }
-    try:
-        body = message.body
-    except StoredMessageError as error:
-        return {**row, "body_fault": str(error)}
-    try:
-        return {**row, "body": body.decode()}
-    except UnicodeDecodeError:
-        return {**row, "body_base64": base64.b64encode(body).decode()}
+    return row | body_fields(message)
 
 
 def report_lines(report: ResendReport) -> Iterator[str]:
@@ -223,10 +214,7 @@ def _parquet(file: Path) -> Iterator[Write]:
             row = letter_row(letter)
             row.pop("body_base64", None)
             row["properties"] = list(row["properties"].items())
-            try:
-                row["body"] = letter.message.body
-            except StoredMessageError:
-                row["body"] = None
+            row["body"], _ = body_or_stored(letter.message)
             rows.append(row)
             size += len(letter.message.stored_body)
             if len(rows) >= ROW_GROUP or size >= ROW_GROUP_SIZE:

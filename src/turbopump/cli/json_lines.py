@@ -5,8 +5,9 @@
 Its two rules: nothing on a line is dropped without a word, so a field that is not known is refused;
 and what `consume`, `message` and `dlq export` write (a line with `store_ms` or `died_ms`),
 `produce` reads back as the same message, without what brokers put into it. A body that is not UTF-8
-text is `body_base64`; a body may be written as any other JSON value, and is then sent as that JSON.
-It must not know clients.
+text is `body_base64`, and so are the stored bytes of one that cannot be read, of which `body_fault`
+says why; a body may be written as any other JSON value, and is then sent as that JSON. It must not
+know clients.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any, Final
 import msgspec
 
 from turbopump.cli.cluster import QueueName, queue_name, time_ms
-from turbopump.errors import MessageError
+from turbopump.errors import MessageError, StoredMessageError
 from turbopump.message import properties as names
 from turbopump.message.message import Message, ReceivedMessage
 from turbopump.message.rules import did_you_mean
@@ -260,11 +261,26 @@ def write_message(message: ReceivedMessage) -> bytes:
         line["sharding_key"] = message.properties[names.SHARDING_KEY]
     if user:
         line["properties"] = user
+    return msgspec.json.encode(line | body_fields(message))
+
+
+def body_fields(message: ReceivedMessage) -> dict[str, str]:
+    """The body as a line has it."""
+    body, fault = body_or_stored(message)
+    if fault is not None:
+        return {"body_base64": base64.b64encode(body).decode(), "body_fault": fault}
     try:
-        line["body"] = message.body.decode("utf-8")
+        return {"body": body.decode("utf-8")}
     except UnicodeDecodeError:
-        line["body_base64"] = base64.b64encode(message.body).decode()
-    return msgspec.json.encode(line)
+        return {"body_base64": base64.b64encode(body).decode()}
+
+
+def body_or_stored(message: ReceivedMessage) -> tuple[bytes, str | None]:
+    """The body and None; or the bytes that are stored, and why the body cannot be read."""
+    try:
+        return message.body, None
+    except StoredMessageError as error:
+        return message.stored_body, str(error)
 
 
 def _body(fields: _MessageLine) -> bytes:
@@ -275,6 +291,11 @@ def _body(fields: _MessageLine) -> bytes:
             return base64.b64decode(fields.body_base64, validate=True)
         except binascii.Error as error:
             raise MessageError(f"body_base64 is no base64: {error}") from None
+    if fields.body is msgspec.UNSET and fields.body_fault is not None:
+        raise MessageError(
+            f"its body could not be read ({fields.body_fault!s:.200}), and the line does not have "
+            "what was stored: write the line again with this release, or give body or body_base64"
+        )
     if fields.body is msgspec.UNSET:
         raise MessageError('there is no body: {"body": "…"} is expected')
     return (

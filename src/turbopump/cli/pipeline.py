@@ -80,6 +80,14 @@ source_option = click.option(
     help='Bodies of a new lake are JSON and become columns: "carrier string, date AS day date".',
 )
 @click.option(
+    "--timestamp-unit",
+    "units",
+    metavar="[FIELD=]UNIT",
+    multiple=True,
+    help="With --json-schema: numbers in timestamps, or in those of FIELD, count s, ms or us since "
+    "1970; more than once.  [default: s]",
+)
+@click.option(
     "--avro-schema",
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
@@ -137,6 +145,7 @@ def archive_command(
     format_name: str | None,
     columns: str | None,
     json_schema: str | None,
+    units: tuple[str, ...],
     avro_schema: Path | None,
     drop_body: bool,
     body_prefix: str,
@@ -172,6 +181,9 @@ def archive_command(
         ):
             if given:
                 raise click.UsageError(f"{name} needs --json-schema or --avro-schema")
+    if units and json_schema is None:
+        raise click.UsageError("--timestamp-unit needs --json-schema")
+    unit = _timestamp_unit(units)
     where: str | int = starting
     if starting not in ("earliest", "latest"):
         where = TimeOption().convert(starting, None, context)
@@ -190,7 +202,7 @@ def archive_command(
         bodies = None
         names = {"prefix": body_prefix, "struct": body_struct}
         if json_schema is not None:
-            bodies = json_bodies(json_schema, kept=not drop_body, **names)
+            bodies = json_bodies(json_schema, kept=not drop_body, timestamp_unit=unit, **names)
         elif avro_schema is not None:
             bodies = avro_bodies(avro_schema.read_text("utf-8"), kept=not drop_body, **names)
         try:
@@ -218,6 +230,18 @@ def archive_command(
             line.close()
     _show(report, output, _archived)
     context.exit(STOPPED if report.stopped else 0 if report.ok else DISAGREES)
+
+
+def _timestamp_unit(given: tuple[str, ...]) -> str | dict[str, str]:
+    """``UNIT`` for all timestamps, or ``FIELD=UNIT`` for each. Raises UsageError."""
+    pairs = [text.rpartition("=") for text in given]
+    if len(given) == 1 and not pairs[0][1]:
+        return given[0]
+    if not all(equals for _, equals, _ in pairs):
+        raise click.UsageError(
+            "--timestamp-unit is one UNIT for all fields, or FIELD=UNIT for each"
+        )
+    return {name: unit for name, _, unit in pairs} if given else "s"
 
 
 @command.command(name="compact", short_help="Put small files of a lake together.")

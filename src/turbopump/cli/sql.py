@@ -91,15 +91,23 @@ def command(
         rows = query(text, name_server=";".join(namesrv), lakes=named, spark=spark, options=further)
         if parquet is not None or form == "json":
             _check_names(rows.columns)
-        if parquet is None:
-            rows = _in_utc(rows)
         if parquet is not None:
             click.echo(f"{_write_parquet(rows, parquet):,} rows in {parquet}")
-        elif form is not None:
-            _WRITERS[form](rows)
-        else:
+            return
+        rows = _in_utc(rows)
+        try:
+            if form is not None:
+                _WRITERS[form](rows)
+                return
             for line in table_lines(rows.columns, map(tuple, rows.take(limit + 1)), limit):
                 click.echo(line)
+        except (ValueError, OverflowError) as error:
+            if not re.search(r"\byear\b|date value out of range", str(error)):
+                raise
+            raise ConfigError(
+                f"a time of the answer is outside of the years 1 to 9999 ({error}): ask for it as "
+                "text, by cast(NAME as string)"
+            ) from None
 
 
 _QUERIES: Final = ("select", "with", "from", "values", "table")

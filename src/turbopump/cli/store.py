@@ -17,8 +17,8 @@ import click
 
 from turbopump.cli.cluster import FORM_OF_ANSWER, hex_lines, show, time_text
 from turbopump.cli.entry import cause, command_group, complain
-from turbopump.cli.json_lines import write_message
-from turbopump.errors import StoredMessageError, StoreError
+from turbopump.cli.json_lines import body_or_stored, write_message
+from turbopump.errors import StoreError
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.rules import did_you_mean
 from turbopump.protocol import fastjson
@@ -197,13 +197,11 @@ def dump_messages(
     for message in inspection.select_messages(
         disk, store, inspection.Selection(topic, queue_id, start, keys), bad
     ):
-        try:
-            line = _json_line(message) if output == "json" else _text_line(message)
-        except StoredMessageError as error:  # a compressed body that cannot be decompressed
+        _, fault = body_or_stored(message)
+        if fault is not None:
             damaged = True
-            complain(f"passed over offset {message.commit_log_offset} of the log: {error}")
-            continue
-        click.echo(line)
+            complain(f"{fault}; it is written as it is stored")
+        click.echo(_json_line(message) if output == "json" else _text_line(message))
         left -= 1
         if not left:
             break
@@ -230,7 +228,7 @@ def set_unreadable_apart(paths: StorePaths, output: str, dry_run: bool) -> int:
     with _progress("reading") as on_progress:
         found = set_apart(paths, SystemDisk(), dry_run=dry_run, on_progress=on_progress)
     show(output, found.as_json(), _set_apart_lines(found, dry_run=dry_run))
-    return DAMAGED if found.ranges else 0
+    return DAMAGED if found.ranges or found.missing else 0
 
 
 @contextmanager
@@ -298,6 +296,8 @@ def _verification_lines(result: inspection.Verification) -> Iterator[str]:
 
 
 def _set_apart_lines(found: SettingApart, *, dry_run: bool) -> Iterator[str]:
+    for missing in found.missing:
+        yield f"missing {missing}"
     for unread in found.ranges:
         yield f"unreadable {unread.path} offset {unread.start}–{unread.end}: {unread.cause}"
     for lost in found.lost:
@@ -312,7 +312,8 @@ def _set_apart_lines(found: SettingApart, *, dry_run: bool) -> Iterator[str]:
     for path, original in found.kept.items():
         yield f"kept {original}: {path} is a copy now, with zeros where it cannot be read"
     if not found.ranges:
-        yield f"all of the log can be read ({_size(found.log_size)}); nothing was changed"
+        what = "what there is of the log" if found.missing else "all of the log"
+        yield f"{what} can be read ({_size(found.log_size)}); nothing was changed"
         return
     size, messages = (
         sum(one.end - one.start for one in found.ranges),
@@ -349,7 +350,8 @@ def _text_line(message: ReceivedMessage) -> str:
     named += f" keys={' '.join(message.keys)}" if message.keys else ""
     return (
         f"{message.commit_log_offset} {message.topic}/{message.queue_id} {message.queue_offset} "
-        f"{_time(message.store_timestamp)} {message.msg_id}{named} {message.body!r}"
+        f"{_time(message.store_timestamp)} {message.msg_id}{named} "
+        f"{body_or_stored(message)[0]!r}"
     )
 
 

@@ -34,11 +34,10 @@ from turbopump.errors import ResponseError
 from turbopump.message.rules import did_you_mean, is_system_topic
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests import namesrv as requests
-from turbopump.protocol.requests.topics import TopicConfig
+from turbopump.protocol.requests.topics import QUEUES_MAX, TopicConfig
 
 ASKED_WRONGLY: Final = 2
 """Exit code: `--yes` is missing."""
-QUEUES_MAX: Final = 65535
 T = TypeVar("T", bound=Callable[..., Any])
 
 command = command_group("topic", "List, create, change, delete and find topics.")

@@ -35,6 +35,7 @@ from turbopump.protocol.requests.clients import (
 from turbopump.protocol.requests.send import CheckTransactionState, PushReplyMessageToClient
 from turbopump.remoting.client import RemotingClient, VipChannel
 from turbopump.remoting.router import RequestContext, Response, Router
+from turbopump.repeated_line import RepeatedLine
 
 
 class ForkCount:
@@ -53,6 +54,9 @@ if hasattr(os, "register_at_fork"):
 
 
 log = logging.getLogger(__name__)
+_unreadable_question = RepeatedLine(
+    log, logging.WARNING, "question about a transaction cannot be read broker=%s cause=%s"
+)
 
 PENDING_MAX: Final = 10_000
 _MAGICS: Final = (bytes.fromhex("04224d18"), bytes.fromhex("28b52ffd"))
@@ -343,8 +347,7 @@ class ClientInstance:
         try:
             message = decode_entry(context.body)
         except errors.StoredMessageError as error:
-            text = "question about a transaction cannot be read broker=%s cause=%s"
-            log.warning(text, context.peer.peer, error)
+            _unreadable_question(context.peer.peer, error, kind=context.peer.peer)
             return
         group = message.properties.get(names.PRODUCER_GROUP)
         for member in self._members:

@@ -35,8 +35,12 @@ from turbopump.protocol.requests.namesrv import (
     TopicRouteData,
 )
 from turbopump.remoting.client import RemotingClient, outcome_of
+from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
+_differ = RepeatedLine(
+    log, logging.WARNING, "name servers differ topic=%s knows=%s does_not_know=%s"
+)
 
 READABLE: Final = 4
 WRITABLE: Final = 2
@@ -103,7 +107,10 @@ class TopicRoute:
 
 def topic_route(topic: str, data: TopicRouteData) -> TopicRoute:
     """The route a name server's answer means (apache/rocketmq ``topicRouteData2TopicPublishInfo``,
-    ``…SubscribeInfo``)."""
+    ``…SubscribeInfo``). Raises BodyError if its numbers are beyond the bounds."""
+    fault = data.fault()
+    if fault is not None:
+        raise errors.BodyError(f"the route of topic {topic!r} cannot be used: {fault}")
     addresses = {
         broker.broker_name or "": dict(sorted(broker.broker_addrs.items()))
         for broker in data.broker_datas
@@ -121,24 +128,15 @@ def topic_route(topic: str, data: TopicRouteData) -> TopicRoute:
         if queues.perm & INHERITABLE:
             heirs[name] = writable
     if data.order_topic_conf:
-        publish = _ordered_queues(topic, data.order_topic_conf)
+        # a globally ordered topic has fixed queues, also while brokers are down
+        ordered = data.ordered_queues()
+        publish = [MessageQueue(topic, name, i) for name, count in ordered for i in range(count)]
     clusters = frozenset(broker.cluster for broker in data.broker_datas if broker.cluster)
     publish.sort()
     subscribe.sort()
     return TopicRoute(
         topic, tuple(publish), tuple(subscribe), addresses, heirs=heirs, clusters=clusters
     )
-
-
-def _ordered_queues(topic: str, conf: str) -> list[MessageQueue]:
-    """``broker-a:4;broker-b:2``: a globally ordered topic has fixed queues, also while brokers are
-    down."""
-    queues: list[MessageQueue] = []
-    for part in filter(None, conf.split(";")):
-        broker_name, _, count = part.partition(":")
-        if count.isdigit():
-            queues.extend(MessageQueue(topic, broker_name, i) for i in range(int(count)))
-    return queues
 
 
 def inherited_route(topic: str, default: TopicRoute) -> TopicRoute:
@@ -319,7 +317,7 @@ class Routes:
     async def _ask_name_servers(self, topic: str) -> TopicRoute | RouteFailure:
         unreachable: dict[str, str] = {}
         ignorant: list[str] = []
-        silent = denied = False
+        silent = answered = False
         loop = asyncio.get_running_loop()
         count = len(self.name_servers)
         timeout = max(TIMEOUT_S / count, 1.0)  # one that hangs must not use up a send's whole time
@@ -342,8 +340,9 @@ class Routes:
                     )
                 route = topic_route(topic, reply_in(command, request))
             except (errors.RemotingError, errors.BodyError) as error:
-                unreachable[address] = str(error)
-                denied |= _is_denial(error)
+                unusable = isinstance(error, errors.BodyError)
+                unreachable[address] = f"{address}: {error}" if unusable else str(error)
+                answered |= unusable or _is_denial(error)
                 silent |= loop.time() - began >= 0.9 * timeout  # of the call, or of the connecting
                 if isinstance(error, errors.CallTimeoutError):
                     # it may be dead without a word; the next question takes a new connection
@@ -352,11 +351,10 @@ class Routes:
             self._first = index
             self.name_server_answers = True
             if ignorant:
-                text = "name servers differ topic=%s knows=%s does_not_know=%s"
-                log.warning(text, topic, address, ",".join(ignorant))
+                _differ(topic, address, ",".join(ignorant), kind=topic)
             return route
         self.name_server_answers = bool(ignorant)
-        return RouteFailure(unreachable, ignorant, silent, denied)
+        return RouteFailure(unreachable, ignorant, silent, answered)
 
     async def find(self, topics: Collection[str]) -> None:
         """Learn these topics' routes; one that does not exist is passed over. Raises
@@ -372,7 +370,7 @@ class Routes:
         head = f"no route to topic {topic!r}"
         if answers.all_unreachable:
             tried = "; ".join(answers.unreachable.values())
-            if answers.denied:
+            if answers.answered:
                 return f"{head}: {tried}"
             return (
                 f"{head}: no name server answers ({tried}). Check the name server address, "
@@ -447,12 +445,12 @@ def _is_denial(error: Exception) -> bool:
 @dataclass(frozen=True, slots=True)
 class RouteFailure:
     """Who could not answer (address -> why), and who knows no such topic. ``silent``: one used up
-    its time. ``denied``: one does not let this client know."""
+    its time. ``answered``: one does not let this client know, or its answer cannot be used."""
 
     unreachable: Mapping[str, str]
     ignorant: list[str]
     silent: bool
-    denied: bool
+    answered: bool
 
     @property
     def all_unreachable(self) -> bool:

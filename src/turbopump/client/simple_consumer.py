@@ -43,10 +43,17 @@ from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.clients import ConsumerData, ConsumeType
 from turbopump.protocol.requests.pop import InitMode, Notification, NotificationReply
+from turbopump.repeated_line import RepeatedLine
 
 __all__ = ["PoppedMessage", "SimpleConsumer"]
 
 log = logging.getLogger(__name__)
+_becomes_dead = RepeatedLine(
+    log, logging.WARNING, "retried too often, becomes a dead letter group=%s msg_id=%s"
+)
+_not_given_back = RepeatedLine(
+    log, logging.INFO, "not given back, comes again later msg_id=%s cause=%s"
+)
 
 ANY_QUEUE: Final = -1
 PAUSE_S: Final = 1.0
@@ -436,12 +443,7 @@ class RunningSimple:
         return live
 
     def _bury(self, message: PoppedMessage, deadline: float) -> None:
-        log.warning(
-            "retried too often, becomes a dead letter group=%s msg_id=%s",
-            self._group,
-            message.msg_id,
-        )
-
+        _becomes_dead(self._group, message.msg_id, kind=self._group)
         self.requests.bury(self._backs, message, deadline)
 
     def _came_late(self, popping: asyncio.Task[PopResult[PoppedMessage]]) -> None:
@@ -457,7 +459,7 @@ class RunningSimple:
         try:
             await self.requests.change_invisible_time(message, GIVEN_BACK_S)
         except (errors.RemotingError, errors.MessageError) as error:
-            log.info("not given back, comes again later msg_id=%s cause=%s", message.msg_id, error)
+            _not_given_back(message.msg_id, error, kind=self._group)
 
     # --- waiting
 

@@ -89,6 +89,11 @@ log = logging.getLogger(__name__)
 _checker_failed = RepeatedLine(
     log, logging.WARNING, "checker failed, the broker will ask again msg_id=%s topic=%s cause=%s"
 )
+_not_told = RepeatedLine(
+    log,
+    logging.WARNING,
+    "a broker could not be told of a transaction, it will ask state=%s msg_id=%s cause=%s",
+)
 _executor_failed = RepeatedLine(
     log,
     logging.WARNING,
@@ -428,13 +433,7 @@ class TransactionProducer(Producer):
             address, connection = await self._connect(sender, topic, sent.queue.broker_name)
             sender.under_way.refuse_if_closed(closed)
         except (ConnectError, ProducerClosedError) as cause:
-            log.warning(
-                "a broker could not be told of a transaction, it will ask state=%s msg_id=%s "
-                "cause=%s",
-                result.state.name,
-                sent.msg_id,
-                cause,
-            )
+            _not_told(result.state.name, sent.msg_id, cause, kind=type(cause))
             return False
         self._write(sender, connection, request, remark, address, half, result.state)
         return True

@@ -339,7 +339,8 @@ class BrokerConfig(AccessConfig):
     connection_memory_max: int = setting(
         128 * _MIB,
         "memory that all connections may hold together: answers that are not read, frames that do "
-        "not end; beyond it the one that holds most for longest is closed",
+        "not end, requests that wait (a held pull: 1 KiB); beyond it the one that holds most for "
+        "longest is closed",
         "bytes",
         low=32 * _MIB,
         own=True,

@@ -7,7 +7,7 @@ of Apache are data: `apache_keys.txt`. This module must not know values that are
 import enum
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_type_hints
 
 from turbopump.config.setting import LONG_MAX, SettingsClass, settings_of
@@ -24,13 +24,14 @@ class KeyClass(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class Key:
     """One key. A default of None means that this version of Apache's has no such key; `reason` says
-    why it has no effect, and is empty when it is honoured."""
+    why it has no effect, and is empty when it is honoured. `secret`: its value is shown nowhere."""
 
     name: str
     java_type: str
     default_5: str | None
     default_4: str | None
     reason: str
+    secret: bool = False
 
     @property
     def own(self) -> bool:
@@ -99,6 +100,8 @@ def key_table(config: type[SettingsClass], *parts: str, only_5: str = "") -> Key
             wide = "long" if known.high == LONG_MAX else "int"
             java_type = {bool: "boolean", int: wide}.get(types[name], "String")
             table[known.key] = Key(known.key, java_type, None, None, "")
+        if known.secret:
+            table[known.key] = replace(table[known.key], secret=True)
     return table
 
 

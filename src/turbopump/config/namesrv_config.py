@@ -30,7 +30,8 @@ class NamesrvConfig(AccessConfig):
     connection_memory_max: int = setting(
         128 << 20,
         "memory that all connections may hold together: answers that are not read, frames that do "
-        "not end; beyond it the one that holds most for longest is closed",
+        "not end, requests that wait (a held pull: 1 KiB); beyond it the one that holds most for "
+        "longest is closed",
         "bytes",
         low=32 << 20,
         own=True,

@@ -6,6 +6,8 @@ The grammar is Java's (comments, continuation lines, `\\uXXXX`, three kinds of s
 """
 
 import logging
+import os
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -156,14 +158,18 @@ def _escape(text: str, *, blanks: bool) -> str:
 
 
 _FILE_SIZE_MAX = 4 * 1024 * 1024
+EVERYBODY = 0o007
+"""Of a file's mode: what users may do who are neither its owner nor in its group."""
 
 
 def read_properties(path: Path | str, known: KeyTable) -> dict[str, str]:
-    """The keys and values of a properties file. Keys that have no effect or are unknown are logged.
-    Raises `ConfigError` when the file cannot be read."""
+    """The keys and values of a properties file. Keys that have no effect or are unknown are logged,
+    and secrets that every user of the machine can get at. Raises `ConfigError` when the file cannot
+    be read."""
     try:
         with open(path, "rb") as file:
             data = file.read(_FILE_SIZE_MAX + 1)
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
     except OSError as error:
         raise ConfigError(
             f"the configuration file {path} cannot be read: {error.strerror}"
@@ -178,6 +184,15 @@ def read_properties(path: Path | str, known: KeyTable) -> dict[str, str]:
     except ConfigError as error:
         raise ConfigError(f"the configuration file {path}: {error}") from None
     _report(path, texts, known)
+    secrets = [key for key, text in texts.items() if key in known and known[key].secret and text]
+    if secrets and mode & EVERYBODY:
+        log.warning(
+            "every user of this machine can get at the secrets in the configuration file, run "
+            "chmod o-rwx file=%s mode=%04o keys=%s",
+            path,
+            mode,
+            ",".join(secrets),
+        )
     return texts
 
 

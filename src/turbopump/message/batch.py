@@ -21,6 +21,7 @@ from turbopump.compiled import has_twin
 from turbopump.errors import MessageError, ProtocolError, StoredMessageError
 from turbopump.message import properties as names
 from turbopump.message.codec import decode_entry, encode_copy
+from turbopump.message.compression import DECOMPRESSED_SIZE_MAX
 from turbopump.message.message import Message, ReceivedMessage
 
 _HEAD: Final = struct.Struct(">iiiii")  # size, magic, crc, flag, body length
@@ -30,6 +31,12 @@ _INT: Final = struct.Struct(">i")
 COUNT_MAX: Final = 32_767
 """Messages of a batch. A batch that is one entry on the disk has their number there, as a signed
 short; of others more would keep the broker's loop for too long (RocketMQ has no bound there)."""
+UNPACKED_SIZE_MAX: Final = 128 * 1024 * 1024
+"""Bytes of the inner batches of one answer, taken apart; a message counts for 1 KiB at least, so
+there are 131,072 at most. A frame of 16 MiB may hold compressed batches of 160 million messages."""
+UNPACKED_MESSAGE_SIZE: Final = 1024
+_INFLATION: Final = 1024
+"""How many times larger zlib makes a body at most: what an unreadable one is taken to have cost."""
 
 
 class BatchItem(NamedTuple):
@@ -142,10 +149,42 @@ def is_wrapped(sys_flag: int) -> bool:
     return sys_flag & _WRAPPED == _WRAPPED
 
 
+class Unpacking:
+    """``inner_entries`` of the entries of one answer, up to ``UNPACKED_SIZE_MAX`` bytes."""
+
+    def __init__(self) -> None:
+        self._left = UNPACKED_SIZE_MAX
+
+    def entries(self, entry: bytes) -> list[bytes]:
+        """Raises StoredMessageError for a batch that cannot be read, and for every one once those
+        before have used up the room."""
+        if not is_wrapped(entry[39]):
+            return [entry]
+        if self._left <= 0:
+            raise StoredMessageError(
+                f"the inner batches of this answer hold more than {UNPACKED_SIZE_MAX} bytes; pull "
+                "fewer messages at once"
+            )
+        size = min(len(entry) * _INFLATION, DECOMPRESSED_SIZE_MAX)
+        try:
+            whole = decode_entry(entry, check_crc=False)
+            found = _entries_in(whole)
+            size = len(whole.body) + UNPACKED_MESSAGE_SIZE * len(found)
+        finally:
+            self._left -= size
+        return found
+
+
 def inner_entries(entry: bytes) -> list[bytes]:
     """A good entry itself, or one for each message of the batch in it. Raises StoredMessageError if
     that cannot be read. About 8 µs a message."""
     return _entries_in(decode_entry(entry, check_crc=False)) if is_wrapped(entry[39]) else [entry]
+
+
+def inner_count(properties_text: str) -> int | None:
+    """How many messages the broker has counted in a batch, and so how many offsets of its queue the
+    batch has; None if it does not say."""
+    return names.whole_number(names.property_value(properties_text, names.INNER_NUM), 5) or None
 
 
 def plain_messages(message: ReceivedMessage) -> list[ReceivedMessage]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from turbopump.errors import MessageError
+from turbopump.errors import MessageError, StoredMessageError
 from turbopump.message import properties as names
 from turbopump.message.compression import decompress
 from turbopump.message.delivery_time import time_properties
@@ -242,13 +242,20 @@ class ReceivedMessage:
 
     @property
     def body(self) -> bytes:
-        """The body as it was sent (decompressed). Raises StoredMessageError if it cannot be
-        decompressed."""
+        """The body as it was sent (decompressed). Raises StoredMessageError, which names the
+        message, if it cannot be decompressed: ``stored_body`` is what there is then."""
         if self._body is None:
             stored = self.stored_body if self._entry is None else body_of(self._entry)
-            self._body = (
-                decompress(stored, self.sys_flag) if self.sys_flag & SysFlag.COMPRESSED else stored
-            )
+            if self.sys_flag & SysFlag.COMPRESSED:
+                try:
+                    stored = decompress(stored, self.sys_flag)
+                except StoredMessageError as error:
+                    on = f" on {self.broker_name}" if self.broker_name else ""
+                    raise StoredMessageError(
+                        f"offset {self.queue_offset} of {self.topic} queue {self.queue_id}{on}: "
+                        f"{error}"
+                    ) from None
+            self._body = stored
         return self._body
 
     @property

@@ -54,6 +54,7 @@ from turbopump.protocol.requests.namesrv import (
 from turbopump.protocol.requests.statistics import GetBrokerRuntimeInfo
 from turbopump.protocol.requests.topics import (
     DataVersion,
+    TopicConfig,
     TopicConfigAndMappingSerializeWrapper,
     TopicList,
 )
@@ -78,6 +79,9 @@ _superseded = RepeatedLine(
 )
 _refused_name = RepeatedLine(
     log, logging.WARNING, "registration refused, another broker is there %s owner=%s"
+)
+_left_out = RepeatedLine(
+    log, logging.WARNING, "topic of a registration left out %s topic=%s cause=%s"
 )
 _not_its_own = RepeatedLine(
     log, logging.WARNING, "unregistration ignored, not registered by this connection %s peer=%s"
@@ -143,6 +147,7 @@ class NamesrvHandlers:
         broker = BrokerIdentity(
             request.cluster_name, request.broker_name, request.broker_id, request.broker_addr
         )
+        _leave_unusable_out(broker, body.topic_config_serialize_wrapper.topic_config_table)
         registration = Registration(
             broker=broker,
             topics=body.topic_config_serialize_wrapper,
@@ -377,6 +382,16 @@ def _read_registration(
             )
         )
     return RegisterBrokerBody.decode(context.body)
+
+
+def _leave_unusable_out(broker: BrokerIdentity, topics: dict[str, TopicConfig]) -> None:
+    """Take out the topics whose number of queues cannot be. To refuse all would take the broker
+    away from its other topics."""
+    faults = [(key, config.queues_fault()) for key, config in topics.items()]
+    for key, fault in faults:
+        if fault is not None:
+            name = (topics.pop(key).topic_name or key)[:128]
+            _left_out(broker, name, fault, kind=(broker, name))
 
 
 def _listed(topics: Callable[[], tuple[str, ...]]) -> Steps[Response[TopicList]]:

@@ -114,6 +114,9 @@ class OperatorHandlers:
         route: requests.TopicRouteData,
         context: RequestContext,
     ) -> Response[None]:
+        fault = route.fault()
+        if fault is not None:
+            return refusal(ResponseCode.SYSTEM_ERROR, f"topic {request.topic!r}: {fault}")
         stranger = self._table.set_queues(request.topic, route.queue_datas)
         if stranger is not None:
             # RocketMQ: answers 0, and the topic has no route

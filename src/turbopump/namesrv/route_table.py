@@ -219,8 +219,8 @@ class RouteTable:
         return self._change_perms(name, lambda perm: perm | PERM_READ | PERM_WRITE)
 
     def set_queues(self, topic: str, queues: list[QueueData]) -> str | None:
-        """Give a topic these queues; None, or the name of one that is no registered broker, and
-        nothing has changed."""
+        """Give a topic these queues, whose numbers are within bounds; None, or the name of one that
+        is no registered broker, and nothing has changed."""
         strangers = [one.broker_name for one in queues if one.broker_name not in self._brokers]
         if strangers:
             return str(strangers[0])

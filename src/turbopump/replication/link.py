@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import hashlib
 import logging
 import secrets
 import ssl
@@ -30,7 +31,18 @@ from turbopump.errors import (
 from turbopump.remoting.server import FirstByte, ListeningPort, bound_sockets
 from turbopump.remoting.tls import HANDSHAKE_S, ClientContext, failure_words
 from turbopump.repeated_line import RepeatedLine
+from turbopump.replication.comparison import (
+    PROVE,
+    MasterComparison,
+    Outcome,
+    Range,
+    SlaveComparison,
+    Verdict,
+    masters_refusal,
+    slaves_refusal,
+)
 from turbopump.replication.handshake import NONCE_SIZE, MasterHandshake, PeerRules, SlaveHandshake
+from turbopump.replication.history import LogHistory
 from turbopump.replication.master import (
     LogSpan,
     MasterSettings,
@@ -40,7 +52,8 @@ from turbopump.replication.master import (
 )
 from turbopump.replication.slave import MasterConnection, SlaveSettings
 from turbopump.replication.stream import TRANSFER_HEAD
-from turbopump.store.disk import Disk, Found, Piece
+from turbopump.store.disk import Disk, Found, Piece, read_now
+from turbopump.store.log.commit_log import CommitLog
 from turbopump.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -68,6 +81,9 @@ AGAIN_MIN_S: Final = 0.1
 AGAIN_MAX_S: Final = 1.0
 AGAIN_GROWTH: Final = 1.25
 """Between two attempts at a master that cannot be reached: one that is restarted is found soon."""
+TOLD_AGAIN_S: Final = 3600.0
+"""Interval at which a slave that does not copy repeats why."""
+_DIGITS: Final = dict.fromkeys(map(ord, "0123456789"))
 REFUSED_S: Final = 5.0
 """The same where what came could not be taken; longest where the master closed at once."""
 
@@ -82,6 +98,7 @@ class MasterLink:
         store: MessageStore,
         disk: Disk,
         settings: MasterSettings,
+        history: LogHistory,
         *,
         durable_only: bool,
         rules: PeerRules = ANYONE,
@@ -90,6 +107,7 @@ class MasterLink:
         self.store = store
         self.disk = disk
         self.settings = settings
+        self.history = history
         self.rules = rules
         self.replicas = Replicas(settings)
         self.slaves: list[SlavePeer] = []
@@ -115,9 +133,14 @@ class MasterLink:
             sockets = await bound_sockets(host, port)
         except ConfigError as error:
             raise ConfigError(f"{error} (that is haListenPort, for slaves)") from None
-        self._ports = [
+        self._ports += [
             ListeningPort(
-                one, lambda: SlavePeer(self), self._tls, self._is_full, lambda _host: True
+                one,
+                lambda: SlavePeer(self),
+                self._tls,
+                self._is_full,
+                lambda _host: True,
+                self._ports,
             )
             for one in sockets
         ]
@@ -126,9 +149,9 @@ class MasterLink:
         return str(address[0]), int(address[1])
 
     def _is_full(self) -> bool:
-        """Whether so many are there that have not said who they are that others wait."""
-        silent = sum(port.waiting for port in self._ports)
-        return len(self._unproven) + silent >= STRANGERS_MAX
+        """Whether so many are there that have not said who they are that one makes room."""
+        waiting = sum(port.waiting for port in self._ports)
+        return len(self._unproven) + waiting >= STRANGERS_MAX
 
     async def close(self) -> None:
         """Take no slaves any more, and close the connections. May be called twice."""
@@ -178,8 +201,29 @@ class MasterLink:
     def acknowledged(self, slave: SlavePeer) -> None:
         """A slave has said how much of the log it has: others may be told."""
         connection, now = slave.connection, asyncio.get_running_loop().time()
-        self.replicas.acknowledged(connection.slave, connection.acked, self.span.end, now)
+        self.replicas.acknowledged(
+            connection.slave,
+            connection.acked,
+            self.span.end,
+            now,
+            self.store.confirmed.value,
+            proved=connection.proved,
+        )
         self._tell()
+
+    def begins(self, slave: SlavePeer) -> None:
+        """Note that a slave is sent the log from now on."""
+        connection, now = slave.connection, asyncio.get_running_loop().time()
+        end = self.store.log.end
+        self.replicas.begins(connection.slave, proved=connection.proved, end=end, now=now)
+        log.info(
+            "slave begins slave=%s sent_from=%d log=%s",
+            slave.address,
+            connection.next,
+            "proved"
+            if connection.proved
+            else "not proved: it counts for what is stored from now on",
+        )
 
     def watch(self) -> None:
         """Send what comes from now on."""
@@ -225,7 +269,7 @@ class MasterLink:
                 slave.refuse(f"it has not proved itself within {HANDSHAKE_S:.0f} s")
         for port in self._ports:
             port.close_silent(now - HANDSHAKE_S)
-        self.replicas.look(now)
+        self.replicas.look(now, self.store.confirmed.value)
         self._tell()
         self.watch()
         self._timer = loop.call_later(LOOK_S, self._look)
@@ -260,6 +304,8 @@ class SlavePeer(asyncio.Protocol):
         self._due = False
         self._encrypted = False
         self._handshake: MasterHandshake | None = None
+        self._comparison: MasterComparison | None = None
+        self._comparing: Range | None = None
         self._host = "?"
         self.address = "?"
         self.connection = SlaveConnection(link.settings, "", 0.0)
@@ -302,27 +348,64 @@ class SlavePeer(asyncio.Protocol):
                 return
             self._handshake, data = None, step.rest
             self._join()
-        if self._transport is None or self._transport.is_closing():
+        if self._transport is None or self._transport.is_closing() or not data:
             return
         connection, now = self.connection, asyncio.get_running_loop().time()
         begins = connection.next is None
+        if begins and self._comparison is None and data[0] == PROVE[0]:
+            self._comparison = MasterComparison(self._link.history.known)
         try:
+            if begins and self._comparison is not None:
+                connection.last_read = now
+                self._compare(self._comparison.received(data, self._link.span))
+                return
             reported = connection.received(data, self._link.span, now)
         except ProtocolError as error:
             self._fail(error)
             return
         if begins and connection.next is not None:
-            log.info(
-                "slave begins slave=%s wanted=%d sent_from=%d",
-                self.address,
-                connection.acked,
-                connection.next,
-            )
-            self._link.replicas.begins(connection.slave, connection.acked)
+            self._link.begins(self)
             self.pump()
         if reported:
             self._link.acknowledged(self)
         self._link.watch()
+
+    @property
+    def compares(self) -> bool:
+        """True while it is not known yet whether the slave's log is the beginning of this one."""
+        return self._comparison is not None and self.connection.next is None
+
+    def _compare(self, said: bytes) -> None:
+        """Go on with the comparison, which has something to say or nothing."""
+        comparison, transport = self._comparison, self._transport
+        assert comparison is not None
+        if transport is None:
+            return
+        transport.write(said)
+        if (found := comparison.found) is not None:
+            self._compared(found, comparison.end)
+        elif comparison.asked is not None and comparison.asked is not self._comparing:
+            self._comparing = comparison.asked
+            link = self._link
+            start_digest(link.store.log, link.disk, comparison.asked, self._has_digest)
+
+    def _has_digest(self, digest: bytes | OSError) -> None:
+        if isinstance(digest, OSError):
+            self._fail(digest)
+        elif self._transport is not None and self._comparison is not None:
+            self._compare(self._comparison.read(digest))
+
+    def _compared(self, found: Outcome, end: int) -> None:
+        assert self._transport is not None
+        if found.verdict is Verdict.EQUAL:
+            self.connection.begin_proved(found.offset)
+            self._link.begins(self)
+            self.pump()
+            self._link.watch()
+            return
+        cause = masters_refusal(found, end)
+        _refused(self.address, cause, kind=f"{self._host} {found.verdict}")
+        self._transport.close()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
@@ -435,6 +518,39 @@ class SlavePeer(asyncio.Protocol):
         self.close()
 
 
+def start_digest(
+    log_: CommitLog, disk: Disk, wanted: Range, done: Callable[[bytes | OSError], None]
+) -> None:
+    """Read a range of the log, of one file or several, in a thread; ``done`` gets its digest."""
+    pieces = list[Piece]()
+    offset, end = wanted.offset, wanted.offset + wanted.size
+    while offset < end:
+        file = log_.files.at(offset)
+        if file is None:
+            done(OSError(f"the file of the log at offset {offset} was deleted meanwhile"))
+            return
+        size = min(end, file.end) - offset
+        pieces.append(Piece(file.segment, offset - file.start, size))
+        offset += size
+    digest = hashlib.sha256()
+
+    def read() -> None:
+        for piece in pieces:
+            found = read_now(piece)
+            if isinstance(found, OSError):
+                raise found
+            digest.update(found)
+
+    def has_read(error: OSError | None) -> None:
+        for piece in pieces:
+            piece.segment.release()
+        done(digest.digest() if error is None else error)
+
+    for piece in pieces:
+        piece.segment.hold(reading=True)
+    disk.start(read, has_read)
+
+
 class SlaveLink:
     """A slave's way to its master, whose HA address may change (``go_to``). ``ack_flushed``: it
     acknowledges what is on its disk, else what it has written. ``flushes``: it syncs at once
@@ -444,7 +560,9 @@ class SlaveLink:
     def __init__(
         self,
         store: MessageStore,
+        disk: Disk,
         settings: SlaveSettings,
+        history: LogHistory,
         *,
         ack_flushed: bool,
         flushes: bool,
@@ -454,22 +572,28 @@ class SlaveLink:
         assert store.copied is not None
         self.store = store
         self.copied = store.copied
+        self.disk = disk
         self.settings = settings
+        self.history = history
         self.ack_flushed = ack_flushed
         self.flushes = flushes or ack_flushed
         self._rules = rules
         self._tls = None if tls is None else ClientContext(tls)
-        self.begin_at: Callable[[], Awaitable[int]] = self._log_end
+        self.prepare: Callable[[], Awaitable[object]] = self._log_end
+        """Is awaited before each connection. Raises as ``begin_at``."""
+        self.begin_at: Callable[[], Awaitable[int | None]] = self._log_end
         """From where on the slave wants the log; 0: from the file that the master is writing, as
-        Apache's slave, whose master nobody can ask. Raises RemotingError, ProtocolError or
-        ReadsRefusedError if that cannot be found out, CopyError if the master is not to be
-        copied."""
+        Apache's slave, whose master nobody can ask; None: the master is ours, and compares the
+        logs. Raises RemotingError, ProtocolError or ReadsRefusedError if that cannot be found out,
+        CopyError if the master is not to be copied."""
         self.knows_tls: Callable[[], Awaitable[bool]] = self._assume_tls
         """False when the master is Apache's: it would take the first bytes of TLS for an offset,
         and a send for copied that is not. Raises as ``begin_at``."""
         self.address: str | None = None
         """The master's HA address, `host:port`; None: it is not known."""
         self.peer: MasterPeer | None = None
+        self._told: str | None = None
+        self._told_at = 0.0
         self.fault: str | None = None
         """Why the slave does not copy now; None while it does."""
         self._known = asyncio.Event()
@@ -505,6 +629,11 @@ class SlaveLink:
         if self.peer is not None:
             self.peer.close()
 
+    def begin_again(self) -> None:
+        """More can be found out about the master now, by ``begin_at``."""
+        if self.peer is not None:
+            self.peer.close()
+
     def room_made(self) -> None:
         """The log has a new file: go on."""
         if self.peer is not None:
@@ -535,12 +664,16 @@ class SlaveLink:
                 return REFUSED_S
             handshake = SlaveHandshake(credentials, secrets.token_bytes(NONCE_SIZE))
         try:
-            wanted = await self.begin_at()
+            await self.prepare()
+            # who shakes hands is ours
+            wanted = None if handshake is not None else await self.begin_at()
             if tls is not None and not await self.knows_tls():
                 raise CopyError(
                     f"the master at {address} is Apache's, which speaks no TLS there: name {host} "
                     "in haAllowedPeers here"
                 )
+            if wanted is not None:
+                await self._copies_from_anyone()
             async with asyncio.timeout(CONNECT_S):
                 _, peer = await loop.create_connection(
                     lambda: MasterPeer(self, wanted, handshake), host, int(port), ssl=tls
@@ -561,8 +694,8 @@ class SlaveLink:
             self._failed(f"the master cannot be reached at {address}: {error or 'no answer'}")
             return self._next_pause()
         self.peer = peer
-        how = "TLS" if peer.encrypted else "plain text"
-        log.info("copying from the master address=%s from=%d by=%s", address, wanted, how)
+        if wanted is not None:
+            log.info("copying from the master address=%s from=%d by=%s", address, wanted, peer.how)
         try:
             cause = await peer.ended
         finally:
@@ -581,11 +714,19 @@ class SlaveLink:
         self._failed(cause)
         return REFUSED_S
 
-    async def _log_end(self) -> int:
+    async def _log_end(self) -> int | None:
         return self.store.log.end
 
     async def _assume_tls(self) -> bool:
         return True
+
+    async def _copies_from_anyone(self) -> None:
+        """Note in the history that an unknown log follows. Raises CopyError."""
+        saved: asyncio.Future[OSError | None] = asyncio.get_running_loop().create_future()
+        self.history.begin_own(self.store.log.end)
+        self.history.save(lambda error: None if saved.done() else saved.set_result(error))
+        if (error := await saved) is not None:
+            raise CopyError(_not_saved(error))
 
     def _next_pause(self, longest: float = AGAIN_MAX_S) -> float:
         pause = min(self._again, longest)
@@ -601,18 +742,29 @@ class SlaveLink:
         """Something was copied."""
         if self.fault is not None:
             log.info("copying goes on address=%s end=%d", self.address, self.store.log.end)
-            self.fault = None
+            self.fault = self._told = None
 
     def _failed(self, cause: str) -> None:
-        if cause != self.fault:
+        now = asyncio.get_running_loop().time()
+        # numbers change while the master's log grows
+        kind = cause.translate(_DIGITS)
+        if kind != self._told or now - self._told_at >= TOLD_AGAIN_S:
+            self._told, self._told_at = kind, now
             log.error("the slave does not copy cause=%s", cause)
         self.fault = cause
 
 
-class MasterPeer(asyncio.Protocol):
-    """A slave's connection to its master. ``handshake``: what comes first; None: nothing does."""
+def _not_saved(error: OSError) -> str:
+    return f"{error.filename or 'turbopump.history.json'} cannot be written: {error.strerror}"
 
-    def __init__(self, link: SlaveLink, wanted: int, handshake: SlaveHandshake | None) -> None:
+
+class MasterPeer(asyncio.Protocol):
+    """A slave's connection to its master. ``wanted``: from where on it wants the log; None: the
+    logs are compared first. ``handshake``: what comes before that; None: nothing does."""
+
+    def __init__(
+        self, link: SlaveLink, wanted: int | None, handshake: SlaveHandshake | None
+    ) -> None:
         loop = asyncio.get_running_loop()
         self._link = link
         self._transport: asyncio.Transport | None = None
@@ -621,12 +773,25 @@ class MasterPeer(asyncio.Protocol):
         self._handshake = handshake
         self.ended: asyncio.Future[str | None] = loop.create_future()
         """Is over when the connection is; why, if it was this end that closed it."""
-        self.connection = MasterConnection(link.settings, wanted, loop.time())
+        log_ = link.store.log
+        self._comparison = (
+            SlaveComparison(log_.start, log_.end, link.history.known) if wanted is None else None
+        )
+        self._reading = False
+        self.connection = MasterConnection(link.settings, wanted or 0, loop.time())
+
+    def _begin(self) -> bytes:
+        return (self._comparison or self.connection).begin()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is none
-        transport.write((self._handshake or self.connection).begin())
+        transport.write(self._handshake.begin() if self._handshake else self._begin())
         self._look()
+
+    @property
+    def how(self) -> str:
+        """For the log: how the bytes travel."""
+        return "TLS" if self.encrypted else "plain text"
 
     @property
     def encrypted(self) -> bool:
@@ -647,12 +812,64 @@ class MasterPeer(asyncio.Protocol):
                     self._say(step.said)
                     return
                 self._handshake, data = None, step.rest
-                self._say(step.said + self.connection.begin())
-            self.connection.received(data, asyncio.get_running_loop().time())
+                self._say(step.said + self._begin())
+            now = asyncio.get_running_loop().time()
+            if self._comparison is not None:
+                self.connection.last_read = now
+                self._compare(self._comparison, data)
+                return
+            self.connection.received(data, now)
         except ProtocolError as error:
             self._refuse(str(error))
             return
         self.go_on()
+
+    def _compare(self, comparison: SlaveComparison, data: bytes) -> None:
+        """Answer what the master asks, one question after the other. Raises ProtocolError."""
+        if self._reading:
+            raise ProtocolError("the master asks again before it has its answer")
+        found = comparison.received(data)
+        link = self._link
+        if isinstance(found, Range):
+            self._reading = True
+            start_digest(link.store.log, link.disk, found, self._has_digest)
+        elif found is not None:
+            self._compared(comparison, found)
+
+    def _has_digest(self, digest: bytes | OSError) -> None:
+        self._reading = False
+        if isinstance(digest, OSError):
+            self._refuse(f"the log cannot be read to compare it: {digest.strerror or digest}")
+        else:
+            self._say(digest)
+
+    def _compared(self, comparison: SlaveComparison, found: Outcome) -> None:
+        """The master has said how the logs compare: note it, then copy or not."""
+        link, end = self._link, comparison.end
+        if found.verdict is not Verdict.EQUAL:
+            if found.verdict is Verdict.DIFFERS and found.known:
+                link.history.found_different(found.known, found.offset)
+                link.history.save(lambda _error: None)  # so that less is compared the next time
+            self._refuse(slaves_refusal(found, link.address or "?", end))
+            return
+
+        def noted(error: OSError | None) -> None:
+            if error is not None:
+                self._refuse(_not_saved(error))
+            elif self._transport is not None:
+                self._copy_on(comparison, found.offset)
+
+        link.history.follow(found.known)
+        link.history.save(noted)
+
+    def _copy_on(self, comparison: SlaveComparison, offset: int) -> None:
+        """The log is the beginning of the master's."""
+        address = self._link.address
+        log.info("copying from the master address=%s from=%d by=%s", address, offset, self.how)
+        now = asyncio.get_running_loop().time()
+        self._comparison = None
+        self.connection = MasterConnection(self._link.settings, offset, now, proved=True)
+        self.data_received(comparison.rest)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
@@ -668,7 +885,7 @@ class MasterPeer(asyncio.Protocol):
 
     def go_on(self) -> None:
         """Store what has come, and acknowledge it."""
-        if self._transport is None:
+        if self._transport is None or self._comparison is not None:
             return
         store, connection = self._link.store, self.connection
         try:
@@ -717,7 +934,7 @@ class MasterPeer(asyncio.Protocol):
     def _report(self) -> None:
         store = self._link.store
         end = store.durable.value if self._link.ack_flushed else store.log.end
-        if self._handshake is None:
+        if self._handshake is None and self._comparison is None:
             self._say(self.connection.report(end, asyncio.get_running_loop().time()))
 
     def _say(self, said: bytes | None) -> None:

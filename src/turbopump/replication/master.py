@@ -63,6 +63,8 @@ class SlaveConnection:
     """Up to where the slave has the log; -1: it has not said so."""
     next: int | None = None
     """The offset that is sent next; None before its first report."""
+    proved: bool = False
+    """True if its log was found to be the beginning of this one (``comparison.py``)."""
     last_read: float = 0.0
     last_write: float = 0.0
     sent: ByteRate = field(init=False)
@@ -74,6 +76,11 @@ class SlaveConnection:
         self.last_read = self.now
         self.sent = ByteRate(self.now)
         self.last_write = self.now - self.settings.heartbeat  # so that it hears it is served
+
+    def begin_proved(self, offset: int) -> None:
+        """Begin to send the log from ``offset`` on: the slave has proved its own up to there. It
+        has acknowledged nothing yet; less may be on its disk."""
+        self.next, self.proved = offset, True
 
     def received(self, data: bytes, log: LogSpan, now: float) -> bool:
         """Take a slave's reports; whether there was one. The same offset once more counts too: a
@@ -167,29 +174,51 @@ class _Progress:
     """When it had last all that there was."""
     report: float = 0.0
     end_at_report: int = 0
+    counts_from: int = 0
+    """The slave counts once everything before this offset is confirmed without it."""
 
 
 class Replicas:
     """What the slaves of a master have. A slave is in sync if it had all of the log at some moment
-    of the last ``catch_up`` seconds."""
+    of the last ``catch_up`` seconds.
+
+    A slave that has not proved what its log holds counts only for messages that were stored after
+    it connected: they were sent to it whole. Older messages are confirmed by other slaves first,
+    or, if there are none, answered as messages that no slave has.
+    """
 
     def __init__(self, settings: MasterSettings) -> None:
         self._settings = settings
-        self._slaves: dict[str, _Progress] = {}
+        self._slaves: dict[tuple[str, bool], _Progress] = {}
+        """By slave, and whether it has proved its log: a connection that has not must not change
+        what is known of one that has."""
         self.copied = 0
         """Up to where ``acks`` slaves have the log."""
         self.alone = settings.acks > 0
         """Whether too few of them are in sync to wait for them."""
 
-    def begins(self, slave: str, acked: int) -> None:
-        """A slave says on a new connection up to where it has the log: not what it had before it
-        was emptied, or lost its power."""
-        if slave in self._slaves:
-            self._slaves[slave].acked = acked
+    def begins(self, slave: str, *, proved: bool, end: int, now: float) -> None:
+        """A slave has a new connection: it may have been emptied, or have lost its power. The log
+        ends at ``end``."""
+        if not proved:
+            self._slaves[slave, False] = _Progress(
+                -1, report=now, end_at_report=end, counts_from=end
+            )
+        elif (slave, True) in self._slaves:
+            self._slaves[slave, True].acked = -1
 
-    def acknowledged(self, slave: str, acked: int, end: int, now: float) -> None:
-        """A slave has the log up to ``acked``; the log ends at ``end``."""
-        one = self._slaves.setdefault(slave, _Progress())
+    def acknowledged(
+        self,
+        slave: str,
+        acked: int,
+        end: int,
+        now: float,
+        confirmed: int = 0,
+        *,
+        proved: bool = True,
+    ) -> None:
+        """A slave has the log up to ``acked``; the log ends at ``end``, and is ``confirmed``."""
+        one = self._slaves.setdefault((slave, proved), _Progress())
         # Under load a slave never has all of what there is by now: it counts what there was when
         # it reported before. Apache Kafka judges its followers so.
         if acked >= end:
@@ -198,26 +227,43 @@ class Replicas:
             one.caught_up = max(one.caught_up, one.report)
         one.acked = max(one.acked, acked)
         one.report, one.end_at_report = now, end
-        self.look(now)
+        self.look(now, confirmed)
 
-    def is_in_sync(self, slave: str, now: float) -> bool:
-        one = self._slaves.get(slave)
-        return one is not None and now - one.caught_up <= self._settings.catch_up
+    def is_in_sync(self, slave: str, now: float, *, proved: bool = True) -> bool:
+        one = self._slaves.get((slave, proved))
+        return one is not None and self._keeps_up(one, now)
+
+    def _keeps_up(self, one: _Progress, now: float) -> bool:
+        return not one.counts_from and now - one.caught_up <= self._settings.catch_up
 
     def in_sync(self, now: float) -> int:
         """How many slaves are in sync."""
-        return sum(self.is_in_sync(slave, now) for slave in self._slaves)
+        return len({slave for (slave, _), one in self._slaves.items() if self._keeps_up(one, now)})
 
-    def look(self, now: float) -> None:
+    def look(self, now: float, confirmed: int = 0) -> None:
         """Work out what is copied, and whether enough slaves are in sync; forget those that were
-        not for long."""
-        wanted = self._settings.acks
+        not for long. ``confirmed``: senders of what lies before have their answers."""
+        wanted, catch_up = self._settings.acks, self._settings.catch_up
+        acked = dict[str, int]()
+        in_sync = set[str]()
+        gone = None
+        for key, one in self._slaves.items():
+            if now - one.report > 4 * catch_up:
+                gone = key
+                continue
+            if one.counts_from:
+                if confirmed < one.counts_from:
+                    continue
+                one.counts_from = 0
+            slave = key[0]
+            if one.acked > acked.get(slave, -2):
+                acked[slave] = one.acked
+            if now - one.caught_up <= catch_up:
+                in_sync.add(slave)
+        if gone is not None:
+            del self._slaves[gone]  # the next one in the next round
         if not wanted:
             return
-        patience = 4 * self._settings.catch_up
-        for slave in [s for s, one in self._slaves.items() if now - one.report > patience]:
-            del self._slaves[slave]
-        there = sorted((one.acked for one in self._slaves.values()), reverse=True)
-        if len(there) >= wanted:
-            self.copied = max(self.copied, there[wanted - 1])
-        self.alone = self.in_sync(now) < wanted
+        if len(acked) >= wanted:
+            self.copied = max(self.copied, sorted(acked.values())[-wanted])
+        self.alone = len(in_sync) < wanted

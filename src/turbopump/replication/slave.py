@@ -38,16 +38,19 @@ def first_wanted(start: int, end: int, segment_size: int) -> int:
 
 class MasterConnection:
     """A connection to the master, of a slave whose log ends at ``log_end``, from ``now`` on; or of
-    one without a log, which wants it from there on (``first_wanted``)."""
+    one without a log, which wants it from there on (``first_wanted``). ``proved``: the master knows
+    where to go on (``comparison.py``), so that the first report is an acknowledgement."""
 
-    def __init__(self, settings: SlaveSettings, log_end: int, now: float) -> None:
+    def __init__(
+        self, settings: SlaveSettings, log_end: int, now: float, *, proved: bool = False
+    ) -> None:
         self._settings = settings
         self._reader = TransferReader(log_end or None)
         self._waiting: list[bytes | memoryview] = [b"\0"] if log_end == _NOT_0 else []
         self._size = len(self._waiting)
         self._start = 0 if log_end == _NOT_0 else log_end
         self._wanted = 1
-        self.reported = log_end
+        self.reported = -1 if proved else log_end
         self.last_read = self.last_write = now
         self.came = ByteRate(now)
         self.accepted = False

@@ -82,6 +82,7 @@ def rows(spark: SparkSession, lake: str | Path, table: str = DATA) -> DataFrame:
     inner = StructType([each for each in schema if each.name not in PARTITIONS.names])
     inside = {each: _place(opened, each) for each in found}
     placed = [path for each, path in inside.items() if path == str(opened.root / each.path)]
+    columns = [quoted(name) for name in schema.names]
     frame = spark.createDataFrame([], schema)
     if placed:
         reader = spark.read.schema(schema).option("basePath", str(opened.root / table))
@@ -93,11 +94,16 @@ def rows(spark: SparkSession, lake: str | Path, table: str = DATA) -> DataFrame:
         .withColumn("topic", lit(each.topic))
         .withColumn("date", lit(each.date).cast("date"))
         .withColumn("hour", lit(each.hour))
-        .select(*schema.names)
+        .select(*columns)
         for each, path in inside.items()
         if path not in placed
     ]
-    return reduce(lambda one, other: one.union(other), [frame.select(*schema.names), *staged])
+    return reduce(lambda one, other: one.union(other), [frame.select(*columns), *staged])
+
+
+def quoted(name: str) -> str:
+    """A column or table by exactly this name: Spark takes a dot for a part of one."""
+    return f"`{name.replace('`', '``')}`"
 
 
 def table_schema(lake: Lake, table: str = DATA, snapshot: Snapshot | None = None) -> pa.Schema:

@@ -20,10 +20,12 @@ from turbopump.auth.signatures import Credentials, RequestSigner
 from turbopump.config.addresses import parse_address
 from turbopump.config.tls import ClientTls
 from turbopump.errors import (
+    BodyError,
     CallTimeoutError,
     ClientError,
     ConnectError,
     ConnectionLostError,
+    HeaderError,
     RemotingError,
     ResponseError,
     RouteNotFoundError,
@@ -153,8 +155,8 @@ class Cluster:
         return sorted({name for name in names if not is_system_topic(name)} - own)
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        """The readable queues of a topic, sorted. Raises RouteNotFoundError, or RemotingError if no
-        name server answers."""
+        """The readable queues of a topic, sorted. Raises RouteNotFoundError, RemotingError if no
+        name server answers, or BodyError for a route with numbers beyond the bounds."""
         route = self._route(topic)
         readable = {
             data.broker_name: data.read_queue_nums
@@ -360,13 +362,11 @@ class Cluster:
             requests = [kind(topic=queue.topic, queue_id=queue.queue_id) for queue in some]
             answers = self._ask_broker(some[0], requests, self._timeout)
             for queue, answer in zip(some, answers, strict=True):
-                found[queue] = answer.header(offsets.OffsetReply).offset
+                found[queue] = _offset_in(answer, queue)
         return found
 
     def _offset(self, queue: MessageQueue, request: Request[offsets.OffsetReply]) -> int:
-        return (
-            self._ask_broker(queue, [request], self._timeout)[0].header(offsets.OffsetReply).offset
-        )
+        return _offset_in(self._ask_broker(queue, [request], self._timeout)[0], queue)
 
     def stored_ms(self, queue: MessageQueue, offset: int) -> int:
         """When the message at this offset was stored. Raises ClientError if there is none."""
@@ -387,7 +387,11 @@ class Cluster:
                 "was never written or created there"
             )
         _check(answer, "GetRouteInfo", self._name_servers[0])
-        return reply_in(answer, request)
+        route = reply_in(answer, request)
+        if (fault := route.fault()) is not None:
+            servers = ";".join(self._name_servers)
+            raise BodyError(f"{servers}: the route of topic {topic!r} cannot be used: {fault}")
+        return route
 
     def _ask_name_server(self, request: Request[Any]) -> Command:
         def ask() -> Command:
@@ -471,6 +475,17 @@ def _asked_together(queues: Iterable[MessageQueue]) -> Iterator[list[MessageQueu
 
 _ANSWERS: Final = frozenset(map(ResponseCode, (0, 19, 20, 21)))
 """Success; of pulls also: nothing there, again at once, outside the queue."""
+
+
+def _offset_in(answer: Command, queue: MessageQueue) -> int:
+    """The offset, 0 where Apache's broker has no queue yet. Raises HeaderError for one that no
+    queue can have."""
+    reply = answer.header(offsets.OffsetReply)
+    if (fault := reply.fault()) is not None:
+        raise HeaderError(
+            f"the broker answers for {queue} with {fault}: `turbopump doctor` tells more"
+        )
+    return max(reply.offset, 0)
 
 
 def _check(answer: Command, request: str, address: str) -> None:

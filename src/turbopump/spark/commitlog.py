@@ -29,6 +29,7 @@ from turbopump.spark.log_scan import (
     store_time_at,
 )
 from turbopump.spark.options import (
+    BODY_FAULT,
     INSTANT_MS,
     READ_SCHEMA,
     Option,
@@ -45,7 +46,12 @@ from turbopump.store.inspection.report import Findings
 from turbopump.store.inspection.store_files import read_run_state
 from turbopump.store.read_only_disk import ReadOnlyDisk
 
-LOG_SCHEMA: Final = pa.schema([*READ_SCHEMA, ("segment", pa.string()), ("status", pa.string())])
+LOG_SCHEMA: Final = pa.schema(
+    [
+        *(field for field in READ_SCHEMA if field.name != BODY_FAULT),
+        *((name, pa.string()) for name in ("segment", "status", BODY_FAULT)),
+    ]
+)
 TASK_SIZE: Final = 64 << 20
 """Bytes of log for a task, unless options or the session say otherwise."""
 TASK_SIZE_MIN: Final = 1 << 20

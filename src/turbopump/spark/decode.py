@@ -26,14 +26,16 @@ from isal.isal_zlib import crc32
 
 from turbopump.compiled import has_twin
 from turbopump.errors import ProtocolError, StoredMessageError
-from turbopump.message.batch import walk_batch
+from turbopump.message.batch import inner_count, walk_batch
 from turbopump.message.codec import CRC_SUFFIX_SIZE, TOPIC_SIZE_MAX_V1
 from turbopump.message.compression import decompress
 from turbopump.message.properties import COMPRESSION_MASK, SysFlag
-from turbopump.spark.options import COLUMN_NAMES, READ_SCHEMA, arrow_schema
+from turbopump.spark.options import BODY_FAULT, COLUMN_NAMES, READ_SCHEMA, arrow_schema
 
 BATCH_BODY_SIZE_MAX: Final = 64 << 20
 """Decompressed bodies fill a batch up to about this many bytes; then the next batch begins."""
+INFLATED_SIZE_MAX: Final = 1 << 30
+"""Bytes of the compressed inner batches that are read together: some MiB as they are stored."""
 
 _MAGIC_V1: Final = 0xDAA320A7 - (1 << 32)
 _MAGIC_V2: Final = 0xDAA320AB - (1 << 32)
@@ -61,8 +63,9 @@ def decode(
 
     ``queue_offsets`` keeps only rows whose queueOffset lies in it. There is one batch, unless
     decompressed bodies make it larger than ``BATCH_BODY_SIZE_MAX``; none where no row is left. CRCs
-    are not compared here: ``reading.read_range`` has done it. Raises StoredMessageError, naming the
-    byte, if the bytes contradict themselves. Cost: 0.5–3 µs per row, by columns.
+    are not compared here: ``reading.read_range`` has done it. A body that cannot be read does not
+    stop the others (``record_batches``). Raises StoredMessageError, naming the byte, if the lengths
+    of an entry contradict themselves. Cost: 0.5–3 µs per row, by columns.
     """
     entries = Entries(raw)
     entries.refuse_misfits()
@@ -74,19 +77,16 @@ def decode(
 
 
 def record_batches(
-    entries: Entries,
-    schema: pa.Schema,
-    constants: Mapping[str, str | None],
-    *,
-    lenient: bool = False,
+    entries: Entries, schema: pa.Schema, constants: Mapping[str, str | None]
 ) -> Iterator[pa.RecordBatch]:
     """The columns of ``schema`` for these entries, whose inner batches are taken apart.
     ``constants`` are columns with one value.
 
-    A body that cannot be decompressed raises StoredMessageError; ``lenient``: it is null, and an
-    entry that was ``ok`` is ``unreadable``.
+    A body that cannot be decompressed is given as it is stored. ``bodyFault`` then says why, and
+    an entry that was ``ok`` is ``unreadable``.
     """
-    for part, bodies in _parts(entries, "body" in schema.names, lenient):
+    bodies_wanted = "body" in schema.names or BODY_FAULT in schema.names
+    for part, bodies in _parts(entries, bodies_wanted):
         arrays = []
         for field in schema:
             if field.name in constants:
@@ -98,21 +98,20 @@ def record_batches(
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _parts(
-    entries: Entries, bodies_wanted: bool, lenient: bool
-) -> Iterator[tuple[Entries, dict[int, bytes | None]]]:
+def _parts(entries: Entries, bodies_wanted: bool) -> Iterator[tuple[Entries, dict[int, bytes]]]:
     """The entries in parts whose decompressed bodies stay within bounds, each with those bodies by
     row."""
-    begin, size, bodies = 0, 0, dict[int, bytes | None]()
+    begin, size, bodies = 0, 0, dict[int, bytes]()
     if bodies_wanted:
         for row in np.flatnonzero(entries.sys_flags & SysFlag.COMPRESSED).tolist():
-            body = entries.decompressed_body(row, lenient)
-            body_size = len(body or b"")
-            if size + body_size > BATCH_BODY_SIZE_MAX and row > begin:
+            body = entries.decompressed_body(row)
+            if body is None:
+                continue
+            if size + len(body) > BATCH_BODY_SIZE_MAX and row > begin:
                 yield entries.rows(slice(begin, row)), bodies
                 begin, size, bodies = row, 0, {}
             bodies[row - begin] = body
-            size += body_size
+            size += len(body)
     if begin < len(entries):
         yield (entries.rows(slice(begin, None)) if begin else entries), bodies
 
@@ -128,7 +127,7 @@ class Entries:
 
     _PER_ROW: Final = (
         "positions", "sizes", "sys_flags", "shift", "cuts", "status", "flags_at",
-        "is_item", "number", "whole_at",
+        "is_item", "number", "whole_at", "faults",
     )  # fmt: skip
 
     def __init__(
@@ -145,6 +144,8 @@ class Entries:
             positions, sizes = self._walk()
         self.positions, self.sizes = positions, sizes
         self.status = np.zeros(len(positions), np.int8)
+        self.faults: np.ndarray[Any, np.dtype[np.object_]] | None = None
+        """Why a body cannot be read; None for those that can, or of which nobody knows yet."""
         # Of the messages of inner batches, once these are taken apart:
         self.flags_at = positions + 16
         self.is_item: Mask | None = None
@@ -261,13 +262,13 @@ class Entries:
         found: Ints = ends - CRC_SUFFIX_SIZE * has_crc
         return found
 
-    def taken_apart(self, which: Mask | None = None, *, lenient: bool = False) -> Entries:
+    def taken_apart(self, which: Mask | None = None) -> Entries:
         """The same messages with a row for each of those in inner batches (``which``: only in these
         entries). What a message has not itself is the batch's; its queue offset is the batch's and
-        its number in it. The plain twin is ``turbopump.message.batch.unwrapped``.
+        its number in it. The plain twin is ``turbopump.message.batch.inner_entries``.
 
-        Raises StoredMessageError for a batch that cannot be taken apart; ``lenient``: it stays one
-        row, and is ``unreadable``.
+        A batch that cannot be taken apart is ``unreadable``. It has a row for each of its offsets,
+        so that no reader misses one: the first with its body and properties, the others without.
         """
         wrapped = (self.sys_flags & _WRAPPED) == _WRAPPED
         if which is not None:
@@ -275,28 +276,34 @@ class Entries:
         if not wrapped.any():
             return self
         if (self.sys_flags[wrapped] & SysFlag.COMPRESSED).any():
-            plain = self._with_batches_decompressed(wrapped, lenient)
-            return plain.taken_apart(wrapped, lenient=lenient)
+            return self._with_batches_decompressed(wrapped).taken_apart(which)
         counts, found = np.ones(len(self), np.int64), list[int]()
         for row in np.flatnonzero(wrapped).tolist():
             begin, end = int(self.cuts[row, 0]), int(self.cuts[row, 1])
-            items = self._items(begin, end)
-            if items is None:
-                fault = _batch_fault(self.raw[begin:end])
-                if not lenient:
-                    at = self.positions[row]
-                    raise StoredMessageError(
-                        f"the inner batch at queue offset {self._longs[at + 20]} of queue "
-                        f"{self._ints[at + 12]} cannot be taken apart: {fault}"
-                    )
-                wrapped[row], self.status[row] = False, UNREADABLE
+            known = None if self.faults is None else self.faults[row]
+            items = None if known else self._items(begin, end)
+            counted = self._messages_counted(row)
+            if items and counted in (None, len(items)):
+                counts[row] = len(items)
+                found += items
                 continue
-            counts[row] = len(items)
-            found += items
+            fault = known or _batch_fault(self.raw[begin:end], counted)
+            self._note_fault(row, f"the inner batch cannot be taken apart: {fault}")
+            wrapped[row], counts[row] = False, counted or 1
         apart = self.rows(np.repeat(np.arange(len(self)), counts))
         apart._whole = self
         apart._place_items(np.repeat(wrapped, counts), np.array(found, np.int64), counts)
         return apart
+
+    def _messages_counted(self, row: int) -> int | None:
+        begin, end = int(self.cuts[row, 4]), int(self.cuts[row, 5])
+        return inner_count(bytes(self.raw[begin:end]).decode(errors="replace"))
+
+    def _note_fault(self, row: int, fault: str) -> None:
+        if self.faults is None:
+            self.faults = np.full(len(self), None, object)
+        self.faults[row] = fault
+        self.status[row] = self.status[row] or UNREADABLE
 
     def _items(self, begin: int, end: int) -> list[int] | None:
         """Where the messages of a batch begin; None if their lengths do not add up. 0.1 µs each."""
@@ -344,52 +351,59 @@ class Entries:
         self.cuts[is_item, 0], self.cuts[is_item, 1] = items + 20, body_end
         self.cuts[is_item, 4] = properties
         self.cuts[is_item, 5] = self._without_crc(properties, properties_end)
+        # A batch that cannot be taken apart has its body and properties once.
+        again = ~is_item & (self.number > 0)
+        self.cuts[again, 0], self.cuts[again, 4] = self.cuts[again, 1], self.cuts[again, 5]
         self.is_item = is_item
 
-    def _with_batches_decompressed(self, wrapped: Mask, lenient: bool) -> Entries:
-        """The same entries, copied, with bodies of batches that are not compressed."""
-        parts, sizes = [], []
+    def _with_batches_decompressed(self, wrapped: Mask) -> Entries:
+        """The same entries, copied, with bodies of batches that are not compressed. What cannot be
+        decompressed stays as it is, without the flags that say so."""
+        parts, sizes, inflated = [], [], 0
         for row, (at, size) in enumerate(
             zip(self.positions.tolist(), self.sizes.tolist(), strict=True)
         ):
             entry = self.raw[at : at + size]
             if wrapped[row] and self.sys_flags[row] & SysFlag.COMPRESSED:
-                body = self.decompressed_body(row, lenient)
-                if body is not None:
-                    begin, end = int(self.cuts[row, 0]) - at, int(self.cuts[row, 1]) - at
-                    flags = int(self.sys_flags[row]) & ~_COMPRESSION
-                    size += len(body) - (end - begin)
-                    entry = memoryview(
-                        b"".join(
-                            (
-                                size.to_bytes(4),
-                                entry[4:36],
-                                flags.to_bytes(4),
-                                entry[40 : begin - 4],
-                                len(body).to_bytes(4),
-                                body,
-                                entry[end:],
-                            )
+                if inflated > INFLATED_SIZE_MAX:
+                    raise StoredMessageError(
+                        f"the compressed batches before queue offset {self._longs[at + 20]} of "
+                        f"queue {self._ints[at + 12]} have more than {INFLATED_SIZE_MAX} bytes "
+                        "together: set the option pullBatchSize lower"
+                    )
+                begin, end = int(self.cuts[row, 0]) - at, int(self.cuts[row, 1]) - at
+                body = self.decompressed_body(row)
+                inflated += len(body or b"")
+                body = bytes(entry[begin:end]) if body is None else body
+                flags = int(self.sys_flags[row]) & ~_COMPRESSION
+                size += len(body) - (end - begin)
+                entry = memoryview(
+                    b"".join(
+                        (
+                            size.to_bytes(4),
+                            entry[4:36],
+                            flags.to_bytes(4),
+                            entry[40 : begin - 4],
+                            len(body).to_bytes(4),
+                            body,
+                            entry[end:],
                         )
                     )
-                else:
-                    wrapped[row] = False
+                )
             parts.append(entry)
             sizes.append(size)
         ends = np.cumsum(np.array(sizes, np.int64))
         copied = Entries(b"".join(parts), ends - sizes, np.array(sizes, np.int64))
-        copied.status = self.status
+        copied.status, copied.faults = self.status, self.faults
         return copied
 
-    def decompressed_body(self, row: int, lenient: bool) -> bytes | None:
-        """Raises StoredMessageError; ``lenient``: None, and what was ``ok`` is ``unreadable``."""
+    def decompressed_body(self, row: int) -> bytes | None:
+        """None if it cannot be decompressed: ``faults`` then says why."""
         stored = bytes(self.raw[int(self.cuts[row, 0]) : int(self.cuts[row, 1])])
         try:
             return decompress(stored, int(self.sys_flags[row]))
-        except StoredMessageError:
-            if not lenient:
-                raise
-            self.status[row] = self.status[row] or UNREADABLE
+        except StoredMessageError as error:
+            self._note_fault(row, str(error))
             return None
 
     def lacking_crcs(self, requires_crc: Callable[[int], bool] | None) -> Mask:
@@ -471,7 +485,7 @@ class Entries:
         )
         return whole.take(number_array(np.arange(0, len(offsets), 2)))
 
-    def bodies(self, decompressed: dict[int, bytes | None]) -> pa.BinaryArray:
+    def bodies(self, decompressed: dict[int, bytes]) -> pa.BinaryArray:
         """All bodies, the given ones in place of what is stored."""
         stored = self.pieces(0)
         if not decompressed:
@@ -481,6 +495,11 @@ class Entries:
         return pa.concat_arrays([stored, text_array(decompressed.values(), pa.binary())]).take(
             number_array(source)
         )
+
+    def body_faults(self) -> pa.StringArray:
+        if self.faults is None:
+            return pa.nulls(len(self), pa.string())
+        return text_array(self.faults.tolist())
 
     @cached_property
     def properties(self) -> PropertyColumns:
@@ -612,12 +631,13 @@ _HEX: Final = np.frombuffer(b"".join(b"%02X" % byte for byte in range(256)), np.
 """The two digits of each byte."""
 
 
-def _batch_fault(body: memoryview) -> str:
+def _batch_fault(body: memoryview, counted: int | None) -> str:
     try:
-        walk_batch(bytes(body))
+        found = len(walk_batch(bytes(body)))
     except ProtocolError as error:
         return str(error)
-    raise AssertionError("the plain walk over a batch accepts what the quick one refuses")
+    assert found != counted, "the plain walk over a batch accepts what the quick one refuses"
+    return f"it has {found} messages, but the broker has counted {counted or 'none'}"
 
 
 def _host_text(packed: bytes) -> str:
@@ -661,6 +681,7 @@ _COLUMNS: Final[dict[str, Callable[[Entries], pa.Array]]] = {
     "reconsumeTimes": lambda e: number_array(e.shifted_ints(72)),
     "preparedTransactionOffset": lambda e: number_array(e.shifted_longs(76, 2)),
     "storeSize": lambda e: number_array(e.sizes.astype(np.int32)),
+    BODY_FAULT: Entries.body_faults,
     "status": lambda e: text_array(STATUSES).take(number_array(e.status)),
 }
 

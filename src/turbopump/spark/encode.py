@@ -349,8 +349,8 @@ class _Rows:
         blank = pc.equal(pc.binary_length(values).fill_null(0), 0)
         first(blank, "has no value, and would be lost; leave it out")
         first(pc.equal(pc.binary_length(own_names), 0), "has no name")
-        for text in (own_names, values):
-            self._check_marks(text, row_of)
+        self._check_marks(own_names, row_of, "[\x01\x02]")
+        self._check_marks(values, row_of)
         if not self._layout.received:
             reserved = pc.is_in(own_names, pa.array(sorted(RESERVED - self._hidden)))
             if pc.any(reserved).as_py():
@@ -367,13 +367,17 @@ class _Rows:
         trace = row_of[_mask(pc.equal(own_names, names.TRACE_SWITCH))]
         return cast(Ints, np.intersect1d(region, trace))
 
-    def _check_marks(self, values: pa.StringArray, row_of: Ints | None = None) -> None:
-        """Raises RowError for a text with a character that separates properties. One pass over the
-        bytes; the rows are looked at only if there is one."""
+    def _check_marks(
+        self, values: pa.StringArray, row_of: Ints | None = None, marks: str | None = None
+    ) -> None:
+        """Raises RowError for a text with a character that separates properties; a value that was
+        received may hold U+0001, which is written as it was read. One pass over the bytes; the
+        rows are looked at only if there is one."""
         data = values.buffers()[2]
         if data is None or not (np.frombuffer(data, np.uint8) - 1 < 2).any():
             return
-        faulty = _mask(pc.match_substring_regex(values, "[\x01\x02]"))
+        marks = marks or ("\x02" if self._layout.received else "[\x01\x02]")
+        faulty = _mask(pc.match_substring_regex(values, marks))
         if row_of is not None:
             faulty = np.isin(np.arange(self._batch.num_rows), row_of[faulty])
         self._first(

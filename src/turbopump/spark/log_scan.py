@@ -237,8 +237,8 @@ class _Scan:
             keep &= stored < (options.ending_ms if options.ending_ms is not None else _END)
         if not keep.all():
             entries = entries.rows(keep | damaged)
-        entries = entries.taken_apart(entries.status == OK, lenient=True)
-        yield from record_batches(entries, options.schema, self._constants, lenient=True)
+        entries = entries.taken_apart(entries.status == OK)
+        yield from record_batches(entries, options.schema, self._constants)
 
     def _pass_non_entry(self, at: int) -> int:
         """Deal with position ``at``, where no entry was seen; returns where to go on."""

@@ -89,6 +89,8 @@ def _object(value: Any, what: str, where: str) -> Mapping[str, Any]:
 # Ranges of queue offsets: dividing them among tasks, and admitting only so many messages at a
 # time. The one rule: pure arithmetic, the same answer for the same input on every machine, so
 # that a replayed micro-batch reads what it read before.
+TASKS_MAX: Final = 1_000_000
+"""Tasks of one read that ``maxRecordsPerPartition`` asks for; Spark takes minutes for as many."""
 TASK_ROWS_MIN: Final = 1000
 """A task costs about 10 ms, as much as reading some thousand messages: fewer rows are not worth a
 task of their own."""
@@ -130,7 +132,8 @@ def split(
 
     None: one task per queue, as Spark's Kafka source does. Fewer tasks come out when they would
     have less than ``TASK_ROWS_MIN``, but never fewer than ``tasks_min``, if there are as many
-    messages, and none has more than ``rows_max``; both go before ``tasks_max``.
+    messages, and none has more than ``rows_max``; both go before ``tasks_max``. Raises ConfigError
+    if that makes more than ``TASKS_MAX``.
     """
     todo = [piece for piece in ranges if piece.end > piece.begin]
     total = sum(piece.count for piece in todo)
@@ -138,6 +141,12 @@ def split(
     small = all(piece.count <= rows_max for piece in todo)
     if tasks_max is None and len(todo) >= (tasks_min or 0) and small:
         return [[piece] for piece in todo]
+    if -(-total // rows_max) > TASKS_MAX:
+        raise ConfigError(
+            f"{total} messages in tasks of {rows_max} at most (maxRecordsPerPartition) are more "
+            f"than {TASKS_MAX} tasks: give a larger number, or read less at once (endingOffsets, "
+            "maxOffsetsPerTrigger)"
+        )
     tasks_min = max(tasks_min or 1, -(-total // rows_max))
     worth = min(tasks_max or 1, -(-total // TASK_ROWS_MIN))
     count = max(1, worth, min(tasks_min, total))

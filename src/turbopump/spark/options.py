@@ -40,6 +40,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 # the promise to users (docs/reference/spark.md). Columns may be added at its end, never renamed,
 # retyped or reordered.
 _INSTANT: Final = pa.timestamp("us", tz="UTC")
+BODY_FAULT: Final = "bodyFault"
+"""The column that says why ``body`` is what is stored: it cannot be decompressed, or is a batch
+that cannot be taken apart."""
 
 READ_SCHEMA: Final = pa.schema(
     [
@@ -64,6 +67,7 @@ READ_SCHEMA: Final = pa.schema(
         ("reconsumeTimes", pa.int32()),
         ("preparedTransactionOffset", pa.int64()),
         ("storeSize", pa.int32()),
+        (BODY_FAULT, pa.string()),
     ]
 )
 COLUMN_NAMES: Final[tuple[str, ...]] = tuple(READ_SCHEMA.names)

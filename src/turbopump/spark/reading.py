@@ -11,15 +11,17 @@ import logging
 import os
 import time
 from collections.abc import Hashable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import islice
 from typing import Final
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
-from turbopump.errors import DataLossError, ResponseError, RouteNotFoundError
-from turbopump.message.batch import inner_entries, is_wrapped
+from turbopump.errors import DataLossError, ResponseError, RouteNotFoundError, StoredMessageError
+from turbopump.message.batch import Unpacking, inner_count, is_wrapped
+from turbopump.message.codec import decode_entry
 from turbopump.message.pulled import DamagedEntry, good_positions, pulled_entries
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command
@@ -27,7 +29,7 @@ from turbopump.protocol.requests.pull import PullMessageReply
 from turbopump.spark.cluster import EVERY_MESSAGE, READING_PATIENCE_S, Cluster, PullFilter
 from turbopump.spark.decode import decode, text_array
 from turbopump.spark.offsets import OffsetRange
-from turbopump.spark.options import ReadOptions
+from turbopump.spark.options import BODY_FAULT, ReadOptions
 from turbopump.spark.plain_errors import hidden_traceback
 
 _log = logging.getLogger(__name__)
@@ -117,6 +119,9 @@ def read_ranges(
     """The rows of these ranges as record batches of ``options.columns``: all, or those with one of
     ``tags``, or those that the SQL filter takes."""
     wanted, columns = EVERY_MESSAGE, options.columns
+    says_fault = "body" in columns and BODY_FAULT not in columns
+    if says_fault:
+        columns = (*columns, BODY_FAULT)
     if tags:
         wanted = PullFilter(" || ".join(sorted(tags)))
         columns = columns if "tags" in columns else (*columns, "tags")
@@ -128,7 +133,22 @@ def read_ranges(
             broker, offsets = part.queue.broker_name, range(part.begin, part.end)
             for chunk in _read_unless_gone(cluster, part, options, wanted):
                 for batch in decode(chunk, broker, columns, queue_offsets=offsets):
-                    yield _tagged(batch, tags).select(options.columns) if tags else batch
+                    if says_fault:
+                        _warn_of_faults(batch, part)
+                    yield (_tagged(batch, tags) if tags else batch).select(options.columns)
+
+
+def _warn_of_faults(batch: pa.RecordBatch, part: OffsetRange) -> None:
+    """Rows have bodies as they are stored, and the column that says so was not asked for."""
+    faults = batch.column(BODY_FAULT)
+    count = len(faults) - faults.null_count
+    if count:
+        first = next(fault for fault in faults.to_pylist() if fault is not None)
+        _log.warning(
+            "%s: %d of the bodies of offsets %d to %d cannot be read (%s); their rows have them as "
+            "they are stored, and the column %s says which",
+            part.queue, count, part.begin, part.end - 1, first, BODY_FAULT,
+        )  # fmt: skip
 
 
 def _read_unless_gone(
@@ -295,6 +315,10 @@ def _undamaged(wanted: OffsetRange, body: bytes, fail: bool) -> list[bytes]:
     return entries
 
 
+_NAMED_MAX: Final = 10
+"""Offsets of lost messages that are named, of one answer."""
+
+
 def _whole(wanted: OffsetRange, begin: int, end: int, body: bytes, fail: bool) -> bytes:
     """The good messages of an answer that should hold those from ``begin`` to ``end``; what else
     should be there is loss."""
@@ -305,18 +329,35 @@ def _whole(wanted: OffsetRange, begin: int, end: int, body: bytes, fail: bool) -
     wrapped = any(is_wrapped(entry[39]) for entry in entries)
     if not damaged and not wrapped and len(entries) == end - begin:
         return body
-    there = {int.from_bytes(one[20:28]) for entry in entries for one in inner_entries(entry)}
-    missing = [offset for offset in range(begin, min(end, wanted.end)) if offset not in there]
-    if missing:
+    unpacking = Unpacking()
+    # the broker says where the answer ends, and that may be anywhere
+    asked = range(begin, min(end, wanted.end))
+    there = {
+        offset for entry in entries for offset in _offsets_of(entry, unpacking) if offset in asked
+    }
+    count = len(asked) - len(there)
+    if count:
+        absent = (offset for offset in asked if offset not in there)
+        named = ", ".join(map(str, islice(absent, _NAMED_MAX)))
+        more = f" and {count - _NAMED_MAX} more" if count > _NAMED_MAX else ""
         cause = damaged[0].fault if damaged else "the broker has passed them over: its log says why"
         lose(
             fail,
-            f"{wanted.queue}: damaged in the broker's store: offsets "
-            f"{', '.join(map(str, missing))} ({cause})",
+            f"{wanted.queue}: damaged in the broker's store: offsets {named}{more} ({cause})",
             ". Set the option failOnDataLoss to false to go on without them",
             "skipped",
         )
     return b"".join(entries)
+
+
+def _offsets_of(entry: bytes, unpacking: Unpacking) -> range:
+    """The offsets in its queue that an entry stands for: several if it is a batch."""
+    first, count = int.from_bytes(entry[20:28]), None
+    if is_wrapped(entry[39]):
+        with suppress(StoredMessageError):
+            count = inner_count(decode_entry(entry, check_crc=False).properties_text)
+            count = count or len(unpacking.entries(entry))
+    return range(first, first + (count or 1))
 
 
 def _after_gap(wanted: OffsetRange, offset: int, reply: PullMessageReply, fail: bool) -> int:

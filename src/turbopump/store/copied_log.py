@@ -8,6 +8,7 @@ module must not know where the bytes come from.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from turbopump.compiled import has_twin
@@ -25,7 +26,7 @@ from turbopump.store.log.parsed_entry import (
     parse_usual_entries,
 )
 from turbopump.store.log.scanner import NO_DIRECTORY, LogScanner
-from turbopump.store.queues.consume_queue import UNIT_SIZE, ConsumeQueue, pack_unit
+from turbopump.store.queues.consume_queue import UNIT_SIZE, ConsumeQueue, pack_unit, unpack_unit
 from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
 from turbopump.store.recovery.queue_ends import NotedQueueEnds
 from turbopump.store.recovery.recovery import LogReplay
@@ -48,7 +49,10 @@ class Copied(NamedTuple):
 
 class CopiedLog:
     """Appends copied bytes to an open store's ``log``. ``faults`` are entries whose position in
-    their queue could not be, and which therefore are in the log but not in a queue."""
+    their queue could not be, and which therefore are in the log but not in a queue. ``deleted``:
+    up to which offset of the log the master has deleted messages with their topic, which get no
+    queue here either. ``on_first`` gets topic, queue id and log offset of the first message of a
+    queue that was empty."""
 
     def __init__(self, log: CommitLog, queues: ConsumeQueueTable, dispatcher: Dispatcher) -> None:
         self._log = log
@@ -56,11 +60,13 @@ class CopiedLog:
         self._dispatcher = dispatcher
         self._scanner = LogScanner()
         self._topics: dict[bytes, str] = {}
+        self.deleted: dict[str, int] = {}
+        self.on_first: Callable[[str, int, int], None] = lambda _topic, _queue_id, _offset: None
         self._replay = LogReplay(
             log,
             queues,
             dispatcher,
-            NotedQueueEnds(),
+            NotedQueueEnds(deleted=self.deleted),
             {},
             log.start,
             rebuilding=True,
@@ -132,13 +138,17 @@ class CopiedLog:
         log = self._log
         run = pack_run(data, at, stop, log.end, self._topics)
         queues: list[tuple[ConsumeQueue, bytes]] = []
+        first = list[tuple[str, int, int]]()
         for topic, queue_id, index, units in run.queues:
-            if topic in self._replay.known.deleted:
+            offset = unpack_unit(units, 0)[0]
+            if offset < self.deleted.get(topic, 0):
                 return 0
             queue = self._queues.find_or_make(topic, queue_id)
             if queue.max_index != index or queue.is_batch:
                 return 0
             queues.append((queue, units))
+            if not index:
+                first.append((topic, queue_id, offset))
         if not queues:
             return 0
         log.reserve(run.size)
@@ -149,6 +159,8 @@ class CopiedLog:
         log.written(run.size)
         flags = 0  # none is prepared
         self._dispatcher.dispatch_many(queues, run.keys, log.end, flags, run.stored_ms)
+        for one in first:
+            self.on_first(*one)
         return run.size
 
     def _take(self, parsed: ParsedEntry, entry: bytes) -> None:
@@ -156,7 +168,9 @@ class CopiedLog:
         log.reserve(size)
         replay.begin = log.start
         queue, fault, wanted = replay.place(parsed)
+        is_first = False
         if queue is not None and not parsed.sys_flag & _PREPARED:
+            is_first = not queue.max_index
             if parsed.queue_offset and not queue.max_index and not queue.is_batch:
                 queue.begin_at(parsed.queue_offset)
             queue.make_room(inner_count(parsed) if queue.is_batch else 1)
@@ -167,6 +181,8 @@ class CopiedLog:
             self.faults.append(f"entry at offset {parsed.offset}: {fault}")
         elif wanted:
             self._dispatcher.dispatch_copied(parsed, queue)
+            if is_first:
+                self.on_first(parsed.topic, parsed.queue_id, parsed.offset)
 
 
 def _asks_no_crc(_offset: int) -> bool:

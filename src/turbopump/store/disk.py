@@ -27,6 +27,8 @@ from turbopump.errors import StoreError
 from turbopump.store.mapped_segments import FileSystems, MappedSegment, MappedSparseSegment
 from turbopump.store.read_only_disk import ReadOnlyDisk
 from turbopump.store.system_calls import (
+    DIRECTORY_MODE,
+    FILE_MODE,
     FileLock,
     KernelSyncs,
     Loop,
@@ -70,13 +72,16 @@ class SystemDisk(ReadOnlyDisk):
             )
 
     def make_directory(self, path: Path) -> None:
-        path.mkdir(parents=True, exist_ok=True)
+        if not path.is_dir():
+            if not path.parent.exists():  # ``parents=True`` would leave it to the umask alone
+                self.make_directory(path.parent)
+            path.mkdir(DIRECTORY_MODE, exist_ok=True)
 
     def is_writable(self, path: Path) -> bool:
         return os.access(path, os.W_OK | os.X_OK)
 
     def create_segment(self, path: Path, size: int) -> MappedSegment:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
         try:
             _allocate(fd, size)
             return MappedSegment(path, fd, size)
@@ -95,7 +100,7 @@ class SystemDisk(ReadOnlyDisk):
             raise StoreError(f"{path} cannot be mapped: {error}") from None
 
     def create_sparse(self, path: Path, size: int) -> MappedSparseSegment:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
         try:
             os.ftruncate(fd, size)
         except OSError as error:
@@ -125,7 +130,7 @@ class SystemDisk(ReadOnlyDisk):
 
     def _write(self, path: Path, data: bytes, mode: int | None) -> None:
         try:
-            with open(path, "wb") as file:
+            with open(path, "wb", opener=partial(os.open, mode=FILE_MODE)) as file:
                 if mode is not None:
                     os.fchmod(file.fileno(), mode)  # before there is anything to read
                 file.write(data)

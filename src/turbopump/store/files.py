@@ -12,6 +12,7 @@
     <root>/checkpoint  <root>/abort  <root>/lock
     <root>/turbopump.json                         ours: provenance.py
     <root>/turbopump.queues.json                  ours: queue_ends.py
+    <root>/turbopump.history.json                 ours: replication/history.py
     <root>/turbopump.reserve                      ours: disk_space.py
 
 Segments may lie in several directories, and in others than these; so may queues, indexes,
@@ -69,6 +70,10 @@ class StorePaths:
     @property
     def queue_ends(self) -> Path:
         return self.root / "turbopump.queues.json"
+
+    @property
+    def history(self) -> Path:
+        return self.root / "turbopump.history.json"
 
     @property
     def reserve(self) -> Path:

@@ -202,6 +202,9 @@ class MessageStore:
         self.lookup = Lookup(self.log, self.queues, self.index, self.confirmed, self.unit_repair)
         self.latency = AppendLatency(lambda: self.queues.units, on_slow_append)
         self.recovery: RecoveryReport | None = None
+        self.unchanged = 0
+        """Up to here the log is surely what it was when our last run ended; 0 if another program
+        has had the directory since."""
         self.copied: CopiedLog | None = None
         """Where a slave puts what it has from its master; there from ``open`` on if ``is_copy``."""
 
@@ -262,6 +265,10 @@ class MessageStore:
         disk.write_file(abort, str(os.getpid()).encode() + ABORT_MARK)
         self.queues.load()
         report = self.recovery = self._recover(last, known, known_end, on_progress)
+        if last.ours:
+            holes = [damage.start for damage in report.damages]
+            synced = log.end if last.clean else self.checkpoint.safe_offset
+            self.unchanged = min(log.end, synced, *holes)
         lock.mark(LOCK_MARK)
         if not last.clean or log.end < known_end.synced:
             self.flusher.flush_all_now()
@@ -559,10 +566,11 @@ class MessageStore:
         queue = self.queues.find(topic, queue_id)
         return queue.min_index if queue is not None else 0
 
-    def delete_queues(self, topic: str, then: DeletionDone) -> None:
+    def delete_queues(self, topic: str, then: DeletionDone, until: int | None = None) -> None:
         """Delete a topic's queues with their files; ``then`` gets how many there were. Messages
-        stay in the log until it is trimmed."""
-        self._deletions.delete(topic, then)
+        stay in the log until it is trimmed. ``until``: a queue that has a message behind that
+        offset of the log stays."""
+        self._deletions.delete(topic, then, until)
 
     def is_hot(self, topic: str, queue_id: int, index: int) -> bool:
         """Whether a queue's message would be read from memory; True too where there is no such

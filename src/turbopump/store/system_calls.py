@@ -27,6 +27,11 @@ from typing import Any, Final, Protocol
 from turbopump.compiled import has_twin
 from turbopump.errors import StoreLockedError
 
+FILE_MODE: Final = 0o640
+DIRECTORY_MODE: Final = 0o750
+"""What is made is for its owner to write and for its group to read, since it holds messages. The
+umask may take more away."""
+
 AT_ONCE_MAX: Final = 8
 """Syncs under way at a time; one more is refused."""
 
@@ -335,7 +340,7 @@ class FileLock:
         self._path = path.resolve()
         if self._path in self._held_here:
             raise StoreLockedError(_locked_text(path))
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
             self.found = os.pread(self._fd, 64, 0)

@@ -6,6 +6,7 @@ import pytest
 
 from turbopump.admin.replication import BrokerReplication, open_ha_port, seconds_left, what_is_amiss
 from turbopump.protocol.requests.replication import (
+    COMPARING,
     HAClientRuntimeInfo,
     HAConnectionRuntimeInfo,
     HARuntimeInfo,
@@ -23,9 +24,11 @@ def master(*slaves: HAConnectionRuntimeInfo, **settings: str) -> BrokerReplicati
     return BrokerReplication("a", 0, "h:1", status, settings=settings)
 
 
-def slave(at: str | None = "h:3", read_ms: int = 1) -> BrokerReplication:
+def slave(at: str | None = "h:3", read_ms: int = 1, fault: str | None = None) -> BrokerReplication:
     """``read_ms`` 0: it has no connection."""
-    client = HAClientRuntimeInfo(master_addr=at, max_offset=400, last_read_timestamp=read_ms)
+    client = HAClientRuntimeInfo(
+        master_addr=at, max_offset=400, last_read_timestamp=read_ms, fault=fault
+    )
     return BrokerReplication("a", 1, "h:2", HARuntimeInfo(ha_client_runtime_info=client))
 
 
@@ -40,6 +43,14 @@ SILENT = BrokerReplication("a", 1, "h:2", None, "it does not answer")
         (
             [master(brokerRole="ASYNC_MASTER"), slave(read_ms=0)],
             ["its slave 1 (h:2) does not copy from h:3"],
+        ),
+        (
+            [master(brokerRole="ASYNC_MASTER"), slave(read_ms=0, fault="it has another log")],
+            ["its slave 1 (h:2) does not copy from h:3: it has another log"],
+        ),
+        (
+            [master(HAConnectionRuntimeInfo(addr="h:9", proof=COMPARING)), slave()],
+            ["its slave h:9 compares its log with its master's and copies nothing yet"],
         ),
         (
             [master(**SYNC), slave(None, 0)],

@@ -136,6 +136,14 @@ async def eventually(condition: Callable[[], object], seconds: float = 30.0) -> 
             await asyncio.sleep(0.01)
 
 
+async def a_round_later(broker: Broker) -> None:
+    """Wait until a round of copying that has not begun yet is over."""
+    tables = broker.slave_tables
+    assert tables is not None
+    wanted = tables.rounds + 2
+    await eventually(lambda: tables.rounds >= wanted)
+
+
 def log_of(store: MessageStore) -> bytes:
     """All bytes of a log."""
     pieces, start = [], store.log.start

@@ -12,6 +12,7 @@ from tests.loops import in_loop
 from tests.patient import ANSWER_S
 from tests.unit.broker.ha_brokers import running, slave_of, user
 from tests.unit.remoting.certificates import Pair
+from tests.unit.remoting.handshakes import Handshake
 from tests.unit.remoting.serving import RawPeer, raw_peer
 
 from turbopump.auth.signatures import Credentials, RequestSigner
@@ -96,6 +97,26 @@ async def test_they_copy_by_tls_as_their_tls_settings_say(tmp_path: Path, mode: 
         assert slave.replication.slave is not None
         assert slave.replication.slave.peer is not None
         assert slave.replication.slave.peer.encrypted
+
+
+@pytest.mark.parametrize("end", [44, None])
+@in_loop(on_servers_loop)
+async def test_a_slave_copies_by_tls_though_strangers_do_not_end_their_handshakes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: int | None
+) -> None:
+    monkeypatch.setattr(link, "STRANGERS_MAX", 8)
+    pair, hello = Pair(tmp_path), Handshake().hello[:end]
+    server = {"tls_server_cert_path": pair.certificate, "tls_server_key_path": pair.key}
+    tls = {**user("secret"), "tls_enable": True, "tls_client_trust_cert_path": pair.certificate}
+    async with AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        master = await enter(running(tmp_path / "m", **user("secret"), **server))
+        host, port = master.ha_address.split(":")
+        for _ in range(20):
+            stranger = await enter(raw_peer(host, int(port)))
+            stranger.write(hello)
+        slave = await enter(slave_of(master, tmp_path / "s", **tls))
+        await copies(master, slave, pair.trusted())
 
 
 @in_loop
@@ -322,6 +343,26 @@ def test_a_port_that_gives_the_log_to_anyone_is_warned_of(
 ) -> None:
     said = weak_promises(BrokerConfig(**{"bind_address": "0.0.0.0", **settings}))
     assert ["haListenPort gives all messages to anyone" in one for one in said] == [True] * is_open
+
+
+@pytest.mark.parametrize("peers", ["", "127.0.0.1"])
+@in_loop
+async def test_brokers_with_accounts_prove_their_logs_with_a_handshake_or_without(
+    tmp_path: Path, peers: str
+) -> None:
+    rules = {**user("secret"), "ha_allowed_peers": peers}
+    async with running(tmp_path / "m", **rules) as master:
+        await sent(master)
+        async with slave_of(master, tmp_path / "s", **rules) as slave:
+            assert slave.slave_tables is not None
+            slave.slave_tables.master_is_at(master.address)
+            await until(lambda: slave.store.log.end == master.store.log.end)
+        async with slave_of(master, tmp_path / "s", **rules) as slave:
+            assert slave.slave_tables is not None
+            slave.slave_tables.master_is_at(master.address)
+            slaves = master.replication.master.slaves if master.replication.master else []
+            await until(lambda: [one.connection.proved for one in slaves] == [True])
+            await copies(master, slave)
 
 
 @in_loop

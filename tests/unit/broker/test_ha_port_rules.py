@@ -109,8 +109,9 @@ def context(server: Pair, shown: Pair | None = None) -> ssl.SSLContext:
 @asynccontextmanager
 async def ha_port(broker: Broker, config: BrokerConfig) -> AsyncIterator[int]:
     """The HA port of a master with these settings and that broker's store."""
-    assert broker.replication.master is not None
-    replication = Replication(config, broker.store, broker.replication.master.disk, broker.clock)
+    link = broker.replication.master
+    assert link is not None
+    replication = Replication(config, broker.store, link.disk, broker.clock, link.history)
     port = await replication.listen(0)
     assert port is not None
     try:

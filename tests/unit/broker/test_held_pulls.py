@@ -11,6 +11,8 @@ import pytest
 from tests.loops import in_loop
 
 from turbopump.broker.held_pulls import HeldPulls
+from turbopump.remoting.connection import Connection
+from turbopump.remoting.router import Router
 from turbopump.store.queues.consume_queue import ConsumeQueue
 from turbopump.store.watermark import Watermark
 
@@ -20,6 +22,10 @@ class Queue:
 
     def __init__(self) -> None:
         self.end = Watermark()
+
+
+def peer() -> Connection:
+    return Connection(Router())
 
 
 @pytest.mark.parametrize(("read_s", "most"), [(0.0, 100), (0.0004, 3), (0.005, 1)])
@@ -41,7 +47,8 @@ async def test_pulls_that_are_woken_together_leave_the_loop_to_others(
         now += read_s
 
     for number in range(100):
-        held.hold(cast("ConsumeQueue", queue), 0, 60, lambda _expired, number=number: read(number))
+        again = lambda _expired, number=number: read(number)  # noqa: E731
+        held.hold(cast("ConsumeQueue", queue), 0, 60, again, peer())
     queue.end.advance(1)
     assert turns == [[]], "not within the turn in which the queue grew"
     while sum(map(len, turns)) < 100:
@@ -70,12 +77,12 @@ async def test_when_users_may_less_all_are_answered_in_order_a_few_in_each_turn(
 
     for number, queue in enumerate(queues):
         again = partial(read, number)
-        held.hold(cast("ConsumeQueue", queue), 0, 60, again)
+        held.hold(cast("ConsumeQueue", queue), 0, 60, again, peer())
     held.narrow()
     assert (held.narrowed, len(held), turns) == (1, 100, [[]])
     queues[77].end.advance(1)  # a message comes meanwhile
     late = list[bool]()  # another pull that comes meanwhile waits
-    held.hold(cast("ConsumeQueue", Queue()), 0, 60, late.append)
+    held.hold(cast("ConsumeQueue", Queue()), 0, 60, late.append, peer())
     while len(held) > 1:
         await asyncio.sleep(0)
         turns.append([])
@@ -94,9 +101,9 @@ async def test_a_broker_that_stops_answers_also_those_that_are_woken_and_not_rea
         if expired:
             answers.append(expired)
         else:
-            held.hold(cast("ConsumeQueue", queue), 1, 60, again)  # what came is not for it
+            held.hold(cast("ConsumeQueue", queue), 1, 60, again, peer())  # not for it
 
-    held.hold(cast("ConsumeQueue", queue), 0, 60, again)
+    held.hold(cast("ConsumeQueue", queue), 0, 60, again, peer())
     queue.end.advance(1)
     held.expire_all()
     assert answers == [True]
@@ -108,8 +115,8 @@ def test_a_pull_whose_time_is_up_at_once_harms_no_other_on_uvloop() -> None:
 
     async def hold_two() -> None:
         queue, held, answered = cast("ConsumeQueue", Queue()), HeldPulls(), asyncio.Event()
-        held.hold(queue, 0, -1, lambda _expired: None)
-        held.hold(queue, 0, 0, lambda _expired: answered.set())
+        held.hold(queue, 0, -1, lambda _expired: None, peer())
+        held.hold(queue, 0, 0, lambda _expired: answered.set(), peer())
         await answered.wait()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -79,7 +79,7 @@ async def test_a_forwarded_message_keeps_body_birth_keys_and_tags() -> None:
     async with running_broker(flush_disk_type=FlushDiskType.SYNC_FLUSH) as running:
         store = running.broker.store
         flush = FlushWait(store.flusher, flushes=True)
-        forwarding = Forwarding(store, SystemClock(), ("10.1.2.3", 10911), flush)
+        forwarding = Forwarding(store, SystemClock(), ("10.1.2.3", 10911), flush, lambda *_: None)
         text = encode_properties({"UNIQ_KEY": "U1", "KEYS": "k1 k2", "TAGS": "paid"})
         first = await forwarding.append("Half", 0, b"body", text)
         await forwarding.confirmed(first)

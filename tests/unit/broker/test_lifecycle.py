@@ -3,7 +3,9 @@ again and again."""
 
 import asyncio
 import logging
+import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -186,3 +188,24 @@ async def test_offsets_are_saved_while_the_broker_runs(talk: Talk, /, tmp_path: 
     await talk.client.pull(0, flags=1, commit_offset=1)
     path = tmp_path / "config" / "consumerOffset.json"
     await until(lambda: path.exists() and b'"T@g"' in path.read_bytes())
+
+
+@pytest.fixture
+def no_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+@in_loop(watched)
+async def test_no_file_of_a_store_is_open_to_every_user(tmp_path: Path, no_umask: None) -> None:
+    root = tmp_path / "store"
+    for _ in range(2):
+        async with talking(root, message_delay_level="1s", flush_disk_type="SYNC_FLUSH") as talk:
+            await talk.client.create()
+            for wait in ("", "DELAY\x011\x02", "TIMER_DELAY_MS\x011\x02UNIQ_KEY\x01U\x02"):
+                await talk.client.send(b"x", properties=wait)
+            await talk.client.join("reader")
+    found = [root, *root.rglob("*")]
+    assert len(found) > 20
+    assert [path for path in found if path.stat().st_mode & 0o027] == []

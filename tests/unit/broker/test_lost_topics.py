@@ -1,13 +1,17 @@
 """Topics whose messages survived although topics.json did not know them when the power failed."""
 
+import asyncio
 import logging
 import shutil
 from pathlib import Path
 
 import pytest
 from tests.loops import in_loop
+from tests.patient import ANSWER_S
 from tests.unit.broker.talking import Talk, talking, watched
 
+from turbopump.broker.background import wait_for
+from turbopump.message.properties import encode_properties
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.topics import DeleteTopic, TopicConfig
 
@@ -121,3 +125,34 @@ async def test_a_topic_whose_last_message_cannot_be_read_comes_back(tmp_path: Pa
     async with talking(tmp_path) as talk:
         assert topic_of(talk, "T") is not None
         assert await talk.client.all_bodies() == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+@pytest.mark.parametrize(
+    "wait", [{"DELAY": "1"}, {"TIMER_DELAY_MS": "1", "UNIQ_KEY": "U"}], ids=["delay", "timer"]
+)
+@in_loop(watched)
+async def test_a_topic_whose_first_message_has_waited_is_made_again_when_it_comes(
+    tmp_path: Path, wait: dict[str, str], deleted: bool
+) -> None:
+    delays = {"message_delay_level": "2s"}
+    async with talking(tmp_path, **delays) as talk:
+        await talk.client.create("T", 12)
+        await talk.client.send(b"waits", queue_id=9, properties=encode_properties(wait))
+        if deleted:
+            await talk.client.code(DeleteTopic(topic="T"))
+    if not deleted:
+        for path in tables(tmp_path):
+            path.unlink()
+    async with talking(tmp_path, **delays) as talk:
+        queue = talk.broker.store.queues.find_or_make("T", 9)
+        async with asyncio.timeout(ANSWER_S):
+            await wait_for((queue.end, 1))
+        assert queue.end.value == 1
+        config = topic_of(talk, "T")
+        if deleted:
+            assert config is None, "a topic that was deleted stays so"
+        else:
+            assert config is not None
+            assert config.read_queue_nums == 10
+            assert await talk.client.all_bodies(queue_id=9) == [b"waits"]

@@ -13,17 +13,23 @@ from tests.unit.broker.replicas import (
     SLAVE,
     SYNC,
     Replicas,
+    a_round_later,
     eventually,
     same_logs,
     with_replicas,
 )
+from tests.unit.broker.talking import Client
 
 from turbopump.broker.broker import Broker
 from turbopump.config.broker_config import BrokerRole
 from turbopump.errors import TurbopumpError
 from turbopump.message.codec import decode_entries
+from turbopump.message.message import MessageQueue
 from turbopump.protocol import fastjson
 from turbopump.protocol.requests.assignment import (
+    LockBatchMq,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
     MessageRequestMode,
     SetMessageRequestMode,
     SetMessageRequestModeRequestBody,
@@ -39,14 +45,6 @@ READER: dict[str, Any] = {"consumer_group": "g", "topic": "T", "queue_id": 0}
 def commit(offset: int, queue_id: int = 0, **fields: Any) -> UpdateConsumerOffset:
     values = {**READER, "queue_id": queue_id, **fields}
     return UpdateConsumerOffset(commit_offset=offset, **values)
-
-
-async def a_round_later(broker: Broker) -> None:
-    """Wait until a round of copying that has not begun yet is over."""
-    tables = broker.slave_tables
-    assert tables is not None
-    wanted = tables.rounds + 2
-    await eventually(lambda: tables.rounds >= wanted)
 
 
 @in_loop(with_replicas)
@@ -336,3 +334,43 @@ async def test_what_was_popped_stays_popped_at_the_new_master_until_it_is_visibl
     assert (again.body, again.attempt) == (b"b", 1)
     assert now_ms() >= visible_ms - 1000
     assert [one.body for one in await in_order.until(2, 30, order=True)] == [b"b", b"c"]
+
+
+async def lock(client: Client, client_id: str) -> bool:
+    """Whether the client holds the queue now."""
+    queue = MessageQueue("T", "broker-a", 0)
+    body = LockBatchRequestBody(consumer_group="g", client_id=client_id, mq_set=(queue,))
+    answer = await client.ask(LockBatchMq(), fastjson.encode(body))
+    return bool(fastjson.decode(answer.body, LockBatchResponseBody).locked)
+
+
+@in_loop(with_replicas)
+async def test_who_holds_a_queue_holds_it_at_the_new_master_and_nobody_else(
+    replicas: Replicas, /
+) -> None:
+    await replicas.master(**SYNC)
+    slave = await replicas.slave()
+    client = replicas.client_of(MASTER)
+    await client.create()
+    await a_round_later(slave)
+    assert await lock(client, "c1")
+    replicas.kill(MASTER)
+    await replicas.stop(SLAVE)
+    await replicas.broker(SLAVE, BrokerRole.ASYNC_MASTER)
+    client = replicas.client_of(SLAVE)
+    assert not await lock(client, "c2")
+    assert await lock(client, "c1")
+
+
+@in_loop(with_replicas)
+async def test_a_new_master_that_never_knew_who_holds_a_queue_waits_until_nobody_can(
+    replicas: Replicas, /
+) -> None:
+    await replicas.slave()
+    await replicas.stop(SLAVE)
+    await replicas.broker(SLAVE, BrokerRole.ASYNC_MASTER)
+    client = replicas.client_of(SLAVE)
+    await client.create()
+    assert not await lock(client, "c2")
+    await asyncio.sleep(30)
+    assert await lock(client, "c2")

@@ -4,7 +4,16 @@ import json
 
 import pytest
 
+from turbopump.admin.replication import BrokerReplication
 from turbopump.cli import main
+from turbopump.cli.cluster import _ha_lines
+from turbopump.protocol.requests.replication import (
+    NOT_PROVED,
+    PROVED,
+    HAClientRuntimeInfo,
+    HAConnectionRuntimeInfo,
+    HARuntimeInfo,
+)
 from turbopump.testing.broker_in_loop import BrokerThread
 
 
@@ -16,6 +25,25 @@ def test_a_master_alone_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["cluster", "ha", "-n", running.namesrv, "--output", "json"]) == 0
         row = json.loads(capsys.readouterr().out)["brokers"][0]
         assert (row["role"], row["slaves"]) == ("master", [])
+
+
+def test_what_a_slave_has_not_proved_and_why_one_does_not_copy_is_shown() -> None:
+    slaves = [HAConnectionRuntimeInfo(addr="h:9", in_sync=True, proof=NOT_PROVED)]
+    slaves.append(HAConnectionRuntimeInfo(addr="h:8", in_sync=True, proof=PROVED))
+    master = HARuntimeInfo(master=True, ha_connection_info=slaves)
+    refused = HAClientRuntimeInfo(master_addr="h:1", fault="it has another log")
+    lines = [
+        *_ha_lines(BrokerReplication("a", 0, "h:1", master).row),
+        *_ha_lines(
+            BrokerReplication("a", 1, "h:2", HARuntimeInfo(ha_client_runtime_info=refused)).row
+        ),
+    ]
+    assert lines == [
+        "a 0  h:1  master  log 0",
+        "  slave h:9  log 0  behind 0  in sync  not proved  0 bytes/s  left 0 s",
+        "  slave h:8  log 0  behind 0  in sync  0 bytes/s  left 0 s",
+        "a 1  h:2  slave  log 0  does not copy: it has another log",
+    ]
 
 
 def test_a_broker_is_drained_and_may_be_sent_to_again(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """Messages as lines of JSON, there and back."""
 
 import json
+import zlib
 
 import msgspec
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turbopump.cli.dlq_output import letter_row
-from turbopump.cli.json_lines import LineDefaults, read_message, write_message
+from turbopump.cli.json_lines import LineDefaults, body_or_stored, read_message, write_message
 from turbopump.client.dead_letters import DeadLetter
 from turbopump.errors import MessageError
 from turbopump.message.message import Message, ReceivedMessage
@@ -54,6 +55,27 @@ def received(message: Message, **properties: str) -> ReceivedMessage:
 def test_a_body_is_text_or_base64_or_any_json(line: str, body: bytes) -> None:
     message = read_message(line.encode(), "T", number=1).message
     assert (message.topic, message.body) == ("T", body)
+
+
+@given(
+    st.one_of(st.binary(max_size=40), st.binary(max_size=40).map(zlib.compress)),
+    st.sampled_from([0, 1, 0x101, 0x201, 0x301, 0x401, 0x701, 0xC0, 0xC1]),
+    st.dictionaries(st.text("ab", min_size=1), st.text("é\x01x", min_size=1), max_size=2),
+)
+def test_any_stored_message_is_a_line_that_is_sent_again(
+    stored: bytes, flags: int, properties: dict[str, str]
+) -> None:
+    """With its body, or with what is stored where that cannot be read."""
+    message = received(Message("T", stored), **properties)
+    message.sys_flag = flags
+    letter = DeadLetter("g", message)
+    for line in (write_message(message), msgspec.json.encode(letter_row(letter))):
+        sent = read_message(line, "U", number=1).message
+        body, fault = body_or_stored(message)
+        assert (sent.body, b"body_fault" in line) == (body, fault is not None)
+        assert fault is None or fault.startswith("offset 7 of T queue 3 on broker-a: ")
+        assert fault is None or body == stored
+        assert {name: sent.properties[name] for name in properties} == properties
 
 
 def test_tags_keys_and_properties_are_taken_along() -> None:

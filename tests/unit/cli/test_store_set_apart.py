@@ -1,6 +1,7 @@
 """`turbopump store set-apart`: what it prints, and its exit codes."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -93,3 +94,18 @@ def test_beside_a_broker_and_where_there_is_no_store_it_ends_with_two(
     assert main(["store", "set-apart", str(tmp_path / "empty")]) == 2
     assert "has no segments" in capsys.readouterr().err
     assert not list((tmp_path / "empty").iterdir())
+
+
+def test_a_cut_segment_is_no_log_that_can_be_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = filled(tmp_path / "store", stopped=True)
+    path = segment(directory, 1)
+    os.truncate(path, 32768)
+    assert main(["store", "set-apart", "--dry-run", str(directory.paths.root)]) == 1
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].startswith(
+        f"missing {path} has 32768 bytes, and the next segment begins 65536 bytes behind its "
+        "beginning: brokers refuse to start"
+    )
+    assert told[1] == "what there is of the log can be read (160.0 KiB); nothing was changed"

@@ -79,10 +79,11 @@ NOT_FOUND = Response(code=ResponseCode.QUERY_NOT_FOUND, remark="not found")
 
 
 class ScriptedNameServer:
-    """``routes``: topic -> what 105 answers; ``known_brokers``: what 106 answers."""
+    """``routes``: topic -> what 105 answers, as a route or in bytes; ``known_brokers``: what 106
+    answers."""
 
     def __init__(self) -> None:
-        self.routes: dict[str, TopicRouteData] = {}
+        self.routes: dict[str, TopicRouteData | bytes] = {}
         self.known_brokers: dict[str, BrokerData] = {}
         self.denied: set[str] = set()
         """Topics whose routes the client may not see."""
@@ -131,7 +132,7 @@ class ScriptedNameServer:
                 code=ResponseCode.TOPIC_NOT_EXIST,
                 remark=f"No topic route info in name server: {request.topic}",
             )
-        return Response(body=fastjson.encode(data))
+        return Response(body=data if isinstance(data, bytes) else fastjson.encode(data))
 
     def _topics(self, request: GetAllTopicList, context: RequestContext) -> Response[Any]:
         self.listed += 1

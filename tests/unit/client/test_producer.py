@@ -388,7 +388,6 @@ async def test_a_batch_that_cannot_go_together_is_refused_before_anything_is_sen
         (Message("t", b""), "body is empty"),
         (Message("t", b"x" * (4 * 1024 * 1024 + 1)), "at most 4194304"),
         (Message("t", b"x", properties={"p": "v" * 32768}), "at most 32767"),
-        (Message("t", b"x", properties={"p": "a\x01b"}), r"U\+0001"),
         (
             Message("t", b"x", properties={"p": "\ud800"}),
             r"property 'p'='\\ud800' holds a lone "

@@ -287,6 +287,35 @@ def test_keys_without_effect_and_unknown_keys_are_reported_and_their_values_are_
     ]
 
 
+@pytest.mark.parametrize(
+    ("mode", "line", "warned"),
+    [
+        (0o644, "tls.server.keyPassword=pw", "tls.server.keyPassword"),
+        (0o602, 'initAuthenticationUser={"username":"a","password":"p"}', "initAuthenticationUser"),
+        (0o640, "tls.server.keyPassword=pw", None),
+        (0o600, "tls.server.keyPassword=pw", None),
+        (0o644, "tls.server.keyPassword=", None),
+        (0o644, "brokerName=b", None),
+    ],
+)
+def test_a_file_of_passwords_that_every_user_of_the_machine_can_get_at_is_warned_of(
+    conf: Path, caplog: pytest.LogCaptureFixture, mode: int, line: str, warned: str | None
+) -> None:
+    conf.touch()
+    conf.chmod(mode)
+    with caplog.at_level(logging.INFO, "turbopump.config"):
+        load(conf, line + "\n")
+    told = [record.getMessage() for record in caplog.records]
+    assert told == (
+        [
+            "every user of this machine can get at the secrets in the configuration file, run "
+            f"chmod o-rwx file={conf} mode={mode:04o} keys={warned}"
+        ]
+        if warned
+        else []
+    )
+
+
 def test_what_apaches_broker_prints_of_its_configuration_starts_ours_without_a_word(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turbopump.errors import MessageError
+from turbopump.message.message import Message
 from turbopump.message.properties import decode_properties, encode_properties, property_value
 
 PIECES = st.text("aA\x01\x02", max_size=24)
@@ -35,9 +36,19 @@ def test_one_value_is_found_without_decoding_as_it_would_be_with(text: str, name
     assert property_value(text, name) == decode_properties(text).get(name)
 
 
-@pytest.mark.parametrize(
-    "properties", [{"a\x01": "b"}, {"a\x02": "b"}, {"a": "\x01"}, {"a": "b\x02"}]
-)
+@given(PIECES)
+def test_what_was_read_can_be_written_again(text: str) -> None:
+    """A value may hold U+0001, as clients in C++ nest property texts."""
+    properties = decode_properties(text)
+    assert decode_properties(encode_properties(properties)) == properties
+
+
+def test_a_new_value_with_the_end_of_a_name_is_refused() -> None:
+    with pytest.raises(MessageError, match="which separate properties"):
+        Message("T", b"x", properties={"a": "b\x01c"})
+
+
+@pytest.mark.parametrize("properties", [{"a\x01": "b"}, {"a\x02": "b"}, {"a": "b\x02"}])
 def test_separators_inside_a_property_are_refused(properties: dict[str, str]) -> None:
     with pytest.raises(MessageError, match="which separate properties"):
         encode_properties(properties)

@@ -191,3 +191,8 @@ async def messages_of(namesrv: str, topic: str, count: int) -> list[ReceivedMess
         while len(found) < count:
             found += (await consumer.pull(queue, len(found), wait=5.0)).messages
     return found
+
+
+def test_a_new_property_holds_no_separator_of_names() -> None:
+    with pytest.raises(MessageError, match=r"U\+0001 or U\+0002"):
+        Message("orders", b"x", properties={"p": "a\x01b"})

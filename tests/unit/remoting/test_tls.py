@@ -5,25 +5,23 @@ import ssl
 import tracemalloc
 import warnings
 from asyncio import sslproto
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 from tests.loops import in_loop
+from tests.unit.remoting.asking import BODY_SIZE, answering, ask, client_of, on_loop
 from tests.unit.remoting.certificates import Pair
 from tests.unit.remoting.serving import RawPeer, frame, raw_peer, serving, until
 
 from turbopump.config.tls import ClientAuth, ClientTls, ServerTls, TlsMode
 from turbopump.errors import ConfigError, ConnectError, RemotingError
-from turbopump.protocol.requests.offsets import GetMinOffset, OffsetReply
+from turbopump.protocol.requests.offsets import GetMinOffset
 from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.connection import PIECE_SIZE, WAITING_MAX
-from turbopump.remoting.router import Response, Router
 from turbopump.remoting.tls import LOOK_AGAIN_S, ClientContext, ServerContext, keep_buffers_small
 from turbopump.repeated_line import report_all
 
-BODY_SIZE = 300_000
 TLS = "TLS"
 PLAIN = "plain text"
 
@@ -31,39 +29,6 @@ PLAIN = "plain text"
 @pytest.fixture
 def pair(tmp_path: Path) -> Pair:
     return Pair(tmp_path)
-
-
-def on_loop(story: Callable[[], Coroutine[None, None, None]], loop: str) -> None:
-    """Run a story on asyncio's own loop or on uvloop's."""
-    factory = pytest.importorskip("uvloop").new_event_loop if loop == "uvloop" else None
-    with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(story())
-
-
-def answering() -> Router:
-    router = Router()
-    router.add(
-        GetMinOffset,
-        lambda request, _context: Response(
-            OffsetReply(offset=request.queue_id), body=bytes(BODY_SIZE)
-        ),
-    )
-    return router
-
-
-@asynccontextmanager
-async def client_of(tls: ClientTls | None) -> AsyncIterator[RemotingClient]:
-    client = RemotingClient(tls=tls)
-    try:
-        yield client
-    finally:
-        await client.close()
-
-
-async def ask(client: RemotingClient, address: str, number: int = 5) -> int:
-    answer = await client.exchange(address, GetMinOffset(topic="T", queue_id=number))
-    assert len(answer.body) == BODY_SIZE
-    return int((answer.ext or {})["offset"])
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])

@@ -6,6 +6,7 @@ from tests.unit.replication.conversation import frame, report
 
 from turbopump.auth.signatures import Credentials
 from turbopump.errors import ProtocolError
+from turbopump.replication.comparison import PROVE
 from turbopump.replication.handshake import (
     HELLO,
     NONCE_SIZE,
@@ -96,6 +97,7 @@ def test_a_master_shows_a_stranger_nothing_that_was_made_with_the_secret() -> No
 
 def test_apaches_slave_is_served_if_its_address_is_allowed() -> None:
     assert master(LISTED).received(report(100)[:3]) == (b"", report(100)[:3])
+    assert master(LISTED).received(PROVE[:5]) == (b"", PROVE[:5]), "it compares logs at once"
     with pytest.raises(ProtocolError, match=r"no credentials.*not in haAllowedPeers"):
         master(THERE).received(report(100))
 

@@ -127,7 +127,7 @@ def test_two_connections_of_one_slave_count_once() -> None:
 def test_a_slave_that_lost_its_log_does_not_count_for_what_it_had() -> None:
     both = replicas(acks=2)
     both.acknowledged("a", 500, 500, 0.0)
-    both.begins("a", 0)
+    both.begins("a", proved=True, end=500, now=0.1)
     both.acknowledged("b", 500, 500, 0.1)
     assert both.copied == 0
     both.acknowledged("a", 400, 500, 0.2)
@@ -173,3 +173,60 @@ def test_a_slave_far_behind_pauses_between_turns_while_the_log_grows() -> None:
     assert slave.pause(far + 1, 1.0 + BUSY_S / 2) == PAUSE_S
     assert slave.pause(far + 1, 1.0 + BUSY_S) == 0, "nobody writes"
     assert slave.pause(far + 2, 2.0) == PAUSE_S
+
+
+def test_a_slave_that_has_proved_its_log_acknowledges_no_more_than_it_was_sent() -> None:
+    slave = connected()
+    slave.begin_proved(500)
+    assert slave.received(report(300), span(800), 0.0), "less may be on its disk"
+    assert (slave.acked, slave.next) == (300, 500)
+    assert slave.transfer(span(800), 0.0) == (500, 300)
+    assert slave.received(report(800), span(800), 0.0)
+    with pytest.raises(ProtocolError, match="was sent the log up to 800"):
+        slave.received(report(801), span(900), 0.0)
+
+
+def unproved(slaves: Replicas, acked: int, end: int, now: float, confirmed: int = 0) -> None:
+    slaves.acknowledged("a", acked, end, now, confirmed, proved=False)
+
+
+def test_what_a_slave_says_first_counts_for_nothing_if_it_has_not_proved_it() -> None:
+    one = replicas(acks=1)
+    one.begins("a", proved=False, end=700, now=0.0)
+    unproved(one, 600, 500, 0.0)  # SYNC_FLUSH: 500 is durable
+    assert (one.copied, one.alone) == (0, True)
+    unproved(one, 700, 700, 0.1, confirmed=699)
+    assert (one.copied, one.alone) == (0, True), "a message of before still waits"
+    unproved(one, 800, 800, 0.2, confirmed=700)
+    assert (one.copied, one.alone) == (800, False)
+
+
+def test_a_slave_that_connects_again_unproved_counts_only_for_what_comes_then() -> None:
+    one = replicas(acks=1)
+    one.begins("a", proved=False, end=0, now=0.0)
+    unproved(one, 500, 500, 0.0)
+    assert not one.alone
+    one.begins("a", proved=False, end=600, now=1.0)
+    unproved(one, 600, 600, 1.0, confirmed=500)
+    assert (one.copied, one.alone) == (500, True)
+    one.look(1.5, confirmed=600)
+    assert (one.copied, one.alone) == (600, False)
+
+
+def test_a_connection_that_proves_nothing_takes_nothing_from_one_that_did() -> None:
+    one = replicas(acks=1)
+    one.begins("a", proved=True, end=0, now=0.0)
+    one.acknowledged("a", 500, 500, 0.0)
+    one.begins("a", proved=False, end=500, now=0.1)
+    unproved(one, 900, 900, 0.1, confirmed=400)
+    assert (one.copied, one.alone) == (500, False)
+    one.acknowledged("a", 600, 900, 0.2, 500)
+    assert one.copied == 900, "one broker, by two connections"
+
+
+def test_two_slaves_of_one_address_count_once_proved_or_not() -> None:
+    two = replicas(acks=2)
+    two.begins("a", proved=False, end=0, now=0.0)
+    unproved(two, 500, 500, 0.0)
+    two.acknowledged("a", 500, 500, 0.0)
+    assert (two.copied, two.in_sync(0.0), two.alone) == (0, 1, True)

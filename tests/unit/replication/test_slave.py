@@ -95,3 +95,19 @@ def test_an_entry_that_would_be_larger_than_any_is_refused() -> None:
     master.received(frame(100, b"abc"), 0.0)
     with pytest.raises(CopyError, match="would have 4294967295 bytes"):
         master.stored(100, 0xFFFFFFFF)
+
+
+def test_a_slave_that_has_proved_its_log_says_first_what_it_acknowledges() -> None:
+    slave = MasterConnection(SlaveSettings(), 500, 0.0, proved=True)
+    assert slave.report(300, 0.0) == report(300), "the rest is not on its disk yet"
+    slave.received(frame(500, b"abc"), 0.0)
+    assert slave.to_store() == (500, b"abc")
+    slave.stored(503, 1)
+    assert slave.report(503, 0.1) == report(503)
+
+
+def test_an_empty_slave_that_has_proved_it_takes_the_log_from_where_it_begins() -> None:
+    for begin in (0, 2000):
+        slave = MasterConnection(SlaveSettings(), begin, 0.0, proved=True)
+        slave.received(frame(begin, b"abc"), 0.0)
+        assert slave.to_store() == (begin, b"abc")

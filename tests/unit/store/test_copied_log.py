@@ -175,3 +175,27 @@ def test_growth_is_told_once_for_each_time_it_is_waited_for(tmp_path: Path) -> N
     assert told == [first]
     third = put(store, b"three").log_end
     assert told == [first, third]
+
+
+@pytest.mark.parametrize("flushed_only", [False, True])
+@pytest.mark.parametrize("with_crc", [False, True])
+@pytest.mark.parametrize("zeros", [1, 2, 10, 30])
+def test_a_copied_entry_that_a_power_cut_has_left_zero_at_its_end_is_cut(
+    tmp_path: Path, zeros: int, with_crc: bool, flushed_only: bool
+) -> None:
+    master = Directory(tmp_path / "master", with_crc=with_crc).open()
+    for number in range(5):
+        last = put(master, b"m%d" % number, tag="a tag that takes some thirty bytes")
+    data = log_bytes(master)
+    directory, slave = opened_slave(tmp_path / "slave", flushed_only=flushed_only)
+    assert copy(slave, data) == master.log.end
+    killed = directory.copy(tmp_path / "killed")
+    with (killed.paths.commit_log / f"{0:020}").open("r+b") as file:
+        file.seek(len(data) - zeros)
+        file.write(bytes(zeros))
+    again = killed.open()
+    assert again.log.end == last.offset
+    assert again.unchanged <= last.offset
+    assert bodies(again) == bodies(master)[:-1]
+    assert copy(again, data[last.offset :], last.offset) == master.log.end
+    assert log_bytes(again) == data

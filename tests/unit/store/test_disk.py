@@ -4,9 +4,11 @@ thread."""
 import asyncio
 import errno
 import os
+import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -223,3 +225,45 @@ def test_names_of_files_are_built_and_read_in_one_place(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="cannot be a directory name"):
             paths.consume_queue(topic, 0)
     assert os.sep not in segment_name(0)
+
+
+@pytest.fixture(params=[0, 0o022, 0o027, 0o077], ids=oct)
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def test_what_is_made_is_never_open_to_every_user_whatever_the_umask(
+    disk: SystemDisk, tmp_path: Path, umask: int
+) -> None:
+    root = tmp_path / "above" / "store"
+    disk.make_directory(root)
+    disk.make_directory(root)
+    disk.create_segment(root / "segment", 4096).close()
+    disk.create_sparse(root / "sparse", 4096).close()
+    disk.write_file(root / "note", b"x")
+    for _ in range(2):  # the second time there is a file to be kept
+        disk.replace_file(root / "table", b"x")
+        disk.replace_file(root / "accounts", b"x", private=True)
+    disk.lock(root / "lock").release()
+    found = {
+        str(path.relative_to(tmp_path)): stat.S_IMODE(path.stat().st_mode)
+        for path in tmp_path.rglob("*")
+    }
+    private = {"above/store/accounts", "above/store/accounts.bak"}
+    assert len(found) == 10
+    for name, mode in found.items():
+        if name in private:
+            assert mode == 0o600
+        else:
+            directory = (tmp_path / name).is_dir()
+            assert mode == (0o750 if directory else 0o640) & ~umask, name
+
+
+def test_a_file_that_was_there_keeps_its_mode(disk: SystemDisk, tmp_path: Path) -> None:
+    path = tmp_path / "table"
+    path.write_bytes(b"old")
+    path.chmod(0o644)
+    disk.replace_file(path, b"new")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644

@@ -51,7 +51,7 @@ from turbopump.protocol.requests.statistics import (
     QueryConsumeTimeSpanBody,
     QueueTimeSpan,
 )
-from turbopump.protocol.requests.topics import TopicConfig, TopicList
+from turbopump.protocol.requests.topics import QUEUES_MAX, TopicConfig, TopicList
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Outcome, RequestContext, Response, Router, refusal
 from turbopump.store.log.cold_reads import ColdReads, Steps
@@ -341,7 +341,7 @@ class GroupsHandler:
         body: group_requests.SubscriptionGroupList,
         _context: RequestContext,
     ) -> Response[None]:
-        """All of them, or none if one has no legal name."""
+        """All of them, or none if one has no legal name or too many queues."""
         return await self._put(body.group_config_list)
 
     async def delete(
@@ -356,7 +356,7 @@ class GroupsHandler:
     async def list_all(
         self, request: group_requests.GetAllGroups, _context: RequestContext
     ) -> Response[group_requests.GetAllGroupsReply]:
-        body, ext = await table_answer(self.groups, request.known_version)
+        body, ext = await table_answer(self.groups, request.known_version, request.held)
         reply = group_requests.GetAllGroupsReply(total_group_num=self.groups.count)
         return Response(reply, body=body, ext=ext)
 
@@ -398,6 +398,8 @@ class GroupsHandler:
     async def _put(self, configs: list[group_requests.SubscriptionGroupConfig]) -> Response[None]:
         for number, config in enumerate(configs, 1):
             fault = group_fault(config.group_name or "")
+            if fault is None and config.retry_queue_nums > QUEUES_MAX:
+                fault = f"retryQueueNums is {config.retry_queue_nums}; give {QUEUES_MAX} at most"
             if fault is not None:
                 return refusal(ResponseCode.INVALID_PARAMETER, fault)
             if number % IN_ONE_TURN == 0:

@@ -205,9 +205,7 @@ class PopHandler:
             self._woken.add(task)
             task.add_done_callback(self._woken.discard)
 
-        return held.hold(
-            line, queue_id, left, again, lambda: context.peer.closed, ordered=wish.ordered
-        )
+        return held.hold(line, queue_id, left, again, context.peer, ordered=wish.ordered)
 
     def _drawn_queues(self, line: TopicGroup, queue_id: int, *, retries: bool) -> list[GroupQueue]:
         """The queues to read, in an order that is drawn: with ``retries`` those of the retry topic
@@ -285,7 +283,7 @@ class PopHandler:
 
         left = min(left, HOLD_MAX_S)
         if not self._pop.held.hold(
-            line, queue_id, left, again, lambda: context.peer.closed, takes=False, ordered=ordered
+            line, queue_id, left, again, context.peer, takes=False, ordered=ordered
         ):
             return Response(NotificationReply(has_msg=False, polling_full=True))
         return None

@@ -130,7 +130,8 @@ class _Pull:
         self.is_cold = False
         self.narrowed = handler.held.narrowed
 
-    def woken(self, expired: bool) -> None:
+    def __call__(self, expired: bool) -> None:
+        """Read again: it was woken, or its time is up."""
         if expired:
             self.deadline = -inf
         self.handler.read_held(self)
@@ -279,7 +280,7 @@ class PullHandler:
         if queue.end.value <= pull.offset:
             pull.context.frame = _DECODED
             assert pull.deadline is not None
-            self.held.hold(queue, pull.offset, pull.deadline - now, pull.woken)
+            self.held.hold(queue, pull.offset, pull.deadline - now, pull, pull.context.peer)
             return None
         if deadline is None or pull.offset > offset:
             return self._read(pull)  # the queue grew since it was read, or none of it matched

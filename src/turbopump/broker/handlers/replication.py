@@ -45,6 +45,7 @@ class ReplicationHandler:
     replication: Replication
     offsets: SavedTable[Any]
     order_info: SavedTable[Any]
+    locks: SavedTable[Any]
     delays: SavedTable[Any]
     request_modes: SavedTable[Any]
     timers: Timers
@@ -67,7 +68,9 @@ class ReplicationHandler:
         self, request: GetAllConsumerOffset, _context: RequestContext
     ) -> Response[None]:
         table = self.order_info if request.order_info else self.offsets
-        body, ext = await table_answer(table, request.known_version)
+        if request.locks:
+            table = self.locks
+        body, ext = await table_answer(table, request.known_version, request.held)
         return Response(body=body, ext=ext)
 
     async def all_delays(
@@ -78,7 +81,7 @@ class ReplicationHandler:
     async def all_modes(
         self, request: GetAllMessageRequestMode, _context: RequestContext
     ) -> Response[None]:
-        body, ext = await table_answer(self.request_modes, request.known_version)
+        body, ext = await table_answer(self.request_modes, request.known_version, request.held)
         return Response(body=body, ext=ext)
 
     def timer_checkpoint(

@@ -32,7 +32,9 @@ from turbopump.broker.topics import (
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.message.message import MessageQueue
 from turbopump.message.rules import RETRY_PREFIX, is_system_topic
+from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.replication import DELETED, LOG_END, LOG_START, PARTIAL
 from turbopump.protocol.requests.topics import (
     FLAG_UNIT,
     CreateTopic,
@@ -55,7 +57,6 @@ from turbopump.remoting.router import Outcome, Refusal, RequestContext, Response
 from turbopump.store.log.cold_reads import ColdReads, Steps
 from turbopump.store.message_store import MessageStore
 
-QUEUES_MAX: Final = 65535
 ANNOUNCE_WAIT_S: Final = 2.0
 """How long the answer waits for name servers that do not take the topic."""
 _NEEDED: Final = ("readQueueNums", "writeQueueNums", "perm")
@@ -80,9 +81,10 @@ class TopicRecords:
     statistics: Statistics
     held: HeldPulls
 
-    async def forget(self, name: str) -> OSError | None:
+    async def forget(self, name: str, until: int | None = None) -> OSError | None:
         """Delete a topic and all that is known of it, in one piece once the store has noted it; the
-        error if its queues cannot go."""
+        error if its queues cannot go. ``until``: queues that have a message behind that offset of
+        the log stay."""
         done: asyncio.Future[OSError | None] = asyncio.get_running_loop().create_future()
 
         def forget(queues: int | OSError) -> None:
@@ -95,7 +97,7 @@ class TopicRecords:
             if not done.done():
                 done.set_result(queues if isinstance(queues, OSError) else None)
 
-        self.store.delete_queues(name, forget)
+        self.store.delete_queues(name, forget, until)
         return await done
 
 
@@ -268,7 +270,11 @@ class TopicsHandler:
         self, request: GetAllTopicConfig, _context: RequestContext
     ) -> Response[GetAllTopicConfigReply]:
         """The settings of every topic, or of those that have changed."""
-        body, ext = await table_answer(self._topics, request.known_version)
+        body, ext = await table_answer(self._topics, request.known_version, request.held)
+        store = self.records.store
+        ext |= {LOG_START: str(store.log.start), LOG_END: str(store.log.end)}
+        if body and PARTIAL not in ext:
+            ext[DELETED] = fastjson.encode(store.queue_ends.deletions).decode()
         reply = GetAllTopicConfigReply(total_topic_num=self._topics.count)
         return Response(reply, body=body, ext=ext)
 
@@ -320,14 +326,9 @@ class TopicsHandler:
 
 
 def _number_fault(topic: TopicConfig) -> str | None:
-    for name, value in (
-        ("readQueueNums", topic.read_queue_nums),
-        ("writeQueueNums", topic.write_queue_nums),
-    ):
-        if not 0 <= value <= QUEUES_MAX:
-            return f"{name} is {value}; give a number from 0 to {QUEUES_MAX}"
-    if not 0 <= topic.perm <= 15:
+    fault = topic.queues_fault()
+    if fault is None and not 0 <= topic.perm <= 15:
         return (
             f"perm is {topic.perm}; give the sum of 4 (read), 2 (write), 1 (inherit), 8 (priority)"
         )
-    return None
+    return fault

@@ -22,11 +22,15 @@ from turbopump.config.broker_config import BrokerConfig
 from turbopump.message.handles import pop_retry_topic
 from turbopump.message.rules import RETRY_PREFIX
 from turbopump.protocol.requests.pop import InitMode
+from turbopump.remoting.connection import Connection, Keeper
 from turbopump.store.message_store import MessageStore
 from turbopump.store.watermark import Waiter
 
 ANSWERED_AT_ONCE: Final = 16
 """Pops whose time is up that read once more in one turn; some 150 µs each."""
+
+POP_SIZE: Final = 2400
+"""Bytes that a pop takes while it waits, its request included; a notification takes 2,000."""
 
 ANY_QUEUE: Final = -1
 """A pop of this queue id takes messages of any queue."""
@@ -134,14 +138,14 @@ class PopView:
 
 @dataclass(slots=True, eq=False)
 class HeldPop:
-    """A POP request that waits. ``again`` is called once, with True if its time is up. ``closed``:
-    whether the connection that asked is closed. ``takes``: the pop takes the messages it is woken
-    for, so no other pop need be woken for them."""
+    """A POP request of ``peer`` that waits. ``again`` is called once, with True if its time is up,
+    unless the connection ends before. ``takes``: the pop takes the messages it is woken for, so no
+    other pop need be woken for them."""
 
     line: TopicGroup
     queue_id: int
     again: Callable[[bool], None]
-    closed: Callable[[], bool]
+    peer: Connection
     takes: bool
     ordered: bool
     timer: asyncio.TimerHandle | None = None
@@ -165,9 +169,13 @@ class HeldPops:
     """Those whose time is up, and who are not answered yet."""
     _ending: deque[HeldPop] = field(default_factory=deque)
     """Those that are to be answered behind them, if they still wait."""
+    _keeper: Keeper = field(init=False)
     narrowed: int = 0
     """How often users could do less than before. A pop that came before the last time gets no
     message any more."""
+
+    def __post_init__(self) -> None:
+        self._keeper = Keeper(POP_SIZE, self._release)
 
     def count(self, line: TopicGroup, queue_id: int) -> int:
         """How many wait for a queue."""
@@ -179,7 +187,7 @@ class HeldPops:
         queue_id: int,
         seconds: float,
         again: Callable[[bool], None],
-        closed: Callable[[], bool],
+        peer: Connection,
         *,
         takes: bool = True,
         ordered: bool = False,
@@ -187,11 +195,12 @@ class HeldPops:
         """Wait at most so long (see ``HeldPop``); False if too many wait."""
         if self._total >= self.total_max or self.count(line, queue_id) >= self.line_max:
             return False
-        held = HeldPop(line, queue_id, again, closed, takes, ordered)
+        held = HeldPop(line, queue_id, again, peer, takes, ordered)
         held.timer = asyncio.get_running_loop().call_later(seconds, self._expired, held)
         self._lines.setdefault(line, {})[held] = None
         self._total += 1
         self._counts[line, queue_id] += 1
+        peer.keep(held, self._keeper)
         self.look(line)
         return True
 
@@ -228,7 +237,7 @@ class HeldPops:
         in_vain: set[tuple[int, bool]] = set()
         """Kinds of pops for which there is nothing: thousands may be alike."""
         for held in list(self._lines.get(line, ())):
-            if held.closed():
+            if held.peer.closed:
                 self._release(held)
                 continue
             kind = held.queue_id, held.ordered
@@ -280,6 +289,7 @@ class HeldPops:
         if held not in waiting:
             return False
         del waiting[held]
+        held.peer.give_back(held)
         self._total -= 1
         place = held.line, held.queue_id
         self._counts[place] -= 1

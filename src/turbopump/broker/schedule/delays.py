@@ -22,7 +22,7 @@ import msgspec
 from turbopump.broker.background import RetryingTask, stop_task, wait_for
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.interceptors import Destination, Interceptor
-from turbopump.broker.reading import read_pieces, read_queue
+from turbopump.broker.reading import ask, read_queue
 from turbopump.broker.saved_table import SavedTable
 from turbopump.clock import Clock
 from turbopump.errors import MessageError, StoredMessageError, StoreError
@@ -45,7 +45,6 @@ from turbopump.protocol.requests.topics import DataVersion
 from turbopump.remoting.router import Refusal, refusal
 from turbopump.repeated_line import RepeatedLine
 from turbopump.store.json_table import JsonTable
-from turbopump.store.log.cold_reads import ColdReads
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.checked_entries import GetResult
 from turbopump.store.queues.consume_queue import (
@@ -272,9 +271,7 @@ class DelayLevel:
         be."""
         queue = self.queue
         begin = self.position = max(self.position, queue.min_index)
-        units = await read_units(
-            self.store.cold_reads, queue, begin, min(SLICE, queue.end.value - begin)
-        )
+        units = await read_units(self.store, queue, begin, min(SLICE, queue.end.value - begin))
         now, due_count = self.clock.now_ms(), 0
         for at in range(0, len(units), UNIT_SIZE):
             _, size, due_ms = unpack_unit(units, at)
@@ -348,14 +345,15 @@ class DelayLevel:
         _not_delivered(self.number, queue_offset, cause, kind=self.number)
 
 
-async def read_units(reads: ColdReads, queue: ConsumeQueue, index: int, count: int) -> bytes:
-    """Raw units of a queue, at most ``count`` from ``index`` on. Raises OSError, StoreError."""
-    piece = queue.piece(index, count)
-    if piece is None:
-        raise StoreError(f"queue offset {index} of {queue.topic} cannot be found")
-    (units,) = await read_pieces(reads, [piece])
+async def read_units(store: MessageStore, queue: ConsumeQueue, index: int, count: int) -> bytes:
+    """Raw units of a queue, at most ``count`` from ``index`` on; damaged ones are repaired. Raises
+    OSError, StoreError."""
+    reads = store.cold_reads
+    units = await ask(reads, store.unit_repair.units_of(queue, index, count, reads.is_lost))
     if isinstance(units, OSError):
         raise units
+    if not units:
+        raise StoreError(f"queue offset {index} of {queue.topic} cannot be found")
     return units
 
 

@@ -211,7 +211,7 @@ class Timers:
 
     async def _take_in(self) -> None:
         """Put every message that the queue shows into its slot."""
-        pending, queue, reads = self.pending, self._queue, self._store.cold_reads
+        pending, queue = self.pending, self._queue
         while pending.queue_offset < queue.end.value:
             await self._saving.begin()
             if pending.queue_offset < queue.min_index:
@@ -221,7 +221,7 @@ class Timers:
                 )
                 pending.queue_offset = queue.min_index
             first = pending.queue_offset
-            units = await read_units(reads, queue, first, min(SLICE, queue.end.value - first))
+            units = await read_units(self._store, queue, first, min(SLICE, queue.end.value - first))
             positions = first_slice(
                 unpack_unit(units, at)[:2] for at in range(0, len(units), UNIT_SIZE)
             )

@@ -40,6 +40,7 @@ from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
 _no_start = RepeatedLine(log, logging.WARNING, "queue has no start yet queue=%s group=%s cause=%s")
+_rebalanced = RepeatedLine(log, logging.INFO, "rebalanced by a broker group=%s topic=%s %s")
 
 
 class Assignment(CommittedTable[AssignedQueue]):
@@ -330,7 +331,7 @@ class BrokerDivision:
         text = " ".join(f"{name}={' '.join(map(str, its)) or '-'}" for name, its in named.items())
         if self._logged.get(topic) != text:  # once, however often it is tried again
             self._logged[topic] = text
-            log.info("rebalanced by a broker group=%s topic=%s %s", self._group, topic, text)
+            _rebalanced(self._group, topic, text, kind=(self._group, topic))
 
 
 def _change(before: Collection[MessageQueue], now: Collection[MessageQueue]) -> QueueChange:

@@ -24,8 +24,12 @@ from turbopump.client.consumer.popped_queue import PopMembership, PopQueue
 from turbopump.client.consumer.queue_loop import Membership
 from turbopump.errors import MessageError, RemotingError
 from turbopump.message.message import MessageQueue
+from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
+_comes_early = RepeatedLine(
+    log, logging.WARNING, "queue comes again before its time queue=%s cause=%s"
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -154,7 +158,7 @@ class OrderedPopQueue(PopQueue):
         try:
             await self._requests.change_invisible_time(last, seconds)
         except (RemotingError, MessageError) as error:
-            log.warning("queue comes again before its time queue=%s cause=%s", self.queue, error)
+            _comes_early(self.queue, error, kind=self.queue)
             if line.out is out:
                 self._forget(out)
             return

@@ -9,7 +9,7 @@ another. It must not know who popped. Source: apache/rocketmq
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -18,7 +18,7 @@ from turbopump.client.consumer.offsets import ConsumeFrom
 from turbopump.client.consumer.pull import DamagedMessage
 from turbopump.errors import MessageError, StoredMessageError
 from turbopump.message import handles
-from turbopump.message.batch import inner_entries, is_wrapped
+from turbopump.message.batch import Unpacking, is_wrapped
 from turbopump.message.codec import decode_entry
 from turbopump.message.message import MessageQueue, ReceivedMessage
 from turbopump.message.properties import POP_CK, property_value
@@ -184,6 +184,7 @@ def _decoded(
     messages: list[MessageT] = []
     batches: dict[int, list[bytes]] = {}
     damaged: list[DamagedMessage] = []
+    unpacking = Unpacking()
 
     def add(entry: bytes, *, check_crc: bool) -> bool:
         message = decode_entry(entry, check_crc=check_crc, message_type=message_type)
@@ -191,7 +192,7 @@ def _decoded(
         if check_crc and property_value(message.properties_text, POP_CK) is None:
             return False
         if is_wrapped(message.sys_flag):
-            batches[len(messages)] = inner_entries(entry)
+            batches[len(messages)] = unpacking.entries(entry)
         message.batch = None
         messages.append(message)
         return True
@@ -232,9 +233,15 @@ def _taken_apart(whole: MessageT, entries: Sequence[bytes]) -> list[MessageT]:
     return messages
 
 
+_NONE_LISTED: Final = (list[int](), frozenset[int]())
+
+
 def _give_handles(messages: Sequence[MessageT], reply: PopMessageReply, broker_name: str) -> None:
     starts = handles.decode_numbers(reply.start_offset_info)
-    offsets = handles.decode_offsets(reply.msg_offset_info)
+    offsets = {
+        key: (listed, frozenset(listed))
+        for key, listed in handles.decode_offsets(reply.msg_offset_info).items()
+    }
     counts = handles.decode_numbers(reply.order_count_info)
     seen: dict[handles.QueueKey, int] = {}
     for message in messages:
@@ -253,6 +260,7 @@ def _give_handles(messages: Sequence[MessageT], reply: PopMessageReply, broker_n
             message.reconsume_times = came_before or message.reconsume_times
         # RocketMQ: a broker that tells none begins with the first
         starts_at = starts.setdefault(key, message.queue_offset)
+        listed, known = offsets.get(key, _NONE_LISTED)
         index = seen[key] = seen.get(key, -1) + 1
         message.handle = handles.PopHandle(
             start_offset=starts_at,
@@ -262,13 +270,15 @@ def _give_handles(messages: Sequence[MessageT], reply: PopMessageReply, broker_n
             kind=key.kind,
             broker_name=broker_name,
             queue_id=message.queue_id,
-            queue_offset=_popped_offset(message, offsets.get(key, ()), index),
+            queue_offset=_popped_offset(message, listed, known, index),
         ).encode()
 
 
-def _popped_offset(message: ReceivedMessage, offsets: Sequence[int], index: int) -> int:
+def _popped_offset(
+    message: ReceivedMessage, offsets: Sequence[int], known: Collection[int], index: int
+) -> int:
     """Its offset in the queue that was popped, which need not be the one it was stored with."""
-    if message.queue_offset in offsets or index >= len(offsets):
+    if message.queue_offset in known or index >= len(offsets):
         return message.queue_offset
     return offsets[index]
 

@@ -40,8 +40,15 @@ from turbopump.message.handles import PopHandle
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests import pop as requests
+from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
+_not_acknowledged = RepeatedLine(
+    log,
+    logging.WARNING,
+    "messages cannot be acknowledged, tried again until they come again broker=%s count=%d "
+    "cause=%s",
+)
 
 AT_ONCE_MAX: Final = 512
 """Acknowledgements in one request."""
@@ -215,13 +222,7 @@ class PopRequests:
 
     def _log_refused(self, broker_name: str, count: int, error: Exception) -> None:
         if not self._refused:  # one line when it begins
-            log.warning(
-                "messages cannot be acknowledged, tried again until they come again broker=%s "
-                "count=%d cause=%s",
-                broker_name,
-                count,
-                error,
-            )
+            _not_acknowledged(broker_name, count, error, kind=broker_name)
         self._refused = True
 
     # --- those that somebody waits for, and changes

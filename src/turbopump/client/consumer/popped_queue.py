@@ -31,8 +31,14 @@ from turbopump.errors import MessageError, RemotingError, ResponseError
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.consumers import PopProcessQueueInfo
+from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
+_not_changed = RepeatedLine(
+    log,
+    logging.WARNING,
+    "time of a message not changed, it comes again after %g s group=%s msg_id=%s cause=%s",
+)
 
 LADDER_S: Final = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 """Seconds until a message that failed comes again, by how often it has come again before. RocketMQ:
@@ -184,13 +190,12 @@ class PopQueue(QueueLoop):
                 if isinstance(error, ResponseError) and error.code == ResponseCode.NO_MESSAGE:
                     return  # it comes too late: the message is on its way
                 if not self._change_fails:  # one line when it begins
-                    log.warning(
-                        "time of a message not changed, it comes again after %g s group=%s "
-                        "msg_id=%s cause=%s",
+                    _not_changed(
                         self._settings.invisible_s,
                         self._shared.group,
                         message.msg_id,
                         error,
+                        kind=self._shared.group,
                     )
                 self._change_fails = True
 

@@ -19,7 +19,7 @@ from turbopump import errors
 from turbopump.client.consumer.subscription import ALL, Subscription, tag_subscription
 from turbopump.client.instance import ClientInstance
 from turbopump.client.namespace import unwrap
-from turbopump.message.batch import inner_entries as messages_of
+from turbopump.message.batch import Unpacking
 from turbopump.message.codec import decode_entry
 from turbopump.message.message import MessageQueue, ReceivedMessage
 from turbopump.message.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY
@@ -32,8 +32,15 @@ from turbopump.protocol.requests.pull import (
     PullSysFlag,
     QueryMessage,
 )
+from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
+_left_out = RepeatedLine(
+    log, logging.ERROR, "damaged message left out topic=%s broker=%s queue=%d offset=%d cause=%s"
+)
+_damaged_answer = RepeatedLine(
+    log, logging.ERROR, "damaged message left out broker=%s address=%s cause=%s"
+)
 
 PULL_BATCH: Final = 32
 
@@ -178,9 +185,10 @@ def pulled_messages(
         at = said if expected <= said < next_offset else expected
         damaged.append(DamagedMessage(queue, at, fault))
 
+    unpacking = Unpacking()
     for entry in pulled_entries(body[at:], lambda entry: note(entry.queue_offset, entry.fault)):
         try:
-            for one in messages_of(entry):
+            for one in unpacking.entries(entry):
                 message = decode_entry(one, check_crc=False, message_type=message_type)
                 assert isinstance(message, message_type)
                 if one is entry or message.queue_offset >= offset:
@@ -191,15 +199,15 @@ def pulled_messages(
 
 
 def log_damaged(damaged: Sequence[DamagedMessage]) -> None:
-    """One line for each message that is left out."""
+    """Log the messages that are left out: the first of each queue, and how many more."""
     for one in damaged:
-        log.error(
-            "damaged message left out topic=%s broker=%s queue=%d offset=%d cause=%s",
+        _left_out(
             one.queue.topic,
             one.queue.broker_name,
             one.queue.queue_id,
             one.queue_offset,
             one.fault,
+            kind=one.queue,
         )
 
 
@@ -263,9 +271,7 @@ def good_messages(body: bytes, broker_name: str, address: str) -> list[ReceivedM
     messages = []
 
     def report(fault: object) -> None:
-        log.error(
-            "damaged message left out broker=%s address=%s cause=%s", broker_name, address, fault
-        )
+        _damaged_answer(broker_name, address, fault, kind=address)
 
     for entry in pulled_entries(body, lambda damaged: report(damaged.fault)):
         try:

@@ -28,8 +28,16 @@ from turbopump.message.message import MessageQueue, ReceivedMessage
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.namesrv import MASTER_ID
 from turbopump.protocol.requests.pull import PullMessage
+from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
+_fails = RepeatedLine(log, logging.WARNING, "%s failed, goes on trying %s cause=%s")
+_works_again = RepeatedLine(log, logging.INFO, "%s works again %s")
+_moved_offset = RepeatedLine(
+    log,
+    logging.WARNING,
+    "offset outside of the queue queue=%s asked=%d first=%d end=%d goes_on_at=%d",
+)
 
 PULL_TIMEOUT_S: Final = 30.0
 """For the answer to a pull, with the time that the broker may hold it."""
@@ -109,7 +117,7 @@ class QueueLoop(ABC):
             try:
                 pause = await self._read()
                 if self._fails:
-                    log.info("%s works again %s", self.verb, self._where)
+                    _works_again(self.verb, self._where, kind=self.queue)
                     self._fails = False
             except errors.ResponseError as error:
                 pause = self._refused(error)
@@ -135,7 +143,7 @@ class QueueLoop(ABC):
     def _failed(self, error: Exception) -> float:
         """How long to wait then."""
         if not self._fails:  # one line when it begins and one when it ends
-            log.warning("%s failed, goes on trying %s cause=%s", self.verb, self._where, error)
+            _fails(self.verb, self._where, error, kind=self.queue)
         self._fails = True
         return ERROR_PAUSE_S
 
@@ -216,13 +224,13 @@ class PullLoop(QueueLoop, Generic[MessageT]):
             raise
         offset, reply = request.queue_offset, answer.reply
         if answer.status is PullStatus.OFFSET_ILLEGAL:
-            log.warning(
-                "offset outside of the queue queue=%s asked=%d first=%d end=%d goes_on_at=%d",
+            _moved_offset(
                 self.queue,
                 offset,
                 reply.min_offset,
                 reply.max_offset,
                 reply.next_begin_offset,
+                kind=self.queue,
             )
             self._moved(reply.next_begin_offset)
             return 0.0

@@ -21,8 +21,10 @@ from turbopump.client.instance import ClientInstance
 from turbopump.errors import RemotingError
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.requests.consumers import ProcessQueueInfo
+from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
+_reset = RepeatedLine(log, logging.INFO, "offset reset queue=%s group=%s from=%s to=%d")
 
 
 class ReadQueue(Protocol):
@@ -134,13 +136,7 @@ class CommittedTable(QueueTable[CommittedT]):
         for queue, offset in offsets.items():
             one = self._queues.get(queue)
             if one is not None:
-                log.info(
-                    "offset reset queue=%s group=%s from=%s to=%d",
-                    queue,
-                    self._group,
-                    one.done_offset,
-                    offset,
-                )
+                _reset(queue, self._group, one.done_offset, offset, kind=(queue, self._group))
                 self._go_to(one, offset)
         self._instance.spawn(self.commit(final=True), name="commit after a reset")
 

@@ -25,9 +25,11 @@ from turbopump.message.rules import RETRY_PREFIX
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Body, Command, reply_in
 from turbopump.protocol.request import Request
-from turbopump.protocol.requests.clients import GetConsumerListByGroup
+from turbopump.protocol.requests.clients import MEMBERS_MAX, GetConsumerListByGroup
+from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
+_rebalanced = RepeatedLine(log, logging.INFO, "rebalanced group=%s topic=%s %s")
 
 INTERVAL_S: Final = 20.0
 RETRY_INTERVAL_S: Final = 0.25
@@ -171,7 +173,7 @@ class Balancer:
             text = f"members={len(clients)} gained={gained} lost={lost}"
             if self._changes.get(topic) != text:  # once, however often it is tried again
                 self._changes[topic] = text
-                log.info("rebalanced group=%s topic=%s %s", self.group, topic, text)
+                _rebalanced(self.group, topic, text, kind=(self.group, topic))
             return await self.apply(change)
         self._changes.pop(topic, None)
         # A broker that does not list us has missed our heartbeat or was restarted. Nothing can be
@@ -184,6 +186,11 @@ class Balancer:
         addresses = sorted(route.every_address(slaves=True))
         address, command = await ask_one(self.instance, addresses, request)
         clients = reply_in(command, request).consumer_id_list
+        if len(clients) > MEMBERS_MAX:
+            raise BodyError(
+                f"{address} says that group {self.group!r} has {len(clients)} members, and "
+                f"{MEMBERS_MAX} can share queues: divide its consumers into several groups"
+            )
         if self.instance.client_id not in clients:
             self.instance.forget_introduction(address)
         return clients

@@ -23,8 +23,14 @@ from turbopump.message.message import MessageQueue, ReceivedMessage
 from turbopump.message.properties import SysFlag
 from turbopump.message.rules import RETRY_PREFIX
 from turbopump.protocol.requests.send import ConsumerSendMsgBack, SendMessageV2
+from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
+_not_given_back = RepeatedLine(
+    log,
+    logging.WARNING,
+    "messages cannot be given back, they are kept and tried again here group=%s msg_id=%s cause=%s",
+)
 
 TIMEOUT_S: Final = 5.0
 PLAIN_TIMEOUT_S: Final = 3.0
@@ -109,13 +115,7 @@ class SendBack:
 
     def _log_refused(self, message: ReceivedMessage, cause: str) -> None:
         if not self._refused:  # one line when it begins: it is tried again and again
-            log.warning(
-                "messages cannot be given back, they are kept and tried again here group=%s "
-                "msg_id=%s cause=%s",
-                self.group,
-                message.msg_id,
-                cause,
-            )
+            _not_given_back(self.group, message.msg_id, cause, kind=self.group)
         self._refused = True
 
     async def _to_its_broker(

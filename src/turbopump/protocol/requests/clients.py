@@ -154,6 +154,10 @@ def read_heartbeat(body: bytes) -> HeartbeatData | HeartbeatInPieces:
     return fastjson.decode_request(body or b"{}", HeartbeatData)
 
 
+MEMBERS_MAX: Final = 65_536
+"""Members of a group that a client divides queues among. By a ring of hashes each takes 10 µs."""
+
+
 class ConsumerIdList(msgspec.Struct, kw_only=True, rename="camel"):
     """The client ids of a group's members (apache/rocketmq
     `GetConsumerListByGroupResponseBody`)."""

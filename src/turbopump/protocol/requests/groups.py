@@ -37,7 +37,8 @@ class GetAllGroups(Request[GetAllGroupsReply], kw_only=True):
     max_group_num: Int32 | None = None
     data_version: str | None = None
     known_version: str | None = None
-    """See ``replication.py``."""
+    held: bool | None = None
+    """Both: see ``replication.py``."""
 
 
 # Consumer groups as brokers keep them: one group's settings and the versioned table. The

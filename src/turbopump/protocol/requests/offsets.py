@@ -12,11 +12,21 @@ from turbopump.protocol.request import Reply, Request
 from turbopump.protocol.requests.statistics import QueryCorrectionOffsetBody
 from turbopump.protocol.requests.topics import DataVersion
 
+QUEUE_OFFSET_MAX = (2**63 - 1) // 20
+"""The largest offset that a queue can have: it has 20 bytes for each message, and positions in its
+files are signed numbers of 64 bits."""
+
 
 class OffsetReply(Reply, kw_only=True):
-    """One queue offset."""
+    """One queue offset; −1 where Apache's brokers have no queue."""
 
     offset: Int64
+
+    def fault(self) -> str | None:
+        """Say that no queue can have this offset; None: one can."""
+        if -1 <= self.offset <= QUEUE_OFFSET_MAX:
+            return None
+        return f"offset {self.offset}, and a queue has 0 to {QUEUE_OFFSET_MAX}"
 
 
 class QueryConsumerOffset(Request[OffsetReply], kw_only=True):

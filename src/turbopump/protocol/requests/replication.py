@@ -5,8 +5,9 @@ GET_TIMER_CHECK_POINT, 61 GET_TIMER_METRICS.
 
 Ours: a slave names the version of a table that it has (``known_version``). The answer has its own
 version in the header, and in the body what has changed since: nothing, or some entries (then the
-header says so), or all of it. With ``order_info`` it asks for the file `consumerOrderInfo.json` in
-place of the offsets. Apache's brokers pass over both."""
+header says so), or all of it. With ``held`` an answer that would have nothing waits until something
+changes, for half a second at most. With ``order_info`` it asks for the file
+`consumerOrderInfo.json` in place of the offsets. Apache's brokers pass over all three."""
 
 from __future__ import annotations
 
@@ -23,10 +24,20 @@ TABLE_VERSION: Final = "tableVersion"
 """Field of an answer: the version of the table in it."""
 PARTIAL: Final = "partial"
 """Field of an answer: its body has only what has changed."""
+HELD: Final = "held"
+"""Field of an answer: it would have waited."""
 LOG_END: Final = "logEnd"
 """Field of an answer: where the master's log ended when it was made."""
 LOG_START: Final = "logStart"
 """And where it began."""
+DELETED: Final = "deletedUntil"
+"""Field of an answer with all topics: JSON, up to which offset of the log the messages of a topic
+were deleted with it."""
+PROVED: Final = "proved"
+NOT_PROVED: Final = "not proved"
+COMPARING: Final = "comparing"
+SLAVES: Final = "haSlaves"
+"""Key of the runtime table: a master of ours has it."""
 
 
 class GetTimerCheckpoint(Request[None], kw_only=True):
@@ -51,11 +62,14 @@ class GetTimerMetrics(Request[TimerMetrics], kw_only=True):
 
 class GetAllConsumerOffset(Request[None], kw_only=True):
     """The offsets of all groups; the answer's body is a ``ConsumerOffsetTable``. ``order_info``,
-    ours: what ordered pops have taken; an ``OrderInfoTable``."""
+    ours: what ordered pops have taken; an ``OrderInfoTable``. ``locks``, ours: who holds which
+    queue; a ``HeldLocks``."""
 
     code = RequestCode.GET_ALL_CONSUMER_OFFSET
     known_version: str | None = None
     order_info: bool | None = None
+    locks: bool | None = None
+    held: bool | None = None
 
 
 class GetAllDelayOffset(Request[None], kw_only=True):
@@ -69,6 +83,7 @@ class GetAllMessageRequestMode(Request[None], kw_only=True):
 
     code = RequestCode.GET_ALL_MESSAGE_REQUEST_MODE
     known_version: str | None = None
+    held: bool | None = None
 
 
 class NotifyMinBrokerIdChange(Request[None], kw_only=True):
@@ -109,6 +124,9 @@ class HAConnectionRuntimeInfo(msgspec.Struct, kw_only=True, rename="camel"):
     in_sync: bool = False
     transferred_byte_in_second: Int64 = 0
     transfer_from_where: Int64 = 0
+    proof: str | None = None
+    """Ours: whether its log was found to be the beginning of its master's, ``PROVED``,
+    ``NOT_PROVED`` or ``COMPARING``; None: of a master of Apache's."""
 
 
 class HAClientRuntimeInfo(msgspec.Struct, kw_only=True, rename="camel"):
@@ -120,6 +138,8 @@ class HAClientRuntimeInfo(msgspec.Struct, kw_only=True, rename="camel"):
     last_read_timestamp: Int64 = 0
     last_write_timestamp: Int64 = 0
     master_flush_offset: Int64 = 0
+    fault: str | None = None
+    """Ours: why it does not copy."""
 
 
 class HARuntimeInfo(msgspec.Struct, kw_only=True, rename="camel"):

@@ -58,7 +58,8 @@ class GetAllTopicConfig(Request[GetAllTopicConfigReply], kw_only=True):
     max_topic_num: Int32 | None = None
     data_version: str | None = None
     known_version: str | None = None
-    """See ``replication.py``."""
+    held: bool | None = None
+    """Both: see ``replication.py``."""
 
 
 # Topics as brokers keep and announce them: one topic's settings, the versioned table, and
@@ -67,6 +68,9 @@ class GetAllTopicConfig(Request[GetAllTopicConfigReply], kw_only=True):
 PERM_READ = 4
 PERM_WRITE = 2
 PERM_INHERIT = 1
+QUEUES_MAX = 65_535
+"""Queues that a topic may have on one broker, to read or to write. Apache's brokers have no bound:
+one number in a small body makes whoever reads it count to two billion."""
 FLAG_UNIT = 1
 FLAG_UNIT_SUB = 2
 """Bits of `topicSysFlag`: made by a producer, or for a consumer, in unit mode (apache/rocketmq
@@ -113,6 +117,10 @@ class TopicConfig(msgspec.Struct, kw_only=True, rename="camel", gc=False):
     def writable(self) -> bool:
         return bool(self.perm & PERM_WRITE)
 
+    def queues_fault(self) -> str | None:
+        """Say which number of queues cannot be; None: both can."""
+        return queues_fault(self.read_queue_nums, self.write_queue_nums)
+
     def encode_line(self) -> str:
         """The six words of a compressed registration (a 4.x broker writes five). `order` and
         `topic_sys_flag` are not among them: RocketMQ loses them there."""
@@ -141,6 +149,16 @@ class TopicConfig(msgspec.Struct, kw_only=True, rename="camel", gc=False):
             except fastjson.FastjsonError:
                 topic.attributes = {}
         return topic
+
+
+def queues_fault(read: int, write: int) -> str | None:
+    """Say which of a topic's two numbers of queues cannot be; None: both can. 0.2 µs."""
+    if 0 <= read <= QUEUES_MAX and 0 <= write <= QUEUES_MAX:
+        return None
+    name, value = "readQueueNums", read
+    if 0 <= read <= QUEUES_MAX:
+        name, value = "writeQueueNums", write
+    return f"{name} is {value}; give a number from 0 to {QUEUES_MAX}"
 
 
 class TopicConfigSerializeWrapper(msgspec.Struct, kw_only=True, rename="camel"):

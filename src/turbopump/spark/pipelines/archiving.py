@@ -7,7 +7,6 @@ killed at any point is done again, or was done. There is no state beside the tab
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import threading
@@ -36,10 +35,9 @@ from turbopump.errors import (
 )
 from turbopump.message.message import MessageQueue
 from turbopump.spark import planning
-from turbopump.spark.offsets import Offsets, admit, encode_offsets
-from turbopump.spark.options import COLUMN_NAMES, read_options
+from turbopump.spark.offsets import Offsets, admit
+from turbopump.spark.options import BODY_FAULT, COLUMN_NAMES, read_options
 from turbopump.spark.pipelines import made_again
-from turbopump.spark.pipelines.bodies import with_parsed
 from turbopump.spark.pipelines.lake import (
     DATA,
     FORMATS,
@@ -559,28 +557,18 @@ class ArchiveRun:
 
     def _job(self, begins: Offsets, ends: Offsets, writing: FileWriting) -> DataFrame:
         """Reading and writing the messages between two sets of offsets; the rows are reports."""
-        report, bodies = f"{REPORT_COLUMN} string", self.lake.definition.bodies
-        if bodies is not None and bodies.kind == "json":  # which Spark reads, so it has the rows
-            return with_parsed(self._rows(begins, ends), bodies).mapInArrow(writing, report)
+        definition = self.lake.definition
+        columns = definition.columns
+        if definition.bodies is not None and BODY_FAULT not in columns:
+            columns = (*columns, BODY_FAULT)
         options = replace(
             self.known,
-            columns=self.lake.definition.columns,
+            columns=columns,
             partitions_max=self.known.partitions_max or _parallelism(self.spark),
         )
         tasks = planning.tasks(begins, ends, options)
         numbers = self.spark.range(0, len(tasks), 1, len(tasks))
-        return numbers.mapInArrow(Fetching(tasks, options, writing), report)
-
-    def _rows(self, begins: Offsets, ends: Offsets) -> DataFrame:
-        return (
-            self.spark.read.format("rocketmq")
-            .options(**self.options)
-            .option("topic", ",".join(sorted({queue.topic for queue in ends})))
-            .option("columns", ",".join(self.lake.definition.columns))
-            .option("startingOffsets", json.dumps(encode_offsets(begins)))
-            .option("endingOffsets", json.dumps(encode_offsets(ends)))
-            .load()
-        )
+        return numbers.mapInArrow(Fetching(tasks, options, writing), f"{REPORT_COLUMN} string")
 
     def _begin(self, snapshot: Snapshot, queue: MessageQueue, end: int) -> int:
         there = snapshot.stretches.get(queue)
@@ -679,8 +667,7 @@ class ArchiveRun:
         return self.counted_to
 
     def _patiently(self, job: Callable[[], list[Any]]) -> list[Any]:
-        """The result of a Spark job, which is made anew if a broker was away: Spark plans the rows
-        of a DataFrame once, and keeps the error too."""
+        """The result of a Spark job, which is made anew if a broker was away."""
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 return job()

@@ -1,15 +1,15 @@
 """Bodies as columns: JSON by a Spark schema, Avro by an Avro schema.
 
 The one rule: no row is dropped. A body that does not fit keeps its row, in the table ``_rejected``,
-with the reason in words. JSON is read by Spark's ``from_json`` before the rows reach the writer;
-Avro by fastavro in the writer. It must not know where rows go.
+with the reason. JSON is read by ``turbopump.spark.pipelines.json_values``, Avro by fastavro, both
+in the writer. It must not know where rows go.
 """
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -17,25 +17,31 @@ import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 
 from turbopump.errors import ConfigError
+from turbopump.spark.options import BODY_FAULT, did_you_mean
 from turbopump.spark.pipelines.body_names import named, without_names
+from turbopump.spark.pipelines.json_values import UNIT_KEY, UNITS, JsonReader, Misfit
 from turbopump.spark.pipelines.lake import DATA, REJECTED, Bodies
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType, StructType
 
-PARSED: Final = "_parsed"
-"""The column in which Spark hands over what it read out of a JSON body."""
-CORRUPT: Final = "_turbopump_corrupt"
 
-
-def json_bodies(ddl: str, *, kept: bool = True, prefix: str = "", struct: str = "") -> Bodies:
+def json_bodies(
+    ddl: str,
+    *,
+    kept: bool = True,
+    timestamp_unit: str | Mapping[str, str] = "s",
+    prefix: str = "",
+    struct: str = "",
+) -> Bodies:
     """Bodies are JSON objects with these fields, such as ``carrier string not null, delay int``.
 
-    ``kept``: the column ``body`` stays. A column has the field's name, or that behind AS in
+    ``kept``: the column ``body`` stays. ``timestamp_unit``: what a number since 1970 in a
+    ``timestamp`` counts, ``s``, ``ms`` or ``us``; or that of some fields, ``{"created": "ms"}``,
+    with all that is within them. A column has the field's name, or that behind AS in
     ``date AS day date``; else with the ``prefix``. ``struct``: one column of this name has all of
     them within it. Needs a running session. Raises ConfigError for what is no Spark DDL, a type for
-    which there is no column, and ``not null`` within a field.
+    which there is no column, ``not null`` within a field, and a wrong unit.
     """
     from pyspark.sql.types import StructType
 
@@ -49,10 +55,28 @@ def json_bodies(ddl: str, *, kept: bool = True, prefix: str = "", struct: str = 
         ) from None
     if not isinstance(schema, StructType):
         raise ConfigError(f"{ddl!r} has no fields: 'carrier string, delay int' is expected")
-    for each in schema.fields:
-        _check_type(each.name, each.dataType)
+    _check_fields(schema)
+    units = timestamp_unit
+    if isinstance(units, str):
+        timed = [each.name for each in schema.fields if _has_timestamp(each.dataType)]
+        units = dict.fromkeys(timed or schema.names, units)
+    for name, unit in units.items():
+        if unit not in UNITS:
+            raise ConfigError(f"the timestamp unit {unit!r} is none: {', '.join(UNITS)} are known")
+        if unit == "s":
+            continue
+        if name not in schema.names or not _has_timestamp(schema[name].dataType):
+            raise ConfigError(
+                f"the timestamp unit {unit} is for the field {name!r}, but the schema has no "
+                f"timestamp there{did_you_mean(name, schema.names)}"
+            )
+        schema[name].metadata = {**(schema[name].metadata or {}), UNIT_KEY: unit}
     bodies = Bodies(kind="json", schema=schema.json(), kept=kept)
     return named(bodies, schema.names, names, prefix, struct)
+
+
+def _has_timestamp(kind: DataType) -> bool:
+    return '"timestamp"' in kind.json()
 
 
 _JSON_TYPES: Final = (
@@ -73,8 +97,17 @@ _JSON_TYPES: Final = (
 """What a field of a JSON body, or a part of one, may be; beside structs, arrays and maps."""
 
 
+def _check_fields(schema: StructType, within: str = "") -> None:
+    for name in schema.names:
+        alike = [each for each in schema.names if each.lower() == name.lower()]
+        if len(alike) > 1:
+            raise ConfigError(f"the bodies' schema has the column {within}{name} twice: {alike}")
+    for each in schema.fields:
+        _check_type(f"{within}{each.name}", each.dataType)
+
+
 def _check_type(name: str, kind: DataType) -> None:
-    from pyspark.sql.types import ArrayType, MapType, StructType
+    from pyspark.sql.types import ArrayType, MapType, StringType, StructType
 
     if isinstance(kind, StructType):
         for each in kind.fields:
@@ -83,12 +116,16 @@ def _check_type(name: str, kind: DataType) -> None:
                     f"the field {name}.{each.name} is not null: that can be asked of the fields of "
                     "a body, not of what is within them. Leave it out there"
                 )
-            _check_type(f"{name}.{each.name}", each.dataType)
+        _check_fields(kind, f"{name}.")
     elif isinstance(kind, ArrayType):
         _check_type(f"{name}[]", kind.elementType)
     elif isinstance(kind, MapType):
-        _check_type(f"{name}[]", kind.keyType)
         _check_type(f"{name}[]", kind.valueType)
+        if kind.keyType != StringType():
+            raise ConfigError(
+                f"the field {name} is a map of {kind.keyType.simpleString()}: the names in JSON "
+                "objects are texts, map<string, …> is expected"
+            )
     elif kind.simpleString().partition("(")[0] not in _JSON_TYPES:
         raise ConfigError(
             f"the field {name} has the type {kind.simpleString()}, for which there is no column: "
@@ -125,113 +162,64 @@ def body_columns(bodies: Bodies) -> list[pa.Field]:
     return list(_arrow_record(_avro_schema(bodies)))
 
 
-def with_parsed(rows: DataFrame, bodies: Bodies) -> DataFrame:
-    """Rows with the column ``_parsed`` where Spark reads the bodies; what it reads is judged in
-    ``split_bodies``."""
-    if bodies.kind != "json":
-        return rows
-    from pyspark.sql.functions import col, from_json, is_valid_utf8, when
-    from pyspark.sql.types import StringType, StructField, StructType
-
-    schema = StructType(
-        [
-            *(StructField(each.name, each.dataType) for each in _json_schema(bodies)),
-            StructField(CORRUPT, StringType()),
-        ]
-    )
-    text = col("body").cast("string")
-    # from_json takes the first of an array for the whole, and any bytes for text.
-    is_object = is_valid_utf8(text) & text.rlike(r"^[ \t\r\n]*\{")
-    # A lake has one zone, whatever the session of this run has.
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, "timeZone": "UTC"}
-    return rows.withColumn(PARSED, when(is_object, from_json(text, schema, options)))
-
-
 def split_bodies(rows: pa.Table, bodies: Bodies) -> dict[str, pa.Table]:
-    """The rows that fit, with their new columns, and those that do not, with ``reason``."""
-    found, reasons = (_json_values if bodies.kind == "json" else _avro_values)(rows, bodies)
-    fits = pc.is_null(reasons)
-    if bodies.kind == "json":
-        rows = rows.drop_columns([PARSED])
-    good = rows.filter(fits)
-    for name, column in found.items():
-        good = good.append_column(name, column.filter(fits))
-    wrong = rows.append_column("reason", reasons).filter(pc.invert(fits))
+    """The rows that fit, with their new columns, and those that do not, with ``reason``: a code
+    that is the same for each such row, and what is wrong. ``rows`` have ``bodyFault``."""
+    read, fields = _json_row(bodies) if bodies.kind == "json" else _avro_row(bodies)
+    values: list[list[Any]] = [[] for _ in fields]
+    reasons: list[str | None] = []
+    nothing = [None] * len(fields)
+    for body, fault in zip(rows["body"].to_pylist(), rows[BODY_FAULT].to_pylist(), strict=True):
+        row, reason = nothing, None
+        try:
+            if fault is not None:
+                raise Misfit("body_fault", fault)
+            row = read(body)
+        except Misfit as misfit:
+            reason = str(misfit).encode(errors="backslashreplace").decode()
+        reasons.append(reason)
+        for column, value in zip(values, row, strict=True):
+            column.append(value)
+    why = pa.array(reasons, pa.string())
+    fits = pc.is_null(why)
+    # A lake without the column bodyFault may have a field of that name.
+    mine = [field.name for field in fields if field.name in rows.schema.names]
+    good = rows.drop_columns(mine).filter(fits)
+    for field, column in zip(fields, values, strict=True):
+        good = good.append_column(field, pa.array(column, field.type).filter(fits))
+    wrong = rows.append_column("reason", why).filter(pc.invert(fits))
     return {DATA: good, REJECTED: wrong}
 
 
-Values = tuple[dict[str, Any], Any]
-"""A column for each field, and why a row does not fit (null if it does)."""
+RowReader = Callable[[bytes], list[Any]]
+"""A body as a value for each column. Raises Misfit."""
 
 
-def _json_values(rows: pa.Table, bodies: Bodies) -> Values:
-    schema = _json_schema(bodies)
-    parsed = rows[PARSED].combine_chunks()
-    if isinstance(parsed, pa.ChunkedArray):
-        parsed = pa.concat_arrays(parsed.chunks)
-    columns = {each.name: pc.struct_field(parsed, each.name) for each in schema}
-    wrong = pc.or_(pc.is_null(parsed), pc.is_valid(pc.struct_field(parsed, CORRUPT)))
-    for each in schema:
-        if not each.nullable:
-            wrong = pc.or_(wrong, pc.is_null(columns[each.name]))
-    reasons: list[str | None] = [None] * rows.num_rows
-    for at in pc.indices_nonzero(wrong).to_pylist():
-        reasons[at] = _json_fault(rows["body"][at].as_py(), parsed[at].as_py(), schema)
-    return columns, pa.array(reasons, pa.string())
+def _json_row(bodies: Bodies) -> tuple[RowReader, list[pa.Field]]:
+    return JsonReader(_json_schema(bodies)).row, body_columns(bodies)
 
 
-def _json_fault(body: bytes, parsed: dict[str, Any] | None, schema: StructType) -> str:
-    try:
-        value = json.loads(body.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        return f"not UTF-8: {error.reason} at byte {error.start}"
-    except (ValueError, RecursionError) as error:
-        return f"not JSON: {error}"
-    if not isinstance(value, dict):
-        return f"JSON, but no object: {_short(value)}"
-    read = parsed or {}
-    for each in schema:
-        if value.get(each.name) is None and not each.nullable:
-            return f"{each.name} is missing, or null"
-        if value.get(each.name) is not None and read.get(each.name) is None:
-            there = _short(json.dumps(value[each.name], ensure_ascii=False))
-            return f"{each.name} is {there}, not {each.dataType.simpleString()}"
-    return "does not fit the schema"
-
-
-def _avro_values(rows: pa.Table, bodies: Bodies) -> Values:
+def _avro_row(bodies: Bodies) -> tuple[RowReader, list[pa.Field]]:
     fastavro = _fastavro()
-    schema = fastavro.parse_schema(_avro_schema(bodies))
-    record = _arrow_record(_avro_schema(bodies))
-    values: list[dict[str, Any] | None] = []
-    reasons: list[str | None] = []
-    for body in rows["body"].to_pylist():
-        value, reason = _avro_value(fastavro, schema, record, body)
-        values.append(value)
-        reasons.append(reason)
-    columns = {
-        each.name: pa.array([None if v is None else v[each.name] for v in values], each.type)
-        for each in record
-    }
-    return columns, pa.array(reasons, pa.string())
+    schema, fields = fastavro.parse_schema(_avro_schema(bodies)), body_columns(bodies)
 
+    def read(body: bytes) -> list[Any]:
+        source = io.BytesIO(body)
+        try:
+            value = fastavro.schemaless_reader(source, schema)
+        except Exception as error:  # fastavro raises whatever the bytes lead it into
+            raise Misfit("not_avro", f"{type(error).__name__} {_short(str(error))}") from None
+        if source.tell() != len(body):
+            left = len(body) - source.tell()
+            raise Misfit("extra_data", f"{left} bytes follow the record")
+        for each in fields:
+            try:
+                pa.scalar(value[each.name], each.type)
+            except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+                raise Misfit("out_of_range", _short(str(error)), each.name) from None
+        return [value[each.name] for each in fields]
 
-def _avro_value(
-    fastavro: Any, schema: Any, record: pa.Schema, body: bytes
-) -> tuple[dict[str, Any] | None, str | None]:
-    source = io.BytesIO(body)
-    try:
-        value = fastavro.schemaless_reader(source, schema)
-    except Exception as error:  # fastavro raises whatever the bytes lead it into
-        return None, f"not Avro of the schema: {type(error).__name__} {_short(str(error))}"
-    if source.tell() != len(body):
-        return None, f"not Avro of the schema: {len(body) - source.tell()} bytes follow the record"
-    try:
-        for each in record:
-            pa.scalar(value[each.name], each.type)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-        return None, f"{each.name} does not fit its column: {_short(str(error))}"
-    return value, None
+    return read, fields
 
 
 # Avro's types as Arrow's. Names of types that were given before stand for them; a union is what

@@ -61,7 +61,9 @@ def query(
         while True:
             try:
                 with unlogged_errors():
-                    return spark.sql(text)
+                    found = spark.sql(text)
+                _check_cases(text, [*tables, *made], name_server, options)
+                return found
             except AnalysisException as error:
                 topic = _unknown_table(error)
                 if topic is None or topic in made:
@@ -80,12 +82,44 @@ def query(
 def _make_table(name: str, rows: DataFrame) -> None:
     """Raises ConfigError if there is one of this name already."""
     try:
-        rows.createTempView(f"`{name}`")
+        rows.createTempView(lakes_.quoted(name))
     except AnalysisException as error:
         raise ConfigError(
             f"the session has a view {name!r} already: drop it, or give the lake another name "
             f"({error.getCondition()})"
         ) from None
+
+
+def _check_cases(
+    text: str, made: list[str], name_server: str, options: Mapping[str, str] | None
+) -> None:
+    """Raise ConfigError where a query names two tables that Spark does not tell apart, for their
+    names differ in the case of letters alone: both would have the rows of the first."""
+    without_texts = re.sub(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|--.*", " ", text)
+    words = {
+        tick.replace("``", "`") or word
+        for tick, word in re.findall(r"`((?:[^`]|``)+)`|(\w+)", without_texts)
+    }
+    for name in made:
+        for other in sorted(words - {name}):
+            if other.lower() == name.lower() and (
+                other in made or _is_topic({**(options or {}), "nameServer": name_server}, other)
+            ):
+                raise ConfigError(
+                    f"the query names {name!r} and {other!r}, which are two tables, but to Spark "
+                    "names are equal in any case of letters: ask for one at a time, or archive one "
+                    "and give it another name by --lake NAME=DIR"
+                )
+
+
+def _is_topic(options: dict[str, str], name: str) -> bool:
+    known = read_options({**options, "topic": name})
+    with connected(known) as cluster:
+        try:
+            queues_wanted(cluster, known)
+        except RouteNotFoundError:
+            return False
+    return True
 
 
 def _unknown_table(error: AnalysisException) -> str | None:

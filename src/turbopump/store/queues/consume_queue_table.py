@@ -100,13 +100,23 @@ class ConsumeQueueTable:
         lost."""
         return sum(queue.max_index for queue in self)
 
-    def delete(self, topic: str) -> int:
+    def delete(self, topic: str, until: int | None = None) -> int:
         """Delete a topic's queues with their files; how many there were. Its messages stay in the
-        log until that is trimmed.
+        log until that is trimmed. ``until``: only queues whose last message lies before that offset
+        of the log.
 
         In one piece, so that a queue made anew finds its directory empty. Raises OSError.
         """
-        gone = [queue for queue in self if queue.topic == topic]
+        gone = [
+            queue
+            for queue in self
+            if queue.topic == topic
+            and (
+                until is None
+                or not queue.max_index
+                or self._is_before(queue, queue.max_index - 1, until)
+            )
+        ]
         for queue in gone:
             del self._queues[topic, queue.queue_id]
             queue.remove()
@@ -205,22 +215,24 @@ class QueueDeletions:
     ends: QueueEnds
     _under_way: dict[str, list[DeletionDone]] = field(default_factory=dict)
 
-    def delete(self, topic: str, then: DeletionDone) -> None:
-        """Delete a topic's queues with their files, and tell ``then``."""
+    def delete(self, topic: str, then: DeletionDone, until: int | None = None) -> None:
+        """Delete a topic's queues with their files, and tell ``then``. ``until``: what lies behind
+        that offset of the log is of a newer topic of that name, and stays."""
         if topic in self._under_way:
             self._under_way[topic].append(then)
         elif any(queue.topic == topic for queue in self.queues):
             self._under_way[topic] = [then]
-            self.ends.forget_topic(topic, self.log.end, lambda good: self._noted(topic, good))
+            at = self.log.end if until is None else until
+            self.ends.forget_topic(topic, at, lambda good: self._noted(topic, good, until))
         else:
             then(0)
 
-    def _noted(self, topic: str, good: bool) -> None:
+    def _noted(self, topic: str, good: bool, until: int | None) -> None:
         count: int | OSError = OSError(errno.EIO, "that they are to go could not be saved")
         try:
             if good:
-                count = self.queues.delete(topic)
-                self.ends.deleted_now(topic, self.log.end)
+                count = self.queues.delete(topic, until)
+                self.ends.deleted_now(topic, self.log.end if until is None else until)
         except OSError as error:
             count = error
         for then in self._under_way.pop(topic):

@@ -337,8 +337,10 @@ class Lookup:
                 raise _not_read(queue, found)
             return found
         while index < end:
-            piece = queue.piece(index, min(end - index, _UNITS_AT_ONCE))
-            units = (yield from read_piece(piece)) if piece is not None else b""
+            count = min(end - index, _UNITS_AT_ONCE)
+            units = yield from self.repair.units_of(
+                queue, index, count, lambda _directory, _offset: False
+            )
             if isinstance(units, OSError) and index >= queue.min_index:
                 raise _not_read(queue, units)
             if not isinstance(units, bytes) or not units:

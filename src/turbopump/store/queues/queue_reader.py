@@ -253,9 +253,10 @@ def _read_hot(
     limits: ReadLimits,
     accept: TagsFilter,
 ) -> GetResult:
-    """Neighbours in the log in one piece. A run whose segment is gone ends the read before it, or,
-    as the first, is passed over; so is all of it if a unit points to something else than its
-    message. Only compiled code looks: for 32 messages it takes 0.35 µs, plain 24."""
+    """Neighbours in the log in one piece. A run whose segment is gone ends the read before it, as
+    does a unit that is none (the zeros of a damaged file). MESSAGE_WAS_REMOVING if that is the
+    first, or if a unit points to something else than its message. Only compiled code looks for
+    that: for 32 messages it takes 0.35 µs, plain 24."""
     result = GetResult(GetStatus.NO_MATCHED_MESSAGE, index, queue.min_index, queue.end.value)
     pieces: list[bytes] = []
     count_max, bytes_max = min(count_max, limits.count_hot), limits.bytes_hot
@@ -263,6 +264,10 @@ def _read_hot(
     is_there = True
     first, units, passed = index, queue.units(index, scan), list[int]()
     for offset, size, tags in UNIT.iter_unpack(units):
+        if size < FIXED_SIZE:  # none: its tags say nothing, nor do those of the one before
+            index -= passed[-1:] == [index - 1]
+            is_there = index > first
+            break
         if accept is not None and not accept(tags):
             passed.append(index)
             index += 1
@@ -500,18 +505,25 @@ def _select(
     accept: TagsFilter,
 ) -> _SelectedUnits:
     """Which of the units' messages one read gives; it ends before the first that is hot. What a
-    unit that cannot be says of tags does not count: it is repaired by being read."""
+    unit that cannot be says of tags does not count: it is repaired by being read. Nor do the tags
+    of the one before it count if they may end with zeros of a damaged page."""
     chosen: list[Unit] = []
     selected = _SelectedUnits(chosen, index)
     limits, log_end = context.limits, context.log.end
     taken, opened_at, in_memory_from = 0, queue.opened_at, log_end - limits.hot_size
+    first = index
     for offset, size, tags in UNIT.iter_unpack(units):
         if size == NO_MESSAGE_SIZE:
             index += 1
             selected.gaps += 1
             continue
         can_be = FIXED_SIZE <= size <= ENTRY_SIZE_MAX and 0 <= offset < log_end
-        if can_be and accept is not None and not accept(tags):
+        if (
+            can_be
+            and accept is not None
+            and not accept(tags)
+            and (tags & 0xFF or not _zeros_follow(units, index - first))
+        ):
             index += 1
             continue
         in_memory = offset >= in_memory_from
@@ -528,6 +540,12 @@ def _select(
             break
     selected.next_index = index
     return selected
+
+
+def _zeros_follow(units: bytes, number: int) -> bool:
+    """Whether a unit is none, the one behind this number."""
+    at = (number + 1) * UNIT_SIZE
+    return at < len(units) and int.from_bytes(units[at + 8 : at + 12], signed=True) < FIXED_SIZE
 
 
 def _read_cold(

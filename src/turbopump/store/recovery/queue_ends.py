@@ -241,6 +241,19 @@ class QueueEnds:
         """Up to which offset of the log the messages of a topic were deleted with it."""
         return self._deleted.get(topic, 0)
 
+    def follow(self, deleted: dict[str, int], log_end: int) -> None:
+        """Take the deletions of the master whose log this one is a copy of, also those behind
+        ``log_end``, where it ends here. Deletions of another master behind that are forgotten. This
+        is saved with the next save: until then the master can be asked again."""
+        ours = {topic: min(at, log_end) for topic, at in self._deleted.items()}
+        self._deleted.clear()
+        self._deleted.update(ours | {t: max(at, ours.get(t, 0)) for t, at in deleted.items()})
+
+    @property
+    def deletions(self) -> dict[str, int]:
+        """``deleted_until`` of each topic that was deleted, also of those made again."""
+        return self._deleted
+
     def end(self, log_end: int, *, all_read: bool) -> None:
         """The store stops cleanly; ``all_read`` as for ``begin``. Raises OSError."""
         if all_read and not self._snapshots and not self._deleted:

@@ -363,16 +363,29 @@ class Recovery:
             self.queues_agree,
         )
         walk = EntryWalk(self.log, self.on_progress, replay.damages.append)
+        damages = replay.damages
         for parsed in walk.entries(begin):
-            if self.copied_again and self._torn_at(replay) is not None:
+            if parsed.properties.endswith("\0") and self._may_be_torn(parsed):
+                damages.append(Damage(parsed.offset, parsed.offset + parsed.size, _ENDS_IN_ZEROS))
+            elif not (self.copied_again and self._torn_at(replay) is not None):
+                replay.dispatch(parsed)
+                continue
+            if self.copied_again:
                 break
-            replay.dispatch(parsed)
         replay.end, replay.fault = walk.end, walk.fault
         torn = self._torn_at(replay) if self.copied_again else None
         if torn is not None:
             replay.end, replay.fault = torn.start, torn.fault
-            replay.damages.remove(torn)
+            damages.remove(torn)
+        while damages and damages[-1].end == replay.end:  # nothing good follows
+            torn = damages.pop()
+            replay.end, replay.fault = torn.start, torn.fault
         return replay
+
+    def _may_be_torn(self, parsed: ParsedEntry) -> bool:
+        """True where a power cut may have left the end of an entry zero. Only a CRC over the whole
+        entry covers its properties, and a copied one need not have it."""
+        return not self.clean and parsed.offset >= self.checkpoint.safe_offset
 
     def _torn_at(self, replay: LogReplay) -> Damage | None:
         """The first damage behind what was surely on the disk."""
@@ -439,6 +452,7 @@ class Recovery:
 # that lost its front. What nothing explains is a queue that lacks units, or, where queues are
 # written from the log alone, an entry that is damaged.
 
+_ENDS_IN_ZEROS: Final = "its properties end in zeros"
 _PREPARED: Final = int(SysFlag.TRANSACTION_PREPARED)
 _INNER_BATCH: Final = int(SysFlag.INNER_BATCH)
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -32,6 +32,7 @@ from turbopump.store.log.scanner import NO_DIRECTORY, OpenSegment, SegmentWalk
 from turbopump.store.mapped_file import STEP, data_steps
 from turbopump.store.queues.batch_consume_queue import batch_units
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE, unpack_unit
+from turbopump.store.recovery.checkpoint import CHECKPOINT_SIZE, safe_offset_of
 from turbopump.store.roots import StoreLock
 
 OnProgress = Callable[[int, int], None]
@@ -39,11 +40,14 @@ OnProgress = Callable[[int, int], None]
 
 @dataclass(slots=True)
 class SettingApart:
-    """What was found, and done. ``readable_end``: where the last message ends that can be read.
-    ``unread_queues``: files of queues that cannot be read whole: more may be lost than ``lost``
-    says. ``kept``: where the original of each replaced segment is."""
+    """What was found, and done. ``missing`` says what of the log is in no file: copies do not bring
+    that back, and brokers refuse such a store, or end its log there. ``readable_end``: where the
+    last message ends that can be read. ``unread_queues``: files of queues that cannot be read
+    whole: more may be lost than ``lost`` says. ``kept``: where the original of each replaced
+    segment is."""
 
     log_size: int = 0
+    missing: list[str] = field(default_factory=list)
     ranges: list[UnreadableRange] = field(default_factory=list)
     lost: list[LostMessages] = field(default_factory=list)
     readable_end: int = 0
@@ -60,6 +64,7 @@ class SettingApart:
         """For ``json.dumps``; ``end`` is one past the last byte or message."""
         return {
             "log_size": self.log_size,
+            "missing": self.missing,
             "unreadable": [
                 {"file": str(one.path), "offset": one.start, "end": one.end, "cause": one.cause}
                 for one in self.ranges
@@ -101,8 +106,9 @@ def set_apart(
             "is it a store directory?"
         )
     with _locked(paths, disk):
-        found = SettingApart()
-        segments = list_row(disk, directories)
+        files = list_row(disk, directories, empty=True)
+        segments = [file for file in files if file.size]
+        found = SettingApart(missing=list(_missing(files, _safe_offset(disk, paths))))
         bad = _scan(disk, segments, found, on_progress)
         if dry_run or not bad:
             _find_lost(disk, paths, segments, found)
@@ -124,6 +130,29 @@ def _locked(paths: StorePaths, disk: Disk) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def _safe_offset(disk: Disk, paths: StorePaths) -> int:
+    """Up to which offset the log was on the disk; 0: it is not known."""
+    checkpoint = disk.read_file(paths.checkpoint) or b""
+    return safe_offset_of(checkpoint) if len(checkpoint) == CHECKPOINT_SIZE else 0
+
+
+def _missing(files: Sequence[StoreFile], safe_offset: int) -> Iterator[str]:
+    """What is between the segments, or behind the last one, in no file."""
+    for file, following in pairwise(files):
+        if file.end != following.start:
+            yield (
+                f"{file.path} has {file.size} bytes, and the next segment begins "
+                f"{following.start - file.start} bytes behind its beginning: brokers refuse to "
+                "start; bring the whole file back from a copy"
+            )
+    if files[-1].end < safe_offset:
+        yield (
+            f"the log was on the disk up to offset {safe_offset}, and its last segment ends at "
+            f"{files[-1].end}: a broker refuses to start, or ends the log before what is missing; "
+            "bring it back from a copy"
+        )
 
 
 def _find_lost(
@@ -255,13 +284,13 @@ def lost_messages(
     return _merged(chain(between, _by_units(disk, paths, ranges, unread))), walk.end, unread
 
 
-def list_row(disk: Disk, directories: Iterable[Path]) -> list[StoreFile]:
-    """Every file of a row that is not empty, in order."""
+def list_row(disk: Disk, directories: Iterable[Path], *, empty: bool = False) -> list[StoreFile]:
+    """Every file of a row that is not empty, or ``empty`` ones too, in order."""
     found = []
     for directory in directories:
         for name in disk.list_directory(directory):
             start, size = segment_offset(name), disk.file_size(directory / name)
-            if start is not None and size:
+            if start is not None and (size or (empty and size is not None)):
                 found.append(StoreFile(start, size, directory / name))
     return sorted(found)
 

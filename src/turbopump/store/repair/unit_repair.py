@@ -37,10 +37,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from turbopump.message.codec import entry_fault
+from turbopump.message.codec import FIXED_SIZE, entry_fault
 from turbopump.message.properties import SysFlag
 from turbopump.store.disk import Found, Piece
-from turbopump.store.log.cold_reads import IsLost, Steps, finish_now
+from turbopump.store.log.cold_reads import IsLost, Steps, finish_now, read_piece
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
 from turbopump.store.log.parsed_entry import ParsedEntry, inner_count, parse_entry, queue_position
 from turbopump.store.log.scanner import entry_at
@@ -51,7 +51,7 @@ from turbopump.store.queues.batch_consume_queue import (
     BatchUnit,
     batch_units,
 )
-from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, ConsumeQueue, unpack_unit
+from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT, ConsumeQueue, unpack_unit
 
 PIECE_SIZE: Final = 256 * 1024
 """Bytes of the log that are searched in one turn: some 0.3 ms."""
@@ -130,6 +130,28 @@ class UnitRepair:
         if search.wanted is None and search.error is None:
             self._remember(key)
         return Repaired(search.wanted, search.wanted_offset, search.error)
+
+    def units_of(
+        self, queue: ConsumeQueue, index: int, count: int, is_lost: IsLost
+    ) -> Steps[Found]:
+        """Up to ``count`` packed units of a plain queue from ``index`` on, as many as one file
+        holds; none if there are none. One that cannot be a message's (zeros, of a damaged file) is
+        repaired first: it stays only if the log has no such message."""
+        searched = index - 1
+        while True:
+            piece = queue.piece(index, count)
+            raw = (yield from read_piece(piece)) if piece is not None else b""
+            if isinstance(raw, OSError):
+                return raw
+            for number, (offset, size, _) in enumerate(UNIT.iter_unpack(raw), index):
+                if number > searched and (size < FIXED_SIZE or offset < 0):
+                    break
+            else:
+                return raw
+            searched = number
+            repaired = yield from self.message_of(queue, Unit(number, offset, size), is_lost)
+            if repaired.error is not None:
+                return repaired.error
 
     def repair_all(
         self,

@@ -24,7 +24,7 @@ from tests.unit.store.batches import BatchDirectory, put_inner
 from tests.unit.store.directory import Directory, bodies, put
 from tests.unit.store.inspected import tree
 
-from turbopump.errors import StoreError, StoreLockedError
+from turbopump.errors import StoreDamagedError, StoreError, StoreLockedError
 from turbopump.store import disk as disks
 from turbopump.store.disk import SystemDisk
 from turbopump.store.mapped_segments import MappedSegment
@@ -326,6 +326,36 @@ def test_messages_of_batch_queues_are_told_each(tmp_path: Path) -> None:
 
 # --- on the simulated disk, whose power is cut
 # -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stopped", [True, False], ids=["stopped", "killed"])
+@pytest.mark.parametrize("size", [None, 0, 4096, SEGMENT // 2])
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_segment_that_is_cut_or_gone_is_not_called_whole_where_a_broker_misses_it(
+    tmp_path: Path, number: int, size: int | None, stopped: bool
+) -> None:
+    directory = filled(tmp_path / "store", stopped=stopped)
+    path = segment(directory, number)
+    path.unlink() if size is None else os.truncate(path, size)
+    begins_later = number == 0 and size is None  # as after retention
+    dry, found = run(directory, dry_run=True), run(directory)
+    assert dry.missing == found.missing
+    assert not found.kept
+    try:
+        store = directory.open()
+    except StoreDamagedError:
+        refused = True
+    else:
+        store.close()
+        refused = any("lost" in line or "last good" in line for line in directory.failures)
+    if begins_later:
+        assert not found.missing
+    elif number < 2 or stopped:
+        assert bool(found.missing) == refused
+    if number < 2 and not begins_later:
+        missed = segment(directory, 0) if size is None else path
+        assert found.missing[0].startswith(f"{missed} has ")
+
 
 SMALL = config(segment_size=16384, queue_file_size=2000, index_slots=10, index_entries=200)
 BAD = ROOT / "commitlog" / f"{16384:020}"

@@ -1,0 +1,113 @@
+"""Comparison of a slave's log with that of a master of Apache's, as far as its requests allow.
+
+Apache's master gives the message at an offset (33), and says where its log begins and ends (28).
+The slave compares its newest message, others before it at growing distances, and the first ones of
+its last files. Two logs that have parted have other messages at their ends, which this finds. The
+rule: only an equal message proves anything. Our own masters compare every byte
+(``turbopump.replication.comparison``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Final
+
+from turbopump.broker.reading import ask
+from turbopump.errors import CopyError, ProtocolError
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.pull import ViewMessageById
+from turbopump.remoting.client import RemotingClient
+from turbopump.store.log.cold_reads import Steps
+from turbopump.store.message_store import MessageStore
+from turbopump.store.queues.lookup import StoredEntry
+
+ANSWER_S: Final = 5.0
+DOUBLINGS: Final = 16
+"""Messages compared before the newest one, each twice as far back as the one before it."""
+FILES: Final = 8
+NOT_FOUND: Final = "can not find message by the offset"
+
+
+async def compare_with_apache(
+    store: MessageStore, remoting: RemotingClient, master: str, begins: int, ends: int
+) -> int:
+    """Compare with the master, whose log ``begins`` and ``ends`` there; the number of equal
+    messages. Raises CopyError if it has another log, ProtocolError if that cannot be found out now,
+    RemotingError."""
+    end = store.log.end
+    if end > ends:
+        raise CopyError(
+            f"the log here goes up to {end}, and that of the master at {master} only up to {ends}: "
+            "it was restored from an older copy, or lost its tail. Nothing is cut by itself: make "
+            "this slave the master, or empty this store so that it is copied anew"
+        )
+    if end < begins:
+        raise CopyError(
+            f"the log here ends at {end}, and that of the master at {master} begins at {begins}: "
+            "older files were deleted; empty this store so that it is copied anew"
+        )
+    equal = 0
+    for offset in sorted(await ask(store.cold_reads, _samples(store)), reverse=True):
+        here = await ask(store.cold_reads, store.lookup.entry_at(offset))
+        if here is None or here.fault is not None or offset < begins:
+            continue
+        answer = await remoting.exchange(master, ViewMessageById(offset=offset), timeout=ANSWER_S)
+        other = answer.code == ResponseCode.SUCCESS and answer.body != here.data
+        if other or (answer.remark or "").startswith(NOT_FOUND):
+            raise CopyError(_another_log(master, here))
+        if answer.code != ResponseCode.SUCCESS:
+            raise ProtocolError(
+                f"the message at offset {offset} cannot be compared with that of the master at "
+                f"{master}: code {answer.code} {answer.remark or ''}"
+            )
+        equal += 1
+    if not equal:
+        raise ProtocolError(
+            f"no message here can be compared with one of the master at {master}, so nobody knows "
+            "whether it has the same log; empty this store so that it is copied anew"
+        )
+    return equal
+
+
+def _samples(store: MessageStore) -> Steps[set[int]]:
+    """Offsets at which messages begin: the newest one, some before it in its queue, and the first
+    ones of the last files."""
+    found = {file.start for file in store.log.files.files[-FILES:] if file.start < store.log.end}
+    newest, of = -1, None
+    for queue in list(store.queues):
+        units = yield from _offsets(store, queue.topic, queue.queue_id, queue.end.value - 1)
+        for offset in units:
+            if offset > newest:
+                newest, of = offset, queue
+    found.add(max(newest, store.lookup.index_end[0]))
+    if of is not None:
+        for index in _back(of.end.value - 1):
+            found.update((yield from _offsets(store, of.topic, of.queue_id, index)))
+    return found
+
+
+def _back(index: int) -> Iterator[int]:
+    for doubling in range(DOUBLINGS):
+        if index - (1 << doubling) < 0:
+            return
+        yield index - (1 << doubling)
+
+
+def _offsets(store: MessageStore, topic: str, queue_id: int, index: int) -> Steps[list[int]]:
+    if index < 0:
+        return []
+    found = yield from store.lookup.units(topic, queue_id, index, 1)
+    units = found.units if found is not None else None
+    return [offset for offset, size, _ in units or () if size > 0 and 0 <= offset < store.log.end]
+
+
+def _another_log(master: str, here: StoredEntry) -> str:
+    stored = datetime.fromtimestamp(here.message.store_timestamp / 1000, UTC)
+    return (
+        f"the master at {master} has another log: at offset {here.offset}, where a message of "
+        f"topic {here.message.topic} is here, stored at {stored:%Y-%m-%dT%H:%M:%SZ}, it has "
+        "another message, or none begins there. Here are messages that it never had, or it has "
+        "lost some. Nothing is cut by itself: look at what is here (turbopump store dump), then "
+        "empty this store so that it is copied anew"
+    )

@@ -1,0 +1,292 @@
+"""Comparison of the logs of a master and a slave of ours: the slave proves that its log is the
+beginning of the master's, byte for byte. The master asks for digests, and compares them with its
+own.
+
+::
+
+    slave to master    8 PROVE   8 start   8 end   4 count   count × (16 id   8 until)
+    master to slave    8 offset   4 size      size > 0: what is the digest of these bytes?
+    slave to master    32 digest              SHA-256
+    master to slave    8 offset   4 verdict   0: equal, the log is sent from offset on
+                       4 count   count × (16 id   8 until)
+                                              then as stream.py says, or the connection ends
+
+``start`` and ``end`` are those of the slave's log; its history follows them (``history.py``). The
+master compares all bytes behind the last point at which both logs are the same by their histories,
+and ``BEFORE_SIZE`` bytes before that. Logs that have parted differ at the very end, so a history
+that is wrong is found out; then the master compares everything that both have. It halves a range
+that differs until it has the first byte. Big-endian. Apache's slave sends an offset first; PROVE
+would be a negative one, so the first byte tells a master which slave it has.
+
+Values in, values out. This module must not know sockets, files or the loop.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from turbopump.errors import ProtocolError
+from turbopump.replication.history import ID_SIZE, KNOWN_MAX, KnownLog, common_until
+from turbopump.replication.master import LogSpan
+
+PROVE: Final = b"\xffTPHP\0\0\1"
+DIGEST_SIZE: Final = 32
+RANGE_SIZE: Final = 1024 * 1024
+"""Bytes that are compared at once."""
+BEFORE_SIZE: Final = 1024 * 1024
+"""Bytes compared before the point up to which both logs are known to be the same."""
+
+_GREETING: Final = struct.Struct(">8sqq")
+_HEAD: Final = struct.Struct(">qi")
+_COUNT: Final = struct.Struct(">i")
+_KNOWN: Final = struct.Struct(f">{ID_SIZE}sq")
+
+
+class Verdict(IntEnum):
+    """``offset`` beside it: EQUAL: from where on the log is sent; DIFFERS: the first byte that is
+    another one; AHEAD: where the master's log ends; TOO_OLD: where it begins."""
+
+    EQUAL = 0
+    DIFFERS = -1
+    AHEAD = -2
+    TOO_OLD = -3
+
+
+class Range(NamedTuple):
+    """``size`` bytes of the log, from ``offset`` on."""
+
+    offset: int
+    size: int
+
+
+class Outcome(NamedTuple):
+    """Result of a comparison, and the master's history."""
+
+    verdict: Verdict
+    offset: int
+    known: tuple[KnownLog, ...]
+
+
+class _Received:
+    """Bytes that came, taken in pieces."""
+
+    def __init__(self) -> None:
+        self.rest = b""
+
+    def take(self, size: int) -> bytes | None:
+        if len(self.rest) < size:
+            return None
+        taken, self.rest = self.rest[:size], self.rest[size:]
+        return taken
+
+    def take_history(self, after: int) -> tuple[KnownLog, ...] | None:
+        """History that follows the first ``after`` bytes, which are taken too; None: more must
+        come. Raises ProtocolError."""
+        if len(self.rest) < after + _COUNT.size:
+            return None
+        (count,) = _COUNT.unpack_from(self.rest, after)
+        if not 0 <= count <= KNOWN_MAX:
+            raise ProtocolError(f"a history of {count} entries comes: it does not compare logs")
+        size = after + _COUNT.size + count * _KNOWN.size
+        data = self.take(size)
+        if data is None:
+            return None
+        return tuple(KnownLog(*one) for one in _KNOWN.iter_unpack(data[after + _COUNT.size :]))
+
+
+def _history(known: Sequence[KnownLog]) -> bytes:
+    return _COUNT.pack(len(known)) + b"".join(_KNOWN.pack(*one) for one in known)
+
+
+class MasterComparison:
+    """A master's side of one connection. ``asked``: the range whose digest is wanted of both;
+    ``found``: what came out. Both None: the slave has not said what it has."""
+
+    def __init__(self, known: Sequence[KnownLog]) -> None:
+        self._known = tuple(known)
+        self._came = _Received()
+        self._log: LogSpan | None = None
+        self._begin = self._base = self._at = self.end = 0
+        self._differs_before: int | None = None
+        self._theirs: bytes | None = None
+        self._own: bytes | None = None
+        self.asked: Range | None = None
+        self.found: Outcome | None = None
+
+    @property
+    def rest(self) -> bytes:
+        """Bytes that came behind the comparison."""
+        return self._came.rest
+
+    def received(self, data: bytes, log: LogSpan) -> bytes:
+        """Take bytes; what to say. ``asked`` may be another one then. Raises ProtocolError for a
+        slave that says what cannot be."""
+        self._came.rest += data
+        if self.found is not None:
+            return b""
+        if self._log is None:
+            if not PROVE.startswith(self._came.rest[: len(PROVE)]):
+                raise ProtocolError("it speaks no HA")
+            head = self._came.rest[: _GREETING.size]
+            known = self._came.take_history(_GREETING.size)
+            if known is None:
+                return b""
+            _, start, self.end = _GREETING.unpack(head)
+            self._log = log
+            return self._begins(start, known, log)
+        if self.asked is not None and self._theirs is None:
+            self._theirs = self._came.take(DIGEST_SIZE)
+        elif self.rest:
+            raise ProtocolError("it answers what was not asked")
+        return self._judge()
+
+    def read(self, digest: bytes) -> bytes:
+        """The digest of this log in the range ``asked``; what to say."""
+        self._own = digest
+        return self._judge()
+
+    def _begins(self, start: int, known: Sequence[KnownLog], log: LogSpan) -> bytes:
+        if not 0 <= start <= self.end:
+            raise ProtocolError(f"its log begins at {start} and ends at {self.end}")
+        if self.end == 0:
+            return self._finds(Verdict.EQUAL, log.start)  # an empty one gets all there is
+        if self.end > log.written:
+            return self._finds(Verdict.AHEAD, log.written)
+        self._base = max(start, log.start)
+        same = min(common_until(known, self._known), self.end)
+        if self.end < self._base or (self.end == self._base and same < self.end):
+            return self._finds(Verdict.TOO_OLD, log.start)  # nothing can be compared
+        self._begin = self._at = max(self._base, same - BEFORE_SIZE)
+        return self._asks()
+
+    def _asks(self) -> bytes:
+        """Ask for the next range, or say what was found."""
+        log = self._log
+        assert log is not None
+        self._theirs = self._own = None
+        if self._at == self._differs_before:
+            self._differs_before = None  # it was repaired while it was looked for
+        if self._at >= self.end:
+            return self._finds(Verdict.EQUAL, self.end)
+        if self._differs_before is not None:
+            size = (self._differs_before - self._at + 1) // 2
+        else:
+            # never over the end of a segment
+            here = log.segment_size - (self._at - log.start) % log.segment_size
+            size = min(RANGE_SIZE, self.end - self._at, here)
+        self.asked = Range(self._at, size)
+        return _HEAD.pack(self._at, size)
+
+    def _judge(self) -> bytes:
+        asked = self.asked
+        if asked is None or self._theirs is None or self._own is None:
+            return b""
+        if self._theirs == self._own:
+            self._at += asked.size
+        elif asked.size > 1:
+            self._differs_before = asked.offset + asked.size
+        elif self._at > self._begin or self._begin == self._base:
+            return self._finds(Verdict.DIFFERS, self._at)
+        else:  # already the first byte: what was taken for the same is not
+            self._begin = self._at = self._base
+            self._differs_before = None
+        return self._asks()
+
+    def _finds(self, verdict: Verdict, offset: int) -> bytes:
+        self.asked = None
+        self.found = Outcome(verdict, offset, self._known)
+        return _HEAD.pack(offset, verdict) + _history(self._known)
+
+
+class SlaveComparison:
+    """A slave's side, whose log begins and ends there."""
+
+    def __init__(self, start: int, end: int, known: Sequence[KnownLog]) -> None:
+        self.start, self.end = start, end
+        self._known = tuple(known)
+        self._came = _Received()
+        self.found: Outcome | None = None
+
+    @property
+    def rest(self) -> bytes:
+        """Bytes that came behind the comparison."""
+        return self._came.rest
+
+    def begin(self) -> bytes:
+        """Return the greeting."""
+        return _GREETING.pack(PROVE, self.start, self.end) + _history(self._known)
+
+    def received(self, data: bytes) -> Range | Outcome | None:
+        """Take bytes: a range whose digest is wanted, or what the master has found. None: more must
+        come. Raises ProtocolError."""
+        self._came.rest += data
+        if self.found is not None or len(self.rest) < _HEAD.size:
+            return None
+        offset, size = _HEAD.unpack_from(self.rest)
+        if size > 0:
+            if not (self.start <= offset <= self.end - size and size <= RANGE_SIZE):
+                raise ProtocolError(
+                    f"the master asks for {size} bytes at {offset}: the log here goes from "
+                    f"{self.start} to {self.end}"
+                )
+            self._came.take(_HEAD.size)
+            return Range(offset, size)
+        try:
+            verdict = Verdict(size)
+        except ValueError:
+            raise ProtocolError(f"the master says {size}: it does not compare logs") from None
+        known = self._came.take_history(_HEAD.size)
+        if known is not None:
+            self.found = Outcome(verdict, offset, known)
+        return self.found
+
+
+_NOTHING_IS_CUT: Final = "Nothing is cut by itself"
+
+
+def masters_refusal(found: Outcome, end: int) -> str:
+    """Why a master does not serve a slave whose log ends at ``end``, and what to do."""
+    at = found.offset
+    if found.verdict is Verdict.AHEAD:
+        return (
+            f"the slave has the log up to {end}, and this master only up to {at}: it was restored "
+            f"from an older copy, or lost its tail. {_NOTHING_IS_CUT}: make the slave the master, "
+            "or empty the slave's store so that it is copied anew"
+        )
+    if found.verdict is Verdict.TOO_OLD:
+        return (
+            f"the slave has the log up to {end}, and it begins at {at} here: older files were "
+            "deleted; empty the slave's store so that it is copied anew"
+        )
+    return (
+        f"the slave has another log: from offset {at} on, up to {end}, other bytes than this "
+        f"master. {_NOTHING_IS_CUT}: look at what the slave has alone (turbopump store dump), then "
+        "empty its store so that it is copied anew"
+    )
+
+
+def slaves_refusal(found: Outcome, master: str, end: int) -> str:
+    """Why a slave whose log ends at ``end`` does not copy from its master, and what to do."""
+    at = found.offset
+    if found.verdict is Verdict.AHEAD:
+        return (
+            f"the log here goes up to {end}, and that of the master at {master} only up to {at}: "
+            f"it was restored from an older copy, or lost its tail. {_NOTHING_IS_CUT}: make this "
+            "slave the master, or empty this store so that it is copied anew"
+        )
+    if found.verdict is Verdict.TOO_OLD:
+        return (
+            f"the log here ends at {end}, and that of the master at {master} begins at {at}: older "
+            "files were deleted; empty this store so that it is copied anew"
+        )
+    return (
+        f"the master at {master} has another log: from offset {at} on other bytes than here, where "
+        "the log goes on to "
+        f"{end}. Here are messages that it never had, or it has lost some. {_NOTHING_IS_CUT}: look "
+        "at what is here (turbopump store dump), then empty this store so that it is copied anew. "
+        "If one of the two is damaged there (turbopump store verify), that is mended from the "
+        "other by itself"
+    )

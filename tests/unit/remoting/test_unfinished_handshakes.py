@@ -1,0 +1,177 @@
+"""TLS handshakes that strangers begin and do not end: what they cost a server, and that others come
+in beside them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+from tests.loops import in_loop
+from tests.unit.remoting.asking import answering, ask, client_of, on_loop
+from tests.unit.remoting.certificates import Pair
+from tests.unit.remoting.handshakes import Handshake
+from tests.unit.remoting.serving import frame, serving, until
+
+from turbopump.protocol.requests.offsets import GetMinOffset
+from turbopump.remoting import server as server_module
+from turbopump.remoting.server import FirstByte, RemotingServer
+from turbopump.repeated_line import report_all
+
+FIRST_BYTE, PART, WHOLE = "a byte", "44 bytes", "a whole hello"
+ASKED = frame(GetMinOffset(topic="T", queue_id=7), 1)
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Pair:
+    return Pair(tmp_path)
+
+
+def bytes_of(kind: str) -> bytes:
+    hello = Handshake().hello
+    return {FIRST_BYTE: hello[:1], PART: hello[:44], WHOLE: hello}[kind]
+
+
+@asynccontextmanager
+async def strangers(
+    count: int, data: bytes, port: int, host: str = "127.0.0.1"
+) -> AsyncIterator[list[Streams]]:
+    async with AsyncExitStack() as stack:
+        peers = []
+        for _ in range(count):
+            streams = await asyncio.open_connection("127.0.0.1", port, local_addr=(host, 0))
+            stack.callback(streams[1].close)
+            streams[1].write(data)
+            peers.append(streams)
+        yield peers
+
+
+async def ended(reader: asyncio.StreamReader) -> None:
+    """Wait until the server has closed a connection."""
+    with suppress(ConnectionResetError):
+        async with asyncio.timeout(60):
+            await reader.read()
+
+
+def greeting(server: RemotingServer) -> int:
+    """Connections that have begun a ClientHello and not ended it."""
+    return sum(one.greets for port in server.ports for one in port.silent.values())
+
+
+def handshaking(server: RemotingServer) -> int:
+    return sum(port.waiting - len(port.silent) for port in server.ports)
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("cut", [1, 4, 5, 44, -1])
+@in_loop(on_loop)
+async def test_a_client_hello_in_two_pieces_is_no_handshake_until_it_is_whole(
+    pair: Pair, cut: int
+) -> None:
+    handshake = Handshake()
+    async with (
+        serving(answering(), tls=pair.server()) as (server, _, port),
+        strangers(1, handshake.hello[:cut], port) as ((reader, writer),),
+    ):
+        await until(lambda: greeting(server) == 1)
+        assert handshaking(server) == 0
+        writer.write(handshake.hello[cut:])
+        await handshake.finish(reader, writer)
+        assert b'"offset":"7"' in await handshake.ask(ASKED, reader, writer)
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@in_loop(on_loop)
+async def test_a_part_of_a_client_hello_is_not_looked_at_again_and_again(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, options = [0], FirstByte.options
+
+    def counted(self: FirstByte, first: bytes, now: float) -> object:
+        looks[0] += 1
+        return options(self, first, now)
+
+    monkeypatch.setattr(FirstByte, "options", counted)
+    async with (
+        serving(answering(), tls=pair.server()) as (server, host, port),
+        strangers(20, bytes_of(PART), port),
+        client_of(None) as client,
+    ):
+        await until(lambda: greeting(server) == 20)
+        for _ in range(100):
+            assert await ask(client, f"{host}:{port}") == 5
+        assert looks[0] <= 3 * 20 + 1
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@in_loop(on_loop)
+async def test_few_handshakes_are_under_way_and_the_address_with_most_makes_room(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server_module, "HANDSHAKES_MAX", 4)
+    slow = Handshake()
+    async with (
+        serving(answering(), tls=pair.server()) as (server, host, port),
+        strangers(1, slow.hello, port, "127.0.0.2") as ((reader, writer),),
+        strangers(10, bytes_of(WHOLE), port) as peers,
+        client_of(pair.trusted()) as client,
+    ):
+        for begun, _ in peers[:7]:  # all but the last three
+            await ended(begun)
+        assert handshaking(server) == 4
+        await slow.finish(reader, writer)
+        assert b'"offset":"7"' in await slow.ask(ASKED, reader, writer)
+        assert await ask(client, f"{host}:{port}") == 5, "from the address of the others"
+    report_all()
+    assert "it has not ended its handshake, and others came" in caplog.text
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("kind", [FIRST_BYTE, PART, WHOLE])
+@in_loop(on_loop)
+async def test_who_has_not_ended_a_handshake_makes_room_where_a_server_is_full(
+    pair: Pair, kind: str
+) -> None:
+    async with (
+        serving(answering(), tls=pair.server(), connections_max=4) as (server, host, port),
+        strangers(20, bytes_of(kind), port),
+    ):
+        await until(lambda: greeting(server) + handshaking(server) == 4)
+        for tls in (pair.trusted(), None):
+            async with client_of(tls) as client:
+                assert await ask(client, f"{host}:{port}") == 5
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@in_loop(on_loop)
+async def test_a_client_hello_that_is_not_ended_in_time_is_closed(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server_module, "HANDSHAKE_S", 0.0)
+    monkeypatch.setattr(server_module, "SWEEP_S", 0.01)
+    async with (
+        serving(answering(), tls=pair.server()) as (server, _, port),
+        strangers(1, b"", port) as ((_, silent),),
+        strangers(1, bytes_of(PART), port) as ((reader, _),),
+    ):
+        await ended(reader)
+        assert sum(each.waiting for each in server.ports) == 1, "who has said nothing may wait"
+        silent.write_eof()
+        await until(lambda: not any(each.waiting for each in server.ports))
+    assert "no whole ClientHello within 0 s" in caplog.text
+
+
+@in_loop
+async def test_the_heap_is_trimmed_when_many_tls_connections_have_ended(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trims = list[None]()
+    monkeypatch.setattr(server_module, "TRIM_AFTER", 2)
+    monkeypatch.setattr(server_module, "trim_heap", lambda: trims.append(None))
+    async with serving(answering(), tls=pair.server()) as (server, host, port):
+        for tls in [pair.trusted(), None] * 4:
+            async with client_of(tls) as client:
+                assert await ask(client, f"{host}:{port}") == 5
+            await until(lambda: not server.connections)
+        assert len(trims) == 2

@@ -1,0 +1,309 @@
+"""Units that a queue's files no longer have, or that are zeros, under the running store: whichever
+way a queue is read, the reader gets the messages or is told to ask again. Its offset never passes a
+message that it did not get: a unit of zeros is damage, never a gap and never a message that does
+not match."""
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.store.batches import BatchDirectory, put_inner
+from tests.unit.store.directory import TestClock, put
+from tests.unit.store.segments import Plain, RealSegment, replace
+
+from turbopump.compiled import IS_COMPILED
+from turbopump.errors import StoreError
+from turbopump.message.batch import decode_batch
+from turbopump.message.codec import decode_entries
+from turbopump.message.java import tags_code
+from turbopump.message.properties import SysFlag
+from turbopump.store.log.cold_reads import ReadPace, Steps, finish_now
+from turbopump.store.message_store import MessageStore
+from turbopump.store.queues.checked_entries import GetResult, ReadLimits
+from turbopump.store.queues.queue_reader import PropertyText
+from turbopump.store.system_calls import outlive_lost_pages
+
+MESSAGES = 480
+"""Of a plain queue: 9,600 bytes of units, on three pages. A batch queue has as many, in pairs."""
+PAGE = 4096
+WANTED = tags_code("wanted")
+START_MS = 1_700_000_000_000
+
+
+def is_wanted(number: int) -> bool:
+    return number % 3 != 1
+
+
+def fill(store: MessageStore, clock: TestClock, topic: str, first: int, end: int) -> None:
+    for number in range(first, end):
+        clock.now = START_MS + number
+        if topic == "T":
+            put(store, b"%d" % number, tag="wanted" if is_wanted(number) else "other")
+        elif number % 2 == 0:
+            put_inner(store, [b"%d" % number, b"%d" % (number + 1)])
+
+
+# --- how the store came to its messages
+
+
+def began_empty(directory: BatchDirectory, topic: str) -> MessageStore:
+    store = directory.open()
+    fill(store, directory.clock, topic, 0, MESSAGES)
+    return store
+
+
+def killed(directory: BatchDirectory, topic: str) -> MessageStore:
+    store = began_empty(directory, topic)
+    store.flusher.flush_log()
+    twin = directory.copy(directory.paths.root.with_name("killed"))
+    store.close()
+    directory.config = twin.config
+    return directory.open()
+
+
+def recovered_and_went_on(directory: BatchDirectory, topic: str) -> MessageStore:
+    store = directory.open()
+    fill(store, directory.clock, topic, 0, MESSAGES // 2)
+    store.close()
+    store = directory.open()
+    fill(store, directory.clock, topic, MESSAGES // 2, MESSAGES)
+    return store
+
+
+# --- what happens to the queue's file
+
+Lose = Callable[[Path, pytest.MonkeyPatch], None]
+
+
+def cut_to(size: int) -> Lose:
+    return lambda path, _patched: os.truncate(path, size)
+
+
+def remove(path: Path, _patched: pytest.MonkeyPatch) -> None:
+    path.unlink()
+
+
+def zeros(begin: int, end: int) -> Lose:
+    def write(path: Path, _patched: pytest.MonkeyPatch) -> None:
+        with path.open("r+b") as file:
+            file.seek(begin)
+            file.write(bytes(end - begin))
+
+    return write
+
+
+def unreadable_page(path: Path, patched: pytest.MonkeyPatch) -> None:
+    """The disk does not give the second page. In a map it is zeros (``hot/sigbus.pxi``)."""
+    bad = range(PAGE, 2 * PAGE)
+
+    def touches(segment: RealSegment, at: int, size: int) -> bool:
+        return segment.path == path and at < bad.stop and at + size > bad.start
+
+    def read_cold(plain: Plain, segment: RealSegment, at: int, size: int) -> Any:
+        if touches(segment, at, size):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return plain(segment, at, size)
+
+    def read(plain: Plain, segment: RealSegment, at: int, size: int) -> Any:
+        data = plain(segment, at, size)  # which is ``read_cold`` where there is no map
+        if not touches(segment, at, size):
+            return data
+        kept = bytearray(data)
+        lost = range(max(bad.start - at, 0), min(bad.stop - at, size))
+        kept[lost.start : lost.stop] = bytes(len(lost))
+        return bytes(kept)
+
+    def read_cached_into(plain: Plain, segment: RealSegment, buffer: Any, at: int) -> Any:
+        return not touches(segment, at, len(buffer)) and plain(segment, buffer, at)
+
+    replace(patched, "read_cold", read_cold)
+    replace(patched, "read", read)
+    replace(patched, "read_cached_into", read_cached_into)
+
+
+LOSSES: dict[str, Lose] = {
+    "the file is cut to nothing": cut_to(0),
+    "the file is cut at a page": cut_to(PAGE),
+    "the file is cut within a page": cut_to(PAGE + 1000),
+    "the file is removed": remove,
+    "the file is zeros": zeros(0, 2 * PAGE + 1408),
+    "a page is zeros": zeros(PAGE, 2 * PAGE),
+    "a sector of the first page is zeros": zeros(512, 1024),
+    "the last page is zeros": zeros(2 * PAGE, 2 * PAGE + 1408),
+    "the disk does not give a page": unreadable_page,
+}
+
+# --- ways to read, and what they want
+
+Way = Callable[[MessageStore, str, int], GetResult]
+
+
+def pulled(store: MessageStore, topic: str, offset: int) -> GetResult:
+    """As a pull: at once, else in steps."""
+    found = store.reader.at_once(topic, 0, offset, 32)
+    return found if found is not None else store.get(topic, 0, offset, 32)
+
+
+def in_steps(store: MessageStore, topic: str, offset: int) -> GetResult:
+    return store.get(topic, 0, offset, 32)
+
+
+def pulled_by_spark(store: MessageStore, topic: str, offset: int) -> GetResult:
+    """Many messages in one read."""
+    found = store.reader.at_once(topic, 0, offset, 4096, 1 << 20)
+    if found is not None:
+        return found
+    steps = store.reader.steps(topic, 0, offset, 4096, size_max=1 << 20)
+    return store.cold_reads.finish(steps)
+
+
+def filtered_by_tags(store: MessageStore, topic: str, offset: int) -> GetResult:
+    return store.get(topic, 0, offset, 32, lambda tags: tags == WANTED)
+
+
+def filtered_by_sql(store: MessageStore, topic: str, offset: int) -> GetResult:
+    def matches(properties: PropertyText) -> bool:
+        return topic == "B" or properties.get("TAGS") == "wanted"
+
+    return store.cold_reads.finish(store.reader.steps(topic, 0, offset, 32, None, matches))
+
+
+def filtered_by_both(store: MessageStore, topic: str, offset: int) -> GetResult:
+    steps = store.reader.steps(
+        topic, 0, offset, 32, lambda tags: tags == WANTED, lambda _properties: True
+    )
+    return store.cold_reads.finish(steps)
+
+
+PLAIN_WAYS = (pulled, in_steps, pulled_by_spark)
+WAYS: tuple[Way, ...] = (*PLAIN_WAYS, filtered_by_tags, filtered_by_sql, filtered_by_both)
+
+
+def numbers_in(result: GetResult) -> list[int]:
+    found: list[int] = []
+    for entry in decode_entries(result.data):
+        inner = entry.sys_flag & SysFlag.INNER_BATCH
+        found += (
+            [int(item.body) for item in decode_batch(entry.body)] if inner else [int(entry.body)]
+        )
+    return found
+
+
+@pytest.fixture
+def patched() -> Iterator[pytest.MonkeyPatch]:
+    with pytest.MonkeyPatch.context() as patched:
+        yield patched
+
+
+def damaged_store(
+    tmp_path: Path,
+    topic: str,
+    begin: Callable[[BatchDirectory, str], MessageStore],
+    loss: str,
+    patched: pytest.MonkeyPatch,
+    limits: ReadLimits | None = None,
+) -> MessageStore:
+    if "cut" in loss and not (IS_COMPILED and outlive_lost_pages()):
+        pytest.skip("a page that is gone ends a process of plain Python")
+    directory = BatchDirectory(
+        tmp_path / "store",
+        with_crc=True,
+        segment_size=1 << 20,
+        queue_file_size=20_000,
+        batch_queue_file_size=46_000,
+        limits=limits or ReadLimits(),
+    )
+    store = begin(directory, topic)
+    # everything that is in memory is seen at once, as in a broker that has nothing else to do
+    store.cold_reads.take_turns(
+        lambda call: call(), lambda: 0.0, ReadPace(1.0, lambda: 0, lambda _s, _call: None)
+    )
+    paths = directory.paths
+    root = paths.batch_consume_queues if topic == "B" else paths.consume_queues
+    LOSSES[loss](root / topic / "0" / f"{0:020}", patched)
+    return store
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("topic", ["T", "B"])
+@pytest.mark.parametrize(
+    ("begin", "hot"),
+    [(began_empty, True), (began_empty, False), (killed, True), (recovered_and_went_on, True)],
+)
+def test_no_reader_passes_a_message_that_it_did_not_get(
+    tmp_path: Path,
+    patched: pytest.MonkeyPatch,
+    begin: Callable[[BatchDirectory, str], MessageStore],
+    topic: str,
+    hot: bool,
+    loss: str,
+    way: Way,
+) -> None:
+    limits = ReadLimits() if hot else ReadLimits(hot_size=0)
+    store = damaged_store(tmp_path, topic, begin, loss, patched, limits)
+    wanted = [
+        number
+        for number in range(MESSAGES)
+        if way in PLAIN_WAYS or topic == "B" or is_wanted(number)
+    ]
+    given: list[int] = []
+    offset = 0
+    while offset < MESSAGES:
+        result = way(store, topic, offset)
+        assert not result.gaps
+        assert not result.damages
+        # what a damaged unit says of tags is not known: the client looks at them, too
+        given += [number for number in numbers_in(result) if number in wanted]
+        assert given == [number for number in wanted if number < result.next_offset]
+        assert result.max_offset == MESSAGES
+        if result.next_offset == offset:
+            break
+        offset = result.next_offset
+    if offset < MESSAGES:
+        assert result.unreadable is not None, "the client is told why, and asks again"
+        assert "zeros" not in loss, "the log has every message"
+    store.close()
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("topic", ["T", "B"])
+@pytest.mark.parametrize("begin", [began_empty, killed])
+def test_a_question_gets_the_right_answer_or_an_error(
+    tmp_path: Path,
+    patched: pytest.MonkeyPatch,
+    begin: Callable[[BatchDirectory, str], MessageStore],
+    topic: str,
+    loss: str,
+) -> None:
+    store = damaged_store(tmp_path, topic, begin, loss, patched)
+    step = 2 if topic == "B" else 1
+    errors = 0
+
+    def ask(question: Steps[Any]) -> Any:
+        nonlocal errors
+        try:
+            return finish_now(question)
+        except (StoreError, OSError):
+            errors += 1
+            return None
+
+    lookup = store.lookup
+    assert ask(lookup.earliest_time(topic, 0)) in (START_MS, None)
+    newest = START_MS + (MESSAGES - step)
+    assert ask(lookup.newest_time(topic, 0)) in (newest, None)
+    for number in range(0, MESSAGES, 2):
+        asked = START_MS + number
+        assert ask(lookup.offset_in_time(topic, 0, asked)) in (number, None)
+        last = number + step - 1
+        assert ask(lookup.offset_in_time(topic, 0, asked, upper=True)) in (last, None)
+        entry = ask(lookup.entry_in_queue(topic, 0, number))
+        if entry is not None and entry.fault is None:
+            assert entry.message.queue_offset == number
+        elif entry is not None:
+            errors += 1
+    assert not errors or "zeros" not in loss, "the log has every message"
+    store.close()
