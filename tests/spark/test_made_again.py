@@ -1,5 +1,5 @@
 """Lakes of topics that were made again, lost their end, are not there, or whose broker was renamed:
-against a broker of lists, without Spark."""
+without Spark, against a broker of lists and our own."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ import msgspec
 import pytest
 from tests.spark.fake_cluster import FakeCluster, FakeQueue
 
+from turbopump import Message
+from turbopump.blocking import Producer
+from turbopump.cli import main
 from turbopump.errors import ConfigError, DataLossError, RouteNotFoundError
 from turbopump.message.message import MessageQueue
 from turbopump.spark import archive as lakes
@@ -24,6 +27,7 @@ from turbopump.spark.pipelines.archiving import ArchiveRun, rejected_limit
 from turbopump.spark.pipelines.lake import REJECTED, open_lake
 from turbopump.spark.pipelines.writing import REPORT_COLUMN, FileWriting
 from turbopump.spark.reading import read_partition
+from turbopump.testing import BrokerThread
 
 FORMATS = ["parquet", "delta"]
 Archive = Callable[..., ArchiveReport]
@@ -54,8 +58,8 @@ def run(cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(ArchiveRun, "_job", in_this_process)
 
     def archived(*topics: str, **given: Any) -> ArchiveReport:
-        spark: Any = object()
-        return archive(tmp_path / "L", topics, name_server=cluster.address, spark=spark, **given)
+        given = {"name_server": cluster.address, "spark": object(), **given}
+        return archive(tmp_path / "L", topics, **given)
 
     return archived
 
@@ -288,6 +292,31 @@ def test_a_second_broker_of_a_topic_is_read_from_its_first_message(
     for at in range(12):
         queue.put(b"x", topic="T", queue_id=0, commit_log_offset=at * 100 + 7)
     assert run("T").messages == 12
+
+
+def test_a_topic_of_a_real_broker_is_made_again_and_its_broker_renamed(
+    run: Archive, tmp_path: Path
+) -> None:
+    lake, store = tmp_path / "L", tmp_path / "store"
+
+    def sent(server: BrokerThread, text: str, count: int) -> ArchiveReport:
+        with Producer(server.namesrv) as producer:
+            producer.send_batch([Message("T", f"{text} {at}") for at in range(count)])
+        return run("T", name_server=server.namesrv)
+
+    with BrokerThread(directory=store, broker_name="first") as server:
+        server.create_topic("T", 1)
+        assert sent(server, "old", 100).messages == 100
+        assert main(["topic", "delete", "T", "--yes", "-n", server.namesrv]) == 0
+        server.create_topic("T", 1)
+        with pytest.raises(DataLossError, match="has another message at offset 99 than the lake"):
+            sent(server, "new", 150)
+        report = run("T", name_server=server.namesrv, restart_queues=True)
+        assert (report.messages, report.lake_rows, report.agrees) == (150, 250, True)
+    with BrokerThread(directory=store, broker_name="second") as server:
+        report = sent(server, "after", 5)
+        assert (report.messages, report.lake_rows, report.agrees) == (5, 255, True)
+    assert len({row[2:] for row in rows(lake)}) == 255
 
 
 def test_a_lake_of_one_generation_is_written_as_before(

@@ -487,8 +487,9 @@ class ArchiveRun:
             and there.begin < min(there.end, end)
         }
         columns = made_again.columns_of(self.lake)
-        for old, row in made_again.rows_at(self.lake, snapshot, alike).items():
-            if row == made_again.message_at(self.cluster, queue, alike[old], columns):
+        rows = made_again.rows_at(self.lake, snapshot, alike)
+        for old in sorted(rows, key=alike.__getitem__):
+            if rows[old] == made_again.message_at(self.cluster, queue, alike[old], columns):
                 self.renamed[queue] = alike[old] + 1
                 _log.warning(
                     "%s has the messages of %s, which the lake has up to offset %d: the broker was "
