@@ -117,7 +117,7 @@ _QUOTED: Final = re.compile(
 _CHANGES: Final = re.compile(
     r"\b(insert\s+(?:into|overwrite)|merge\s+into|delete\s+from|update\s+\S+\s+set)\b", re.I
 )
-"""What may follow WITH and FROM, and changes tables."""
+"""Statements that may follow WITH and FROM, and change tables."""
 
 
 def _check_is_query(text: str) -> None:

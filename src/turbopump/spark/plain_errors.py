@@ -55,9 +55,9 @@ def show_warnings() -> None:
 
 
 def hide_broken_pipes() -> None:
-    """Spark closes the pipe of a task of which it has enough rows (``limit``, ``show``, ``take``),
-    and that of an idle worker. PySpark's daemon prints a traceback then (pyspark/daemon.py,
-    ``manager``), which it does no more."""
+    """Keep PySpark's daemon from printing a traceback for each pipe that Spark has closed
+    (pyspark/daemon.py, ``manager``). Spark closes that of a task of which it has enough rows
+    (``limit``, ``show``, ``take``), and that of an idle worker."""
     usual = traceback.print_exc
 
     def print_others(*args: Any, **kwargs: Any) -> None:

@@ -195,7 +195,7 @@ def java_environment(environment: Mapping[str, str] = os.environ) -> dict[str, s
 
 
 def java_fault(environment: Mapping[str, str] = os.environ) -> str:
-    """What the Java of JAVA_HOME, or of PATH, says when it cannot start; "" if it can."""
+    """Return the words of a Java, of JAVA_HOME or of PATH, that cannot start; "" if it can."""
     home = environment.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else "java"
     try:

@@ -122,7 +122,7 @@ class ArchiveReport:
     restarted: tuple[str, ...] = ()
     """Queues that began another generation, as ``T@broker-a:0``."""
     rejected_allowed: bool = True
-    """Whether no more rows were rejected than ``max_rejected`` says."""
+    """False if more rows were rejected than ``max_rejected`` says."""
 
     @property
     def agrees(self) -> bool:
@@ -134,7 +134,7 @@ class ArchiveReport:
 
     @property
     def ok(self) -> bool:
-        """Whether the counts agree, and not too many rows were rejected."""
+        """True if the counts agree, and not too many rows were rejected."""
         return self.agrees and self.rejected_allowed
 
 
@@ -246,8 +246,8 @@ def archive(
 
 
 def rejected_limit(text: int | str | None) -> Callable[[int, int], bool]:
-    """Whether so many good and so many rejected rows are no failure: by a number of rejected ones,
-    a share of all in percent, or, by default, unless all were rejected. Raises ConfigError."""
+    """Return a check of a run's good and rejected rows: at most so many, or such a share of all,
+    may be rejected; by default all but one. Raises ConfigError."""
     if text is None:
         return lambda good, rejected: good > 0 or rejected == 0
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", str(text), re.ASCII)
@@ -330,7 +330,7 @@ class ArchiveRun:
         self.absent: frozenset[MessageQueue] = frozenset()
         self.restart_queues = restart_queues
         self.faults: dict[str, TurbopumpError] = {}
-        """Why a topic or queue is left out, by its name."""
+        """Faults of topics and queues that are left out, by their names."""
         self.changed: set[MessageQueue] = set()
         """Queues that are not those that the lake has read."""
         self.behind: set[MessageQueue] = set()
@@ -339,7 +339,7 @@ class ArchiveRun:
         """Queues whose newest row is the broker's message; those that are gone are compared again
         when they come back."""
         self.renamed: dict[MessageQueue, int | None] = {}
-        """Where queues begin that the lake has under another broker's name."""
+        """First offsets of queues that the lake has under another broker's name."""
         self.restarted: set[MessageQueue] = set()
         self.options = {**options, "failOnDataLoss": str(fail_on_data_loss).lower()}
         self.starting = starting
@@ -403,7 +403,8 @@ class ArchiveRun:
         return found
 
     def _leave_out(self, name: str, fault: TurbopumpError) -> None:
-        """What follows its topics says so at once, as it may never end."""
+        """Note the fault of a topic or queue that is left out. A run that follows its topics logs
+        it at once, as it may never end."""
         if self.follow and name not in self.faults:
             _log.error("%s; the others go on", fault)
         self.faults[name] = fault
@@ -475,8 +476,8 @@ class ArchiveRun:
         return snapshot
 
     def _look_for_old_name(self, snapshot: Snapshot, queue: MessageQueue, end: int) -> None:
-        """Find out whether the lake has the messages of a queue under another broker's name, and
-        where it ends there: a broker was renamed with its store."""
+        """Look for the messages of a new queue under another broker's name in the lake: a broker
+        may have been renamed with its store."""
         if queue in self.renamed or not made_again.tells_brokers_apart(self.lake):
             return
         self.renamed[queue] = None

@@ -26,8 +26,8 @@ _PIECE: Final = re.compile(r"`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*
 
 
 def without_names(ddl: str) -> tuple[str, dict[str, str]]:
-    """``date AS day date, n int`` as Spark's ``date date, n int``, and the columns' names by the
-    fields'."""
+    """Split ``date AS day date, n int`` into Spark's DDL, ``date date, n int``, and the columns'
+    names by the fields': ``{"date": "day"}``."""
     parts, depth = [""], 0
     for piece in _PIECE.findall(ddl):
         depth += (piece in ("<", "(")) - (piece in (">", ")"))

@@ -1,4 +1,5 @@
-"""Whether a broker's queue is the one of which a lake has rows, or was made again meanwhile.
+"""Comparison of a broker's queue with the rows that a lake has of it: the queue may have been made
+again meanwhile.
 
 The one rule: a row and a message at one offset are the same if all columns agree that tell messages
 apart (``IDENTITY``), as far as the lake has them. What cannot be compared is taken for the same: a
@@ -30,20 +31,20 @@ Row = dict[str, Any]
 
 
 def columns_of(lake: Lake) -> tuple[str, ...]:
-    """What a lake has to tell messages apart: the store time at least."""
+    """Columns of a lake that tell messages apart: the store time at least."""
     return tuple(name for name in IDENTITY if name in lake.definition.columns)
 
 
 def tells_brokers_apart(lake: Lake) -> bool:
-    """Whether a row of one broker cannot look like a message of another."""
+    """True if a row of one broker cannot look like a message of another."""
     return any(name in lake.definition.columns for name in _UNIQUE)
 
 
 def changed_queues(
     cluster: Cluster, lake: Lake, snapshot: Snapshot, queues: Iterable[MessageQueue]
 ) -> dict[MessageQueue, int]:
-    """Those of the lake's ``queues`` whose newest row is another message at the broker, and its
-    offset. One pull for each queue."""
+    """Return the queues whose newest row in the lake is another message at the broker, with its
+    offset. The lake knows all ``queues``. Costs a pull for each."""
     newest = {
         queue: there.end - 1
         for queue in queues
@@ -73,14 +74,14 @@ def first_difference(
 
 
 def differs(row: Row, message: Row | None) -> bool:
-    """Whether a message that is there is another than the row's."""
+    """True if there is a message, and it is another than the row's."""
     return message is not None and row != message
 
 
 def message_at(
     cluster: Cluster, queue: MessageQueue, offset: int, columns: tuple[str, ...]
 ) -> Row | None:
-    """These columns of the broker's message; None if it has none there that can be read."""
+    """Return these columns of the broker's message; None if there is none that can be read."""
     (answer,) = cluster.pull(queue, [(offset, 1)])
     try:
         found = decode(

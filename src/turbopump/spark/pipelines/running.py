@@ -262,7 +262,7 @@ def error_inside(error: PySparkException) -> type[TurbopumpError] | None:
 
 
 def start_sentence(error: Exception) -> str:
-    """Why Spark did not start."""
+    """Return the reason why Spark did not start."""
     text = str(error)
     if "JAVA_GATEWAY_EXITED" in text:
         said = java_fault()
