@@ -63,6 +63,7 @@ if TYPE_CHECKING:
         LakeInUseError,
         MessageError,
         MessageNotFoundError,
+        MissingExtraError,
         NotStartedError,
         OffsetGapError,
         PipelineError,
@@ -119,6 +120,7 @@ __all__ = [
     "MessageFinder",
     "MessageNotFoundError",
     "MessageQueue",
+    "MissingExtraError",
     "NoMoreMessages",
     "NotStartedError",
     "OffsetGapError",
@@ -193,7 +195,7 @@ _HOME = {
             BodyError CallTimeoutError ClientError ClientErrorCode ConfigError ConnectError
             ConnectionLostError CopyError DataLossError FrameError HeaderError LakeError
             LakeInUseError MessageError MessageNotFoundError NotStartedError OffsetGapError
-            PipelineError ProtocolError ReadsRefusedError RemotingError ReplyError
+            MissingExtraError PipelineError ProtocolError ReadsRefusedError RemotingError ReplyError
             RequestError RequestTimeoutError ResendError ResponseError RoomInMakingError
             RouteNotFoundError SendError StoreClosedError StoreDamagedError StoreError
             StoreLockedError StoredMessageError TurbopumpError WriteError

@@ -26,6 +26,7 @@
     │   ├── LakeInUseError          another process writes to it
     │   └── OffsetGapError          a batch does not begin where the table ends
     ├── PipelineError               what Spark could not do
+    ├── MissingExtraError           a package that is not installed; also a ModuleNotFoundError
     └── ClientError                 what a producer or consumer could not do
         ├── RouteNotFoundError      no broker is known for the topic
         ├── SendError               no broker took the message
@@ -294,3 +295,7 @@ class OffsetGapError(LakeError):
 
 class PipelineError(TurbopumpError):
     """What Spark could not do, in one sentence."""
+
+
+class MissingExtraError(TurbopumpError, ModuleNotFoundError):
+    """A package of an extra is not installed; ``name`` is its module."""

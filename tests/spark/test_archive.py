@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,8 +19,8 @@ from tests.spark.fake_cluster import FakeCluster, FakeQueue
 from turbopump.cli import main
 from turbopump.errors import (
     ConfigError,
-    DataLossError,
     OffsetGapError,
+    PipelineError,
     RemotingError,
     RouteNotFoundError,
 )
@@ -32,9 +33,11 @@ from turbopump.spark.pipelines import ArchiveReport, archive, archiving, json_bo
 from turbopump.spark.pipelines.running import (
     Progress,
     ProgressLine,
+    check_master,
     command_session,
     error_inside,
     spark_sentence,
+    start_sentence,
 )
 from turbopump.spark.reading import RangesPartition
 
@@ -173,7 +176,7 @@ def test_nothing_is_made_where_there_is_no_topic_or_a_wrong_option(
     run: Archive, tmp_path: Path
 ) -> None:
     with pytest.raises(RouteNotFoundError, match="know no topic 'none'"):
-        run("T", "none", bodies=json_bodies("n int"))
+        run("none", bodies=json_bodies("n int"))
     with pytest.raises(ConfigError, match="not what is read"):
         run("T", options={"tags": "A"})
     assert not list(tmp_path.iterdir())
@@ -190,17 +193,37 @@ def test_one_text_is_one_topic_and_a_batch_of_nothing_is_refused(
     assert (report.rows, len(lakes.dataset(tmp_path).schema.names)) == (1, 7)
 
 
-def test_a_topic_that_was_made_again_is_refused(
-    cluster: FakeCluster, run: Archive, tmp_path: Path
+def test_spark_and_the_command_know_a_queue_that_was_made_again(
+    spark: SparkSession, cluster: FakeCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cluster.fill("T", 0, 10)
-    run("T")
-    cluster.queues["T", 0].entries.clear()
-    cluster.queues["T", 0].times_ms.clear()
-    cluster.fill("T", 0, 4)
-    with pytest.raises(DataLossError, match=r"ends at 4, but the lake has it up to 10 already"):
-        run("T")
-    assert len(offsets_in(tmp_path)) == 10
+    """The rest is in test_made_again.py, without Spark."""
+    lake = str(tmp_path / "lake")
+    arguments = ["pipeline", "archive", "T", lake, "-n", cluster.address]
+    for body in (b'{"date": "2026-01-02", "topic": "x"}', b"{}"):
+        cluster.queues["T", 0].put(body, topic="T", queue_id=0)
+    schema = "date AS day date not null, topic string"
+    assert main([*arguments, "--json-schema", schema, "--body-prefix", "body_"]) == 0
+    capsys.readouterr()
+    cluster.queues["T", 0] = FakeQueue()
+    cluster.fill("T", 0, 1)
+    assert main(arguments) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("turbopump: T@broker-a:0 ends at 1, but the lake has it up to 2")
+    assert main([*arguments, "--restart-queue"]) == 1  # its one row is rejected
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == "restarted  T@broker-a:0, which was made again"
+    assert out[-1] == (
+        "FAILED     too many rows were rejected: --max-rejected says how many may be"
+    )
+    (row,) = lakes.rows(spark, lake).collect()
+    assert (str(row["day"]), row["body_topic"], row["queueGeneration"]) == ("2026-01-02", "x", None)
+    rejected = lakes.rows(spark, lake, "_rejected").collect()
+    assert sorted((row["queueGeneration"] or 0, row["body"]) for row in rejected) == [
+        (0, b"{}"),
+        (1, b"T-0-0"),
+    ]
+    assert main(["pipeline", "replay", lake, "T", "U", "-n", cluster.address]) == 1
+    assert "has several generations of T@broker-a:0" in capsys.readouterr().err
 
 
 def test_messages_that_were_deleted_fail_the_run_or_are_counted(
@@ -465,6 +488,8 @@ def test_wrong_arguments_are_refused_before_spark_starts(
     lake = str(tmp_path / "lake")
     for arguments, said in (
         (["T", lake, "--drop-body"], "--drop-body needs --json-schema"),
+        (["T", lake, "--body-prefix", "p_"], "--body-prefix needs --json-schema"),
+        (["T", lake, "--body-struct", "s"], "--body-struct needs --json-schema"),
         (["T", lake, "--option", "x"], "--option x: NAME=VALUE is expected"),
         (["a b", lake], "a b"),
         ([lake], "Missing argument"),
@@ -480,6 +505,79 @@ def test_sigterm_ends_a_command_as_ctrl_c_does_while_spark_starts(spark: SparkSe
     with pytest.raises(KeyboardInterrupt), command_session("a command", None):
         os.kill(os.getpid(), signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+PYTHON = """
+  An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "a.py", line 1, in write
+    file.write(b"x")
+OSError: [Errno 28] No space left on device
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "a.py", line 2, in close
+pyarrow.lib.ArrowInvalid: [X] cannot close
+
+JVM stacktrace:
+org.apache.spark.api.python.PythonException: Traceback
+Caused by: java.io.IOException: gone
+"""
+JAVA = """An error occurred while calling o1.collect.
+: org.apache.spark.SparkException: Job aborted due to stage failure: task 0 failed
+\tat org.apache.spark.X.run(X.scala:1)
+Caused by: java.lang.OutOfMemoryError: Java heap space
+\tat java.base/java.lang.Thread.run(Thread.java:840)
+"""
+ARGUMENT = """An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.
+: org.apache.spark.SparkIllegalArgumentException: [INVALID.MEMORY_2] too little memory.
+Please increase it
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (PYTHON, "ArrowInvalid: cannot close"),
+        (JAVA, "OutOfMemoryError: Java heap space"),
+        (ARGUMENT, "too little memory."),
+        ("", "PySparkException"),
+    ],
+)
+def test_the_sentence_of_an_error_names_the_innermost_cause(text: str, sentence: str) -> None:
+    from pyspark.errors import PySparkException
+
+    assert spark_sentence(PySparkException(text)) == sentence
+
+
+def test_a_spark_that_does_not_start_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    java = tmp_path / "bin/java"
+    java.parent.mkdir()
+    java.write_text(
+        "#!/bin/sh\necho Picked up _JAVA_OPTIONS: -Xmx1k >&2; echo Too small >&2; exit 1"
+    )
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    gone = start_sentence(RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited"))
+    assert gone == "Java cannot run: Too small (_JAVA_OPTIONS: -Xmx1k)"
+
+
+def test_a_master_that_is_none_or_does_not_answer_is_said_so_before_spark_starts() -> None:
+    for wrong in ("nonsense", "spark://", "spark://host", "spark://:7077", "http://h:1", "locals"):
+        with pytest.raises(ConfigError, match="is no master of Spark: "):
+            check_master(wrong)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        away = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(PipelineError, match=f"no master of Spark answers at {away}: .*; mq.."):
+            check_master(f"spark://{away},mq..example:7")
+        taken.listen()
+        check_master(f"spark://mq..example:7,{away}")
+    for good in ("local", "local[*]", "local[2, 3]", "local-cluster[2,1,1024]", "yarn", "k8s://u"):
+        check_master(good)
 
 
 def test_the_sentence_of_an_error_is_found_in_what_spark_wraps_around_it() -> None:

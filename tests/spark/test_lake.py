@@ -39,7 +39,7 @@ from tests.spark.lake_batches import (
     messages,
 )
 
-from turbopump.errors import ConfigError, LakeError, LakeInUseError, OffsetGapError
+from turbopump.errors import ConfigError, LakeError, LakeInUseError, OffsetGapError, PipelineError
 from turbopump.message.message import MessageQueue
 from turbopump.spark import archive
 from turbopump.spark.pipelines.bodies import avro_bodies
@@ -392,6 +392,23 @@ def test_a_file_system_without_locks_is_said_so(
         pass
 
 
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_what_the_disk_refuses_is_said_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    lake = create_or_open(tmp_path, definition("parquet"))
+    writing = FileWriting(str(lake.staging), "part", lake.definition)
+
+    def refused(_descriptor: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("turbopump.spark.pipelines.writing.os.fsync", refused)
+    said = f"_staging cannot be written: {os.strerror(code)}. Nothing of this batch was committed"
+    with pytest.raises(PipelineError, match=said):
+        writing.write(iter([messages(QUEUES[0], 0, 10)]))
+    assert not list(lake.staging.iterdir())
+
+
 def test_delta_tables_are_made_once_by_hosts_that_begin_together(tmp_path: Path) -> None:
     hosts = 3
     together = threading.Barrier(hosts)
@@ -568,7 +585,7 @@ def test_a_lake_keeps_its_shape(tmp_path: Path) -> None:
 def test_what_is_no_lake_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(LakeError, match=r"is no lake: `turbopump pipeline archive` makes one"):
         archive.files(tmp_path)
-    (tmp_path / "_lake.json").write_text('{"v":2,"format":"parquet","columns":[]}')
+    (tmp_path / "_lake.json").write_text('{"v":3,"format":"parquet","columns":[]}')
     with pytest.raises(LakeError, match="use the one that wrote it"):
         archive.files(tmp_path)
     (tmp_path / "_lake.json").write_text("{")

@@ -15,6 +15,7 @@ from turbopump.spark.options import (
     options_of_mode,
     read_options,
 )
+from turbopump.spark.write_options import write_options
 
 NEEDED = {"nameServer": "127.0.0.1:9876", "topic": "T"}
 
@@ -154,7 +155,7 @@ def test_options_of_one_mode_are_known() -> None:
         ({"topik": "T"}, "unknown option 'topik'; did you mean 'topic'"),
         ({"startingoffset": "x"}, "did you mean 'startingOffsets'"),
         ({"checkpointLocation": "/tmp/c"}, "is an option of writeStream: give it there"),
-        ({"owner": "me", "option.topic": "T"}, "CREATE TEMPORARY VIEW .*: make a view instead"),
+        ({"owner": "me", "option.topic": "T"}, "CREATE TABLE .* FROM t WITH [(]nameServer="),
         ({"xyzzy": "1"}, "unknown option 'xyzzy'; options: nameServer, "),
         ({"nameServer": "nowhere"}, "option nameServer: .*has no port"),
         ({"nameServer": " ; "}, "option nameServer: an address"),
@@ -208,6 +209,19 @@ def test_a_wrong_pattern_is_refused() -> None:
 def test_a_read_without_any_option_may_be_of_a_table() -> None:
     with pytest.raises(ConfigError, match=r"give the option nameServer, .* but of CREATE TABLE"):
         read_options({})
+
+
+def test_the_name_server_is_that_of_the_environment_unless_one_is_given() -> None:
+    environment = {"NAMESRV_ADDR": "a:1;b:2"}
+    assert read_options({"topic": "T"}, environment).name_servers == ("a:1", "b:2")
+    assert write_options({"topic": "T"}, environment).name_servers == ("a:1", "b:2")
+    assert read_options({**NEEDED, "nameServer": "c:3"}, environment).name_servers == ("c:3",)
+    assert write_options({"namesrvAddr": "c:3"}, environment).name_servers == ("c:3",)
+    for read in (read_options, write_options):
+        with pytest.raises(ConfigError, match=r"the variable NAMESRV_ADDR: .*has no port"):
+            read({"topic": "T"}, {"NAMESRV_ADDR": "nowhere"})
+        with pytest.raises(ConfigError, match=r"option nameServer, .* or set NAMESRV_ADDR"):
+            read({"topic": "T"}, {"NAMESRV_ADDR": " "})
 
 
 @pytest.mark.parametrize("missing", ["nameServer", "topic"])

@@ -158,6 +158,7 @@ def test_a_batch_is_sent_without_a_shuffle_and_opens_the_files_of_its_hours_alon
         spark=spark,
         lake=lake,
         options={"nameServer": broker.namesrv},
+        topic="T",
         target="none",
         name="plan",
         notes=tmp_path / "notes" / "plan.json",

@@ -53,6 +53,20 @@ def bodies(rows: DataFrame) -> list[int]:
     return sorted(int(bytes(row.body)) for row in rows.collect())
 
 
+def test_a_table_takes_its_options_where_it_is_read(
+    spark: SparkSession, rocketmq: BrokerThread
+) -> None:
+    spark.sql("CREATE TABLE orders_table (tags string, queueId int) USING rocketmq")
+    try:
+        given = f"nameServer='{rocketmq.namesrv}', topic='orders-us'"
+        (row,) = spark.sql(f"SELECT count(tags) AS n FROM orders_table WITH ({given})").collect()
+        assert row.n == 6
+        reader = spark.read.option("nameServer", rocketmq.namesrv).option("topic", "orders-us")
+        assert reader.table("orders_table").columns == ["tags", "queueId"]
+    finally:
+        spark.sql("DROP TABLE orders_table")
+
+
 def test_patterns_and_filters_choose_what_is_read(
     spark: SparkSession, rocketmq: BrokerThread
 ) -> None:

@@ -148,8 +148,10 @@ def test_what_is_no_table_is_refused_with_those_that_are(
         query("select nothing from flights", name_server=cluster.address, spark=spark)
     assert sql("select nothing from flights") == 1
     assert "nothing" in capsys.readouterr().err
-    assert sql("selekt 1") == 1
-    assert "selekt" in capsys.readouterr().err
+    assert sql("selekt 1") == 2
+    assert "SELEKT is no query" in capsys.readouterr().err
+    assert sql("select (1") == 1
+    assert "Syntax error" in capsys.readouterr().err
     assert sql("select 1", "--json", "--parquet", "x") == 2
     assert "one form" in capsys.readouterr().err
     assert sql("select * from lake", "--lake", "/nowhere") == 1

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,7 +19,8 @@ from pyspark.sql.streaming.datasource import (
 )
 from tests.spark.fake_cluster import FakeCluster, FakeQueue
 
-from turbopump.errors import ClientError, ConfigError, DataLossError
+from turbopump.errors import ClientError, ConfigError, DataLossError, RouteNotFoundError
+from turbopump.spark import reading
 from turbopump.spark.batch import BatchReader
 from turbopump.spark.options import ReadOptions, read_options
 from turbopump.spark.reading import RangesPartition
@@ -156,6 +158,63 @@ def test_a_stream_refuses_filters_that_spark_would_not_push(fake: FakeCluster) -
         ConfigError, match=r"filterPushdown is for batch reads; .* pushes no filters"
     ):
         StreamReader(options(fake, filterPushdown="true"))
+
+
+def deleted(fake: FakeCluster) -> None:
+    for queue_id in range(2):
+        del fake.queues["T", queue_id]
+
+
+def test_a_batch_of_a_topic_that_was_deleted_fails_or_reads_the_others(
+    fake: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.queues["U", 0] = FakeQueue()
+    fake.fill("U", 0, 3)
+    deleted(fake)
+    with pytest.raises(RouteNotFoundError, match="know no topic 'T'"):
+        batch(fake, topic="T,U")
+    assert batch(fake, topic="T,U", failOnDataLoss="false") == [(0, 0), (0, 1), (0, 2)]
+    assert "know no topic 'T': it was never written or created there; the others" in caplog.text
+    with pytest.raises(RouteNotFoundError, match="know no topic 'T'"):  # a misspelt one, perhaps
+        batch(fake, topic="T", failOnDataLoss="false")
+
+
+@pytest.mark.parametrize("trigger", TRIGGERS)
+@pytest.mark.parametrize("strategy", [{}, {"brokerOfflineStrategy": "fail"}])
+def test_a_stream_goes_on_without_a_topic_that_was_deleted(
+    fake: FakeCluster, trigger: str, strategy: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.queues["U", 0] = FakeQueue()
+    fake.fill("U", 0, 3)
+    begin = offsets(90)
+    begin["topics"]["U"] = {"broker-a": {"0": 1}}
+    deleted(fake)
+    given = {"topic": "T,U", **strategy}
+    if trigger == "available now" or strategy:
+        with pytest.raises(ClientError, match=r"know no topic 'T'|its topic was deleted"):
+            streamed(fake, trigger, begin, **given)
+    assert streamed(fake, trigger, begin, **given, failOnDataLoss="false") == [(0, 1), (0, 2)]
+    assert "T@broker-a:0 is not in the route at the moment; its offset 90 is kept" in caplog.text
+
+
+def test_a_task_goes_on_without_a_topic_that_was_deleted_since_it_was_planned(
+    fake: FakeCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.queues["U", 0] = FakeQueue()
+    fake.fill("U", 0, 3)
+    monkeypatch.setattr(reading, "connected", partial(reading.connected, patience=0.0))
+    for given in ({}, {"tags": "A"}):
+        strict = BatchReader(options(fake, topic="T,U", **given))
+        lenient = BatchReader(options(fake, topic="T,U", **given, failOnDataLoss="false"))
+        plans = [(reader, reader.partitions()) for reader in (strict, lenient)]
+        kept = {queue: fake.queues[queue] for queue in [("T", 0), ("T", 1)]}
+        deleted(fake)
+        with pytest.raises(ClientError, match="know no topic 'T'"):
+            rows(*plans[0])
+        caplog.clear()
+        assert len(rows(*plans[1])) == (0 if given else 3)
+        assert "the rest of T@broker-a:0 is skipped, as failOnDataLoss is false" in caplog.text
+        fake.queues |= kept
 
 
 @pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])

@@ -28,6 +28,19 @@ DISAGREES: Final = 1
 command = command_group("pipeline", "Keep topics in a lake, on Spark: archive, compact, replay.")
 
 
+class LakePath(click.Path):
+    """A directory. URLs are refused before ``Path`` makes other names of them."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path, file_okay=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from turbopump.spark.pipelines.lake import lake_place
+
+        lake_place(value)
+        return super().convert(value, param, ctx)
+
+
 def master_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """The option ``--master``, and those of the log."""
     option = click.option(
@@ -52,7 +65,7 @@ source_option = click.option(
 
 @command.command(name="archive", short_help="Append topics to a lake, exactly once.")
 @click.argument("topics", metavar="TOPIC…", nargs=-1, required=True)
-@click.argument("lake", metavar="LAKE", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("lake", metavar="LAKE", type=LakePath())
 @name_server_option
 @click.option(
     "--format",
@@ -64,7 +77,7 @@ source_option = click.option(
 @click.option(
     "--json-schema",
     metavar="DDL",
-    help='Bodies of a new lake are JSON and become columns: "carrier string, delay int".',
+    help='Bodies of a new lake are JSON and become columns: "carrier string, date AS day date".',
 )
 @click.option(
     "--timestamp-unit",
@@ -81,6 +94,15 @@ source_option = click.option(
     help="Bodies of a new lake are Avro records of this schema and become columns.",
 )
 @click.option("--drop-body", is_flag=True, help="Without the bodies themselves beside the columns.")
+@click.option(
+    "--body-prefix", metavar="TEXT", default="", help="Columns of bodies begin with this text."
+)
+@click.option(
+    "--body-struct",
+    metavar="NAME",
+    default="",
+    help="Columns of bodies are within the one column NAME.",
+)
 @click.option(
     "--from",
     "starting",
@@ -103,6 +125,16 @@ source_option = click.option(
 @click.option(
     "--skip-lost", is_flag=True, help="Go on where messages were deleted, and count them."
 )
+@click.option(
+    "--restart-queue",
+    is_flag=True,
+    help="Where a queue was made again, or lost its end, begin another generation of it.",
+)
+@click.option(
+    "--max-rejected",
+    metavar="N|N%",
+    help="End with exit code 1 if more rows were rejected.  [default: only if all were]",
+)
 @source_option
 @output_option
 @master_option
@@ -116,12 +148,16 @@ def archive_command(
     units: tuple[str, ...],
     avro_schema: Path | None,
     drop_body: bool,
+    body_prefix: str,
+    body_struct: str,
     starting: str,
     follow: bool,
     interval: float,
     rows_per_batch: int,
     no_compact: bool,
     skip_lost: bool,
+    restart_queue: bool,
+    max_rejected: str | None,
     options: tuple[str, ...],
     output: str,
     master: str | None,
@@ -129,15 +165,22 @@ def archive_command(
     """Append to the directory LAKE what the topics have and it has not.
 
     The lake knows how far it has got: start the command again, also after a kill. Exit code 1 if
-    the counts do not agree at the end.
+    the counts do not agree at the end, a topic or queue was left out, or too many rows were
+    rejected.
     """
     context = click.get_current_context()
     for topic in topics:
         checked_topic(context, context.command.params[0], topic)
     if json_schema is not None and avro_schema is not None:
         raise click.UsageError("bodies are JSON or Avro: give one of --json-schema, --avro-schema")
-    if drop_body and json_schema is None and avro_schema is None:
-        raise click.UsageError("--drop-body needs --json-schema or --avro-schema")
+    if json_schema is None and avro_schema is None:
+        for given, name in (
+            (drop_body, "--drop-body"),
+            (body_prefix, "--body-prefix"),
+            (body_struct, "--body-struct"),
+        ):
+            if given:
+                raise click.UsageError(f"{name} needs --json-schema or --avro-schema")
     if units and json_schema is None:
         raise click.UsageError("--timestamp-unit needs --json-schema")
     unit = _timestamp_unit(units)
@@ -157,10 +200,11 @@ def archive_command(
     line = ProgressLine("archive")
     with command_session("turbopump archive", master) as spark, stopped_by_signals() as stop:
         bodies = None
+        names = {"prefix": body_prefix, "struct": body_struct}
         if json_schema is not None:
-            bodies = json_bodies(json_schema, kept=not drop_body, timestamp_unit=unit)
+            bodies = json_bodies(json_schema, kept=not drop_body, timestamp_unit=unit, **names)
         elif avro_schema is not None:
-            bodies = avro_bodies(avro_schema.read_text("utf-8"), kept=not drop_body)
+            bodies = avro_bodies(avro_schema.read_text("utf-8"), kept=not drop_body, **names)
         try:
             report = archive(
                 lake,
@@ -176,6 +220,8 @@ def archive_command(
                 interval=interval,
                 compact=not no_compact,
                 fail_on_data_loss=not skip_lost,
+                restart_queues=restart_queue,
+                max_rejected=max_rejected,
                 options=further,
                 stop=stop,
                 progress=Progress(shown=line),
@@ -183,7 +229,7 @@ def archive_command(
         finally:
             line.close()
     _show(report, output, _archived)
-    context.exit(STOPPED if report.stopped else 0 if report.agrees else DISAGREES)
+    context.exit(STOPPED if report.stopped else 0 if report.ok else DISAGREES)
 
 
 def _timestamp_unit(given: tuple[str, ...]) -> str | dict[str, str]:
@@ -199,7 +245,7 @@ def _timestamp_unit(given: tuple[str, ...]) -> str | dict[str, str]:
 
 
 @command.command(name="compact", short_help="Put small files of a lake together.")
-@click.argument("lake", metavar="LAKE", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("lake", metavar="LAKE", type=LakePath())
 @click.option(
     "--files",
     metavar="N",
@@ -223,7 +269,7 @@ def compact_command(lake: Path, files: int, size: int) -> None:
 
 
 @command.command(name="replay", short_help="Send what a lake has to a topic.")
-@click.argument("lake", metavar="LAKE", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("lake", metavar="LAKE", type=LakePath())
 @click.argument("topic", callback=checked_topic)
 @click.argument("target", callback=checked_topic)
 @name_server_option
@@ -336,7 +382,9 @@ def _archived(report: ArchiveReport) -> list[str]:
         there += f", {report.rejected:,} rejected (their bodies do not fit: table _rejected)"
     if report.lost:
         there += f", {report.lost:,} lost (deleted before they were read)"
+    restarted = [f"restarted  {queue}, which was made again" for queue in report.restarted]
     lines = [
+        *restarted,
         f"archived   {report.messages:,} messages in {report.batches} batches, "
         f"{report.seconds:.1f} s",
         f"in files   {there}",
@@ -348,6 +396,8 @@ def _archived(report: ArchiveReport) -> list[str]:
     if report.stopped:
         lines.append("stopped    before the end; start it again to go on")
     lines.append(f"agree      {'yes' if report.agrees else 'NO'}")
+    if not report.rejected_allowed:
+        lines.append("FAILED     too many rows were rejected: --max-rejected says how many may be")
     return lines
 
 

@@ -75,8 +75,14 @@ def command(
         raise click.UsageError("the answer has one form: give one of --json, --csv, --parquet")
     if parquet is not None and not parquet.parent.is_dir():
         raise click.UsageError(f"--parquet {parquet}: there is no directory {parquet.parent}")
+    _check_is_query(text)
     further = given_options(options)
     named = dict(_named_lake(lake) for lake in lakes)
+
+    from turbopump.spark.pipelines.lake import lake_place
+
+    for place in named.values():
+        lake_place(place)
 
     from turbopump.spark.pipelines import query
     from turbopump.spark.pipelines.running import command_session
@@ -102,6 +108,30 @@ def command(
                 f"a time of the answer is outside of the years 1 to 9999 ({error}): ask for it as "
                 "text, by cast(NAME as string)"
             ) from None
+
+
+_QUERIES: Final = ("select", "with", "from", "values", "table")
+_QUOTED: Final = re.compile(
+    r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|--[^\n]*|/\*.*?\*/", re.S
+)
+_CHANGES: Final = re.compile(
+    r"\b(insert\s+(?:into|overwrite)|merge\s+into|delete\s+from|update\s+\S+\s+set)\b", re.I
+)
+"""Statements that may follow WITH and FROM, and change tables."""
+
+
+def _check_is_query(text: str) -> None:
+    """Raises UsageError for a statement that answers nothing: Spark would do what it says."""
+    plain = _QUOTED.sub(" ", text)
+    first = re.search(r"\w+", plain)
+    word = first[0] if first is not None else ""
+    change = _CHANGES.search(plain)
+    if word.lower() not in _QUERIES or change is not None:
+        begins = change[0] if change is not None else word
+        raise click.UsageError(
+            f"{begins.upper() or 'an empty text'} is no query: one begins with "
+            f"{', '.join(_QUERIES).upper()}, and changes nothing"
+        )
 
 
 def _check_names(names: list[str]) -> None:

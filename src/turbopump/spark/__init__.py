@@ -4,7 +4,10 @@ they bring pyspark."""
 from __future__ import annotations
 
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Final
+
+from turbopump.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from turbopump.spark.progress import LagListener, LagReport, lag
@@ -24,13 +27,19 @@ _MODULES: Final = {
 def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        module = import_module(f"turbopump.spark.{_MODULES[name]}")
-    except ModuleNotFoundError as error:
-        text = (
-            f"Spark support needs {error.name}, which is not installed: pip install "
-            "'.[spark]' in a checkout of Turbopump"
-        )
-        raise ModuleNotFoundError(text, name=error.name) from None
+    return getattr(imported(f"turbopump.spark.{_MODULES[name]}"), name)
 
-    return getattr(module, name)
+
+def imported(module: str) -> ModuleType:
+    """A module of ours that brings pyspark or pyarrow. Raises MissingExtraError."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("turbopump"):
+            raise
+        package = str(error.name).partition(".")[0]
+        raise MissingExtraError(
+            f"Spark support needs {package}, which is not installed: pip install "
+            "'.[spark]' in a checkout of Turbopump",
+            name=error.name,
+        ) from None

@@ -17,7 +17,15 @@ from pyarrow.fs import LocalFileSystem
 
 from turbopump.errors import ConfigError
 from turbopump.spark.offsets import Offsets
-from turbopump.spark.pipelines.lake import DATA, REJECTED, TABLES, DataFile, Lake, open_lake
+from turbopump.spark.pipelines.lake import (
+    DATA,
+    REJECTED,
+    TABLES,
+    DataFile,
+    Lake,
+    Snapshot,
+    open_lake,
+)
 from turbopump.spark.pipelines.writing import PARTITIONS, data_schema, rejected_schema
 
 if TYPE_CHECKING:
@@ -45,10 +53,11 @@ def dataset(lake: str | Path, table: str = DATA) -> ds.Dataset:
     """A table for pyarrow, pandas, Polars and, by ``duckdb.from_arrow``, DuckDB: the columns of its
     files, and ``topic``, ``date`` and ``hour``. Raises LakeError."""
     opened = open_lake(Path(lake))
-    found = [each for each in opened.snapshot().files if each.table == _checked(table)]
+    snapshot = opened.snapshot()
+    found = [each for each in snapshot.files if each.table == _checked(table)]
     return ds.FileSystemDataset.from_paths(
         [_place(opened, each) for each in found],
-        schema=table_schema(opened, table),
+        schema=table_schema(opened, table, snapshot),
         format=ds.ParquetFileFormat(),
         filesystem=LocalFileSystem(),
         partitions=[
@@ -64,10 +73,13 @@ def rows(spark: SparkSession, lake: str | Path, table: str = DATA) -> DataFrame:
     """A table as a Spark DataFrame. Raises LakeError."""
     from pyspark.sql.functions import lit
     from pyspark.sql.pandas.types import from_arrow_schema
+    from pyspark.sql.types import StructType
 
     opened = open_lake(Path(lake))
-    found = [each for each in opened.snapshot().files if each.table == _checked(table)]
-    schema = from_arrow_schema(table_schema(opened, table))
+    snapshot = opened.snapshot()
+    found = [each for each in snapshot.files if each.table == _checked(table)]
+    schema = from_arrow_schema(table_schema(opened, table, snapshot))
+    inner = StructType([each for each in schema if each.name not in PARTITIONS.names])
     inside = {each: _place(opened, each) for each in found}
     placed = [path for each, path in inside.items() if path == str(opened.root / each.path)]
     columns = [quoted(name) for name in schema.names]
@@ -77,7 +89,8 @@ def rows(spark: SparkSession, lake: str | Path, table: str = DATA) -> DataFrame:
         frame = reader.parquet(*placed)
     # What a writer has committed a moment ago, or was killed over, lies in the staging folder.
     staged = [
-        spark.read.parquet(path)
+        spark.read.schema(inner)
+        .parquet(path)
         .withColumn("topic", lit(each.topic))
         .withColumn("date", lit(each.date).cast("date"))
         .withColumn("hour", lit(each.hour))
@@ -93,10 +106,11 @@ def quoted(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
 
 
-def table_schema(lake: Lake, table: str = DATA) -> pa.Schema:
-    """The columns of a table, with those of its partitions at the end."""
-    schema = (data_schema if table == DATA else rejected_schema)(lake.definition)
-    return pa.schema([*schema, *PARTITIONS])
+def table_schema(lake: Lake, table: str = DATA, snapshot: Snapshot | None = None) -> pa.Schema:
+    """The columns of a table, now or at a version, with those of its partitions at the end."""
+    restarted = bool((snapshot or lake.snapshot()).generations)
+    make = data_schema if table == DATA else rejected_schema
+    return pa.schema([*make(lake.definition, restarted=restarted), *PARTITIONS])
 
 
 def _place(lake: Lake, file: DataFile) -> str:

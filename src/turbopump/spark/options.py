@@ -208,10 +208,11 @@ def read_options(
     """
     given = given_values(options, OPTIONS, hint=_hint)
     values = {name: value for name, (_, value) in given.items()}
+    values |= name_servers_of(environment, values)
     if "name_servers" not in values:
         raise ConfigError(
-            "it is not said what to read: give the option nameServer, such as 127.0.0.1:9876"
-            + (f". {_OF_TABLES}" if not options else "")
+            "it is not said what to read: give the option nameServer, such as 127.0.0.1:9876, or "
+            "set NAMESRV_ADDR" + (f". {_OF_TABLES}" if not options else "")
         )
     _check_one(given, ("topics", "topic_pattern", "assigned"), needed=True)
     _check_one(given, ("tags", "sql_filter"), needed=False)
@@ -230,6 +231,17 @@ def read_options(
     secrets = {name: values.pop(name, None) for name in SECRET_FIELDS}
     tls = tls_of({name: values.pop(name, None) for name in VARIABLES}, environment)
     return ReadOptions(**values, credentials=credentials_of(secrets, environment), tls=tls)
+
+
+def name_servers_of(environment: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The name servers of NAMESRV_ADDR, if the options name none."""
+    text = environment.get("NAMESRV_ADDR", "").strip()
+    if "name_servers" in given or not text:
+        return {}
+    try:
+        return {"name_servers": read_addresses(text)}
+    except ConfigError as error:
+        raise ConfigError(f"the variable NAMESRV_ADDR: {error}") from None
 
 
 def options_of_mode(options: ReadOptions, mode: str) -> list[str]:
@@ -258,7 +270,7 @@ def given_values(
     option that differ.
     """
     if any(name.lower().startswith("option.") for name in options):
-        raise ConfigError(f"{_OF_TABLES}: make a view instead")
+        raise ConfigError(_OF_TABLES)
     spelled = {name.lower(): name for name in table}
     given: dict[str, tuple[str, Any]] = {}
     for spelling, text in options.items():
@@ -480,7 +492,8 @@ def not_empty(text: str) -> str:
 
 _OF_TABLES: Final = (
     "Spark 4.3 keeps the options of CREATE TEMPORARY VIEW … USING … OPTIONS (…), but of CREATE "
-    "TABLE it gives a Python source none when the table is read"
+    "TABLE it gives a Python source none when the table is read: give them there, as SELECT … FROM "
+    "t WITH (nameServer='…', topic='…')"
 )
 _GROUPS: Final = (
     "startingGroup begins where a group has committed, and commitGroup commits the progress for one"

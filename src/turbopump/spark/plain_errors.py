@@ -1,5 +1,5 @@
-"""What people see of Spark's Python workers: the sentence of an error without a traceback, and
-every warning.
+"""What people see of Spark's Python workers: the sentence of an error without a traceback, every
+warning, and nothing of pipes that Spark has closed.
 
 Spark shows an error of a data source as the traceback of the process in which it ran, with the
 sentence that helps as its last line. PySpark leaves the traceback out where the environment of that
@@ -15,10 +15,11 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import Final, ParamSpec, TextIO, TypeVar
+from typing import Any, Final, ParamSpec, TextIO, TypeVar
 
 from turbopump.errors import TurbopumpError
 
@@ -53,8 +54,22 @@ def show_warnings() -> None:
     logging.getLogger("turbopump").addHandler(handler)
 
 
+def hide_broken_pipes() -> None:
+    """Keep PySpark's daemon from printing a traceback for each pipe that Spark has closed
+    (pyspark/daemon.py, ``manager``). Spark closes that of a task of which it has enough rows
+    (``limit``, ``show``, ``take``), and that of an idle worker."""
+    usual = traceback.print_exc
+
+    def print_others(*args: Any, **kwargs: Any) -> None:
+        if not isinstance(sys.exc_info()[1], BrokenPipeError):
+            usual(*args, **kwargs)
+
+    traceback.print_exc = print_others
+
+
 if is_worker():
     show_warnings()
+    hide_broken_pipes()
 
 
 @contextmanager

@@ -39,20 +39,29 @@ def topics_wanted(cluster: Cluster, options: ReadOptions) -> list[str]:
 
 
 def queues_of(
-    cluster: Cluster, options: ReadOptions, *, lenient: bool = False
+    cluster: Cluster,
+    options: ReadOptions,
+    *,
+    lenient: bool = False,
+    gone: dict[str, RouteNotFoundError] | None = None,
 ) -> list[MessageQueue]:
     """All queues of the topics that are wanted.
 
-    A topic without a route raises RouteNotFoundError; it is left out if ``lenient``, or if a
-    pattern has just found it: it is being deleted.
+    A topic without a route raises RouteNotFoundError; it is left out if ``lenient``, if a pattern
+    has just found it, as it is being deleted, and without ``fail_on_data_loss``: then it is added
+    to ``gone``.
     """
     queues: list[MessageQueue] = []
     for topic in topics_wanted(cluster, options):
         try:
             queues += cluster.queues(topic)
-        except RouteNotFoundError:
-            if not lenient and options.topic_pattern is None:
+        except RouteNotFoundError as error:
+            if lenient or options.topic_pattern is not None:
+                continue
+            if options.fail_on_data_loss:
                 raise
+            if gone is not None:
+                gone[topic] = error
     return queues
 
 
@@ -76,9 +85,15 @@ def is_asked_for(queue: MessageQueue, options: ReadOptions) -> bool:
 
 def queues_wanted(cluster: Cluster, options: ReadOptions) -> list[MessageQueue]:
     """The queues to read. Raises ConfigError if an assigned one is not there or a named topic has
-    none, and as ``queues_of``. That a slave is read is told in a warning."""
-    queues = queues_of(cluster, options)
-    for topic in sorted(set(options.topics) - {queue.topic for queue in queues}):
+    none, and as ``queues_of``, also if no topic is there. That a slave is read, or a topic is left
+    out, is told in a warning."""
+    gone: dict[str, RouteNotFoundError] = {}
+    queues = queues_of(cluster, options, gone=gone)
+    for error in gone.values():
+        if not queues:
+            raise error
+        lose(False, str(error), "", "the others are read")
+    for topic in sorted(set(options.topics) - {queue.topic for queue in queues} - gone.keys()):
         raise ConfigError(
             f"topic {topic!r} has no queue to read: its brokers do not let it be read (perm), or "
             "it has no read queues (readQueueNums). Alter the topic"

@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
-from turbopump.errors import DataLossError, StoredMessageError
+from turbopump.errors import DataLossError, ResponseError, RouteNotFoundError, StoredMessageError
 from turbopump.message.batch import Unpacking, inner_count, is_wrapped
 from turbopump.message.codec import decode_entry
 from turbopump.message.pulled import DamagedEntry, good_positions, pulled_entries
@@ -131,7 +131,7 @@ def read_ranges(
     with hidden_traceback(), connected_in_task(options, kept=is_task) as cluster:
         for part in ranges:
             broker, offsets = part.queue.broker_name, range(part.begin, part.end)
-            for chunk in read_range(cluster, part, options, wanted):
+            for chunk in _read_unless_gone(cluster, part, options, wanted):
                 for batch in decode(chunk, broker, columns, queue_offsets=offsets):
                     if says_fault:
                         _warn_of_faults(batch, part)
@@ -149,6 +149,27 @@ def _warn_of_faults(batch: pa.RecordBatch, part: OffsetRange) -> None:
             "they are stored, and the column %s says which",
             part.queue, count, part.begin, part.end - 1, first, BODY_FAULT,
         )  # fmt: skip
+
+
+def _read_unless_gone(
+    cluster: Cluster, part: OffsetRange, options: ReadOptions, wanted: PullFilter
+) -> Iterator[bytearray]:
+    """As ``read_range``; of a topic that was deleted since the read was planned there is nothing
+    more, where ``fail_on_data_loss`` is false."""
+    try:
+        yield from read_range(cluster, part, options, wanted)
+    except (RouteNotFoundError, ResponseError) as error:
+        if options.fail_on_data_loss or not _is_gone(cluster, part.queue.topic):
+            raise
+        lose(False, str(error), "", f"the rest of {part.queue} is skipped")
+
+
+def _is_gone(cluster: Cluster, topic: str) -> bool:
+    try:
+        cluster.queues(topic)
+    except RouteNotFoundError:
+        return True
+    return False
 
 
 def _tagged(batch: pa.RecordBatch, tags: frozenset[str]) -> pa.RecordBatch:

@@ -194,6 +194,25 @@ def java_environment(environment: Mapping[str, str] = os.environ) -> dict[str, s
     return {"JAVA_HOME": str(_launcher_home(Path(str(JAVA))))}
 
 
+def java_fault(environment: Mapping[str, str] = os.environ) -> str:
+    """Return the words of a Java, of JAVA_HOME or of PATH, that cannot start; "" if it can."""
+    home = environment.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else "java"
+    try:
+        answer = subprocess.run(
+            [java, "-version"],
+            capture_output=True, text=True, timeout=60, check=False, env=dict(environment),
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{java}: {error}"
+    if answer.returncode == 0:
+        return ""
+    lines = (answer.stderr + answer.stdout).splitlines()
+    options = [line.removeprefix("Picked up ") for line in lines if line.startswith("Picked up")]
+    said = ". ".join(line for line in lines if not line.startswith("Picked up"))
+    return f"{said} ({', '.join(options)})" if options else said
+
+
 def _launcher_home(java: Path) -> Path:
     home = Path(tempfile.mkdtemp(prefix="turbopump-java-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)

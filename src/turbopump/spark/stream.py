@@ -172,7 +172,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         on_broker = {each for each in self._route if each.broker_name == queue.broker_name}
         if queue not in on_broker and any(each.topic == queue.topic for each in on_broker):
             self._lost(queue, "is no longer a queue of its topic, which has fewer now")
-        elif named and self._needs_brokers():  # options may name fewer queues than the checkpoint
+        elif (  # options may name fewer queues than the checkpoint
+            named
+            and self._needs_brokers()
+            and (
+                self._options.fail_on_data_loss
+                or any(each.topic == queue.topic for each in self._route)
+            )
+        ):
             raise ClientError(
                 f"{queue} is not in the route: its broker is away, or its topic was deleted. "
                 "Start the broker, or set the option brokerOfflineStrategy to skip"

@@ -27,6 +27,7 @@ from turbopump.spark.options import (
     given_values,
     group_name,
     hint_of_kafka,
+    name_servers_of,
     not_empty,
     read_addresses,
     true_or_false,
@@ -73,9 +74,11 @@ def write_options(
         hint=lambda name: hint_of_kafka(name, {}),
     )
     values = {field: value for field, (_, value) in given.items()}
+    values |= name_servers_of(environment, values)
     if "name_servers" not in values:
         raise ConfigError(
-            "it is not said where to write: give the option nameServer, such as 127.0.0.1:9876"
+            "it is not said where to write: give the option nameServer, such as 127.0.0.1:9876, or "
+            "set NAMESRV_ADDR"
         )
     secrets = {name: values.pop(name, None) for name in SECRET_FIELDS}
     values["credentials"] = credentials_of(secrets, environment)

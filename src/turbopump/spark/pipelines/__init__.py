@@ -3,8 +3,9 @@ public names are imported on first use: they bring pyspark."""
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Final
+
+from turbopump.spark import imported
 
 if TYPE_CHECKING:
     from turbopump.spark.pipelines.archiving import ArchiveReport, archive, compact
@@ -38,4 +39,4 @@ _HOMES: Final = {
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(imported(f"{__name__}.{_HOMES[name]}"), name)

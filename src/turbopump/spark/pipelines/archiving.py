@@ -8,6 +8,7 @@ killed at any point is done again, or was done. There is no state beside the tab
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections import defaultdict
@@ -30,11 +31,13 @@ from turbopump.errors import (
     RemotingError,
     ResponseError,
     RouteNotFoundError,
+    TurbopumpError,
 )
 from turbopump.message.message import MessageQueue
 from turbopump.spark import planning
 from turbopump.spark.offsets import Offsets, admit
 from turbopump.spark.options import BODY_FAULT, COLUMN_NAMES, read_options
+from turbopump.spark.pipelines import made_again
 from turbopump.spark.pipelines.lake import (
     DATA,
     FORMATS,
@@ -49,6 +52,7 @@ from turbopump.spark.pipelines.lake import (
     check_shape,
     create_or_open,
     definition_at,
+    lake_place,
     no_step,
     open_lake,
     staged_name,
@@ -115,6 +119,10 @@ class ArchiveReport:
     version: int
     seconds: float
     stopped: bool
+    restarted: tuple[str, ...] = ()
+    """Queues that began another generation, as ``T@broker-a:0``."""
+    rejected_allowed: bool = True
+    """False if more rows were rejected than ``max_rejected`` says."""
 
     @property
     def agrees(self) -> bool:
@@ -123,6 +131,11 @@ class ArchiveReport:
             self.rows + self.rejected + self.lost == self.messages
             and self.lake_rows == self.lake_messages
         )
+
+    @property
+    def ok(self) -> bool:
+        """True if the counts agree, and not too many rows were rejected."""
+        return self.agrees and self.rejected_allowed
 
 
 def archive(
@@ -140,6 +153,8 @@ def archive(
     interval: float = 10.0,
     compact: bool = True,
     fail_on_data_loss: bool = True,
+    restart_queues: bool = False,
+    max_rejected: int | str | None = None,
     options: Mapping[str, str] | None = None,
     stop: threading.Event | None = None,
     progress: Progress | None = None,
@@ -156,10 +171,16 @@ def archive(
     two batches when there is nothing more. ``options``: further ones of the source, such as
     credentials. The directory must be the same for driver and executors.
 
+    A queue that was made again, or lost its end, is left out, and so is a topic that is not there;
+    the others go on. At its end the run raises DataLossError or RouteNotFoundError for them. With
+    ``restart_queues`` such a queue begins another generation instead. ``max_rejected``: rows, or a
+    share such as ``"5%"``, from which on ``report.ok`` is false; by default, if all were rejected.
+
     Raises LakeInUseError, OffsetGapError and LakeError; ConfigError for a wrong argument;
     DataLossError if messages are gone and ``fail_on_data_loss``; RemotingError without a broker.
     """
-    root = Path(lake)
+    root = lake_place(lake)
+    rejects = rejected_limit(max_rejected)
     if rows_per_batch < 1:
         raise ConfigError(f"rows_per_batch is {rows_per_batch}: a message at least is expected")
     definition = _definition(root, format, columns, bodies)
@@ -169,6 +190,7 @@ def archive(
         starting=starting,
         follow=follow,
         fail_on_data_loss=fail_on_data_loss,
+        restart_queues=restart_queues,
         at_step=at_step,
     )
     stop = stop or threading.Event()
@@ -179,10 +201,12 @@ def archive(
     with run.cluster, run.opened(root, definition) as run.lake:
         snapshot = run.counted_to = run.lake.snapshot()
         compacted_at = began
-        target = run.ends(snapshot) if not follow else None
+        target: Offsets | None = None
         while not stop.is_set():
             begins: Offsets = {}
             try:
+                if follow or target is None:
+                    snapshot, target = run.look(snapshot)
                 begins, ends = run.plan(snapshot, target, rows_per_batch, progress)
                 if begins:
                     at_step("planned")
@@ -193,7 +217,7 @@ def archive(
                 _log.warning("%s; the archive goes on when it is back", error)
                 stop.wait(interval)
                 continue
-            if not begins and target is not None:
+            if not begins and not follow:
                 break
             if compact and follow and time.monotonic() - compacted_at >= COMPACT_EVERY_S:
                 snapshot, compacted_at = run.compacted(snapshot), time.monotonic()
@@ -203,6 +227,7 @@ def archive(
         run.count_rows(snapshot)
         if compact:
             snapshot = run.compacted(snapshot)
+    run.raise_fault()
     return ArchiveReport(
         messages=run.messages,
         rows=run.rows[DATA],
@@ -215,13 +240,31 @@ def archive(
         version=snapshot.version,
         seconds=time.monotonic() - began,
         stopped=stopped,
+        restarted=tuple(map(str, sorted(run.restarted))),
+        rejected_allowed=rejects(run.rows[DATA], run.rows[REJECTED]),
     )
+
+
+def rejected_limit(text: int | str | None) -> Callable[[int, int], bool]:
+    """Return a check of a run's good and rejected rows: at most so many, or such a share of all,
+    may be rejected; by default all but one. Raises ConfigError."""
+    if text is None:
+        return lambda good, rejected: good > 0 or rejected == 0
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", str(text), re.ASCII)
+    most = float(found[1]) if found else -1
+    if found is None or (not found[2] and "." in found[1]) or (found[2] and most > 100):
+        raise ConfigError(
+            f"max_rejected is {text!r}: a number of rows is expected, or a share such as 5%"
+        )
+    if found[2]:
+        return lambda good, rejected: rejected * 100 <= most * (good + rejected)
+    return lambda _, rejected: rejected <= most
 
 
 def compact(lake: str | Path, *, files_min: int = 2, size_target: int = COMPACT_TARGET) -> int:
     """Put small files together, in each partition that has ``files_min`` of them; how many files
     have gone. Raises LakeError and LakeInUseError."""
-    opened = open_lake(Path(lake))
+    opened = open_lake(lake_place(lake))
     with opened.writing():
         return opened.compact(files_min=files_min, size_target=size_target)
 
@@ -279,11 +322,25 @@ class ArchiveRun:
         starting: str | int,
         follow: bool,
         fail_on_data_loss: bool,
+        restart_queues: bool,
         at_step: Callable[[str], None],
     ) -> None:
         self.topics = topics
         self.follow = follow
         self.absent: frozenset[MessageQueue] = frozenset()
+        self.restart_queues = restart_queues
+        self.faults: dict[str, TurbopumpError] = {}
+        """Faults of topics and queues that are left out, by their names."""
+        self.changed: set[MessageQueue] = set()
+        """Queues that are not those that the lake has read."""
+        self.behind: set[MessageQueue] = set()
+        """Queues of which a slave has less than the lake, as was said."""
+        self.compared: set[MessageQueue] = set()
+        """Queues whose newest row is the broker's message; those that are gone are compared again
+        when they come back."""
+        self.renamed: dict[MessageQueue, int | None] = {}
+        """First offsets of queues that the lake has under another broker's name."""
+        self.restarted: set[MessageQueue] = set()
         self.options = {**options, "failOnDataLoss": str(fail_on_data_loss).lower()}
         self.starting = starting
         self.fail_on_data_loss = fail_on_data_loss
@@ -311,47 +368,138 @@ class ArchiveRun:
 
     @contextmanager
     def opened(self, root: Path, definition: Definition) -> Iterator[Lake]:
-        """The lake, made if there is none, while this run writes. Nothing is made for a topic that
-        is not there."""
-        if definition_at(root) is None:
-            self._queues({})
+        """The lake, made if there is none, while this run writes. Nothing is made where no topic is
+        there, unless the run waits for them."""
+        if definition_at(root) is None and not self._queues({}) and not self.follow:
+            self.raise_fault()
         lake = create_or_open(root, definition)
         with lake.writing():
             yield lake
 
+    def raise_fault(self) -> None:
+        """Raise the first fault of what was left out; the others are logged."""
+        first, *others = self.faults.values() or [None]
+        for fault in others:
+            _log.error("%s", fault)
+        if first is not None:
+            if self.messages:
+                first.add_note(f"{self.messages:,} messages of the others were archived")
+            raise first
+
     def _queues(self, stretches: Stretches) -> list[MessageQueue]:
-        """The topics' queues. A topic without a broker is an error, unless the run follows it and
-        the lake has it already."""
+        """The queues of the topics that are there. A topic that is not is a fault, but one that the
+        lake has may be gone where messages may."""
         found: list[MessageQueue] = []
-        known = {queue.topic for queue in stretches} if self.follow else set[str]()
+        known = {queue.topic for queue in stretches}
         for topic in self.topics:
             try:
                 found += self.cluster.queues(topic)
-            except RouteNotFoundError:
-                if topic not in known:
-                    raise
+            except RouteNotFoundError as error:
+                if topic in known and (self.follow or not self.fail_on_data_loss):
+                    continue  # which _look_for_absent says
+                self._leave_out(topic, error)
+            else:
+                self.faults.pop(topic, None)
         return found
 
-    def ends(self, snapshot: Snapshot) -> Offsets:
-        """Where the queues end now; what the table has must be within them.
+    def _leave_out(self, name: str, fault: TurbopumpError) -> None:
+        """Note the fault of a topic or queue that is left out. A run that follows its topics logs
+        it at once, as it may never end."""
+        if self.follow and name not in self.faults:
+            _log.error("%s; the others go on", fault)
+        self.faults[name] = fault
 
-        Raises DataLossError for a queue that ends before what the table has.
-        """
-        found: Offsets = {}
-        queues = self._queues(snapshot.stretches)
-        for queue, end in self.cluster.offsets_max(queues).items():
-            there = snapshot.stretches.get(queue)
-            if there is not None and there.end > end:
-                raise DataLossError(
-                    f"{queue} ends at {end}, but the lake has it up to {there.end} already: the "
-                    "topic or broker was made anew, or lost its end. Archive it into another lake"
-                )
-            found[queue] = end
+    def look(self, snapshot: Snapshot) -> tuple[Snapshot, Offsets]:
+        """Where the queues end now that can be read, and the lake, in which those that were made
+        again have begun another generation if this run does that."""
+        ends = self._ends(snapshot)
+        if self.restart_queues and self.changed:
+            snapshot = self._restart(snapshot, ends)
+        return snapshot, {queue: end for queue, end in ends.items() if queue not in self.changed}
+
+    def _ends(self, snapshot: Snapshot) -> Offsets:
+        found = self.cluster.offsets_max(self._queues(snapshot.stretches))
         self._look_for_absent(snapshot, found)
+        self.compared &= found.keys()
+        self.changed.clear()
+        same = set[MessageQueue]()
+        for queue, end in list(found.items()):
+            there = snapshot.stretches.get(queue)
+            if there is None:
+                self._look_for_old_name(snapshot, queue, end)
+            elif there.end <= end:
+                same.add(queue)
+            elif self.cluster.is_read_from_slave(queue):
+                del found[queue]
+                if queue not in self.behind:
+                    text = "the master of %s is away, and its slave has less than the lake"
+                    _log.warning(text, queue)
+                self.behind.add(queue)
+            else:
+                self._change(queue, f"ends at {end}, but the lake has it up to {there.end} already")
+        differing = made_again.changed_queues(
+            self.cluster, self.lake, snapshot, same - self.compared
+        )
+        for queue, offset in differing.items():
+            self._change(queue, f"has another message at offset {offset} than the lake")
+        self.compared |= same - differing.keys()
+        for queue in found.keys() - self.changed:
+            self.faults.pop(str(queue), None)
         return found
+
+    def _change(self, queue: MessageQueue, what: str) -> None:
+        self.changed.add(queue)
+        if not self.restart_queues:
+            fault = DataLossError(
+                f"{queue} {what}: the topic or broker was made anew, or lost its end. Give "
+                "--restart-queue (restart_queues) to begin another generation of the queue"
+            )
+            self._leave_out(str(queue), fault)
+
+    def _restart(self, snapshot: Snapshot, ends: Offsets) -> Snapshot:
+        """Begin another generation of the changed queues: where the lake has what the broker has,
+        behind that; else at the first message."""
+        mins = self.cluster.offsets_min(self.changed)
+        begins: Offsets = {}
+        for queue in sorted(self.changed):
+            there = snapshot.stretches[queue]
+            low, high = max(there.begin, mins[queue]), min(there.end, ends[queue])
+            at = made_again.first_difference(
+                self.cluster, self.lake, snapshot, queue, low, max(low, high)
+            )
+            begins[queue] = at if at > low else mins[queue]
+            text = "%s was made again, or lost its end; generation %d begins at offset %d"
+            _log.warning(text, queue, there.generation + 1, begins[queue])
+        snapshot = self.lake.restart(snapshot, begins)
+        self.restarted |= self.changed
+        self.changed.clear()
+        return snapshot
+
+    def _look_for_old_name(self, snapshot: Snapshot, queue: MessageQueue, end: int) -> None:
+        """Look for the messages of a new queue under another broker's name in the lake: a broker
+        may have been renamed with its store."""
+        if queue in self.renamed or not made_again.tells_brokers_apart(self.lake):
+            return
+        self.renamed[queue] = None
+        alike = {
+            old: min(there.end, end) - 1
+            for old, there in snapshot.stretches.items()
+            if (old.topic, old.queue_id) == (queue.topic, queue.queue_id)
+            and there.begin < min(there.end, end)
+        }
+        columns = made_again.columns_of(self.lake)
+        rows = made_again.rows_at(self.lake, snapshot, alike)
+        for old in sorted(rows, key=alike.__getitem__):
+            if rows[old] == made_again.message_at(self.cluster, queue, alike[old], columns):
+                self.renamed[queue] = alike[old] + 1
+                _log.warning(
+                    "%s has the messages of %s, which the lake has up to offset %d: the broker was "
+                    "renamed. The queue is read from there on",
+                    queue, old, alike[old] + 1,
+                )  # fmt: skip
 
     def plan(
-        self, snapshot: Snapshot, target: Offsets | None, rows_max: int, progress: Progress
+        self, snapshot: Snapshot, ends: Offsets, rows_max: int, progress: Progress
     ) -> tuple[Offsets, Offsets]:
         """The offsets between which the next batch lies, of the queues that it reads; none if there
         is nothing to read.
@@ -359,13 +507,10 @@ class ArchiveRun:
         Queues that begin at their end are a batch of their own, before all others: it has no
         messages, but the lake then has their offset, and what is sent from now on is read.
         """
-        ends = target if target is not None else self.ends(snapshot)
         begins = {queue: self._begin(snapshot, queue, end) for queue, end in ends.items()}
         progress.expect(sum(max(0, end - begins[queue]) for queue, end in ends.items()))
         unfinished = {
-            queue: end
-            for queue, end in (snapshot.unfinished or {}).items()
-            if queue.topic in self.topics
+            queue: end for queue, end in (snapshot.unfinished or {}).items() if queue in ends
         }
         if unfinished:
             known = {queue: stretch.end for queue, stretch in snapshot.stretches.items()}
@@ -373,14 +518,15 @@ class ArchiveRun:
                 queue: known.get(queue, min(begins[queue], end))
                 for queue, end in unfinished.items()
             }, unfinished
-        if self.starting == "latest":
-            at_end = {
-                queue: end
-                for queue, end in ends.items()
-                if queue not in snapshot.stretches and begins[queue] == end
-            }
-            if at_end:
-                return at_end, at_end
+        at_end = {
+            queue: end
+            for queue, end in ends.items()
+            if queue not in snapshot.stretches
+            and begins[queue] == end
+            and (self.starting == "latest" or self.renamed.get(queue) is not None)
+        }
+        if at_end:
+            return at_end, at_end
         ends = admit(begins, ends, rows_max)
         read = [queue for queue, end in ends.items() if begins[queue] < end]
         return {queue: begins[queue] for queue in read}, {queue: ends[queue] for queue in read}
@@ -395,7 +541,7 @@ class ArchiveRun:
             )
         staging = str(self.lake.staging.absolute())
         stem = staged_name(f"{before.version + 1:08d}")
-        writing = FileWriting(staging, stem, self.lake.definition)
+        writing = FileWriting(staging, stem, self.lake.definition, before.generations)
         reports = self._patiently(lambda: self._job(begins, ends, writing).collect())
         tasks = [msgspec.json.decode(row[REPORT_COLUMN], type=TaskReport) for row in reports]
         lost = self._missing(tasks, begins, ends)
@@ -430,6 +576,9 @@ class ArchiveRun:
         there = snapshot.stretches.get(queue)
         if there is not None:
             return there.end
+        renamed = self.renamed.get(queue)
+        if renamed is not None:
+            return renamed
         if isinstance(self.starting, int):
             return min(end, self.cluster.offset_at(queue, self.starting))
         is_new_topic = all(known.topic != queue.topic for known in snapshot.stretches)
@@ -449,10 +598,11 @@ class ArchiveRun:
                 if queue not in was_absent:
                     _log.warning("%s is not in the route at the moment; the others go on", queue)
             elif self.fail_on_data_loss:
-                raise DataLossError(
-                    f"{queue} is no longer a queue of its topic, which has fewer now: set "
-                    "fail_on_data_loss to false to go on with the others"
+                fault = DataLossError(
+                    f"{queue} is no longer a queue of its topic, which has fewer now: give "
+                    "--skip-lost (fail_on_data_loss) to go on without it"
                 )
+                self._leave_out(str(queue), fault)
 
     def _missing(
         self, tasks: list[TaskReport], begins: Offsets, ends: Offsets
@@ -527,7 +677,7 @@ class ArchiveRun:
                 if attempt == ATTEMPTS or not _was_away(error_inside(error)):
                     raise
                 _log.warning("a batch has failed as a broker was away; attempt %d", attempt + 1)
-                for topic in self.topics:  # which waits for them
+                for topic in set(self.topics) - self.faults.keys():  # which waits for them
                     self.cluster.offsets_max(self.cluster.queues_of_known(topic))
         raise AssertionError("unreachable")
 

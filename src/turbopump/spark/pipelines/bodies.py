@@ -18,6 +18,7 @@ from pyspark.errors import PySparkException
 
 from turbopump.errors import ConfigError
 from turbopump.spark.options import BODY_FAULT, did_you_mean
+from turbopump.spark.pipelines.body_names import named, without_names
 from turbopump.spark.pipelines.json_values import UNIT_KEY, UNITS, JsonReader, Misfit
 from turbopump.spark.pipelines.lake import DATA, REJECTED, Bodies
 
@@ -26,19 +27,27 @@ if TYPE_CHECKING:
 
 
 def json_bodies(
-    ddl: str, *, kept: bool = True, timestamp_unit: str | Mapping[str, str] = "s"
+    ddl: str,
+    *,
+    kept: bool = True,
+    timestamp_unit: str | Mapping[str, str] = "s",
+    prefix: str = "",
+    struct: str = "",
 ) -> Bodies:
     """Bodies are JSON objects with these fields, such as ``carrier string not null, delay int``.
 
     ``kept``: the column ``body`` stays. ``timestamp_unit``: what a number since 1970 in a
     ``timestamp`` counts, ``s``, ``ms`` or ``us``; or that of some fields, ``{"created": "ms"}``,
-    with all that is within them. Needs a running session. Raises ConfigError for what is no Spark
-    DDL, a type for which there is no column, ``not null`` within a field, and a wrong unit.
+    with all that is within them. A column has the field's name, or that behind AS in
+    ``date AS day date``; else with the ``prefix``. ``struct``: one column of this name has all of
+    them within it. Needs a running session. Raises ConfigError for what is no Spark DDL, a type for
+    which there is no column, ``not null`` within a field, and a wrong unit.
     """
     from pyspark.sql.types import StructType
 
+    plain, names = without_names(ddl)
     try:
-        schema = StructType.fromDDL(ddl)
+        schema = StructType.fromDDL(plain)
     except PySparkException as error:
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(
@@ -62,7 +71,8 @@ def json_bodies(
                 f"timestamp there{did_you_mean(name, schema.names)}"
             )
         schema[name].metadata = {**(schema[name].metadata or {}), UNIT_KEY: unit}
-    return Bodies(kind="json", schema=schema.json(), kept=kept)
+    bodies = Bodies(kind="json", schema=schema.json(), kept=kept)
+    return named(bodies, schema.names, names, prefix, struct)
 
 
 def _has_timestamp(kind: DataType) -> bool:
@@ -123,8 +133,9 @@ def _check_type(name: str, kind: DataType) -> None:
         )
 
 
-def avro_bodies(schema: str, *, kept: bool = True) -> Bodies:
-    """Bodies are Avro records without a header, of this schema (JSON text).
+def avro_bodies(schema: str, *, kept: bool = True, prefix: str = "", struct: str = "") -> Bodies:
+    """Bodies are Avro records without a header, of this schema (JSON text). Columns have a
+    ``prefix``, or are within a ``struct``, as in ``json_bodies``.
 
     Raises ConfigError for a schema that is none, or that has no columns.
     """
@@ -132,13 +143,13 @@ def avro_bodies(schema: str, *, kept: bool = True) -> Bodies:
     fastavro = _fastavro()
     try:
         fastavro.parse_schema(_avro_schema(bodies))
-        body_columns(bodies)
+        names = [field.name for field in body_columns(bodies)]
     except ConfigError:
         raise
     except Exception as error:  # fastavro raises whatever the schema leads it into
         reason = f"{type(error).__name__} {_short(str(error))}"
         raise ConfigError(f"the Avro schema cannot be used: {reason}") from None
-    return bodies
+    return named(bodies, names, {}, prefix, struct)
 
 
 def body_columns(bodies: Bodies) -> list[pa.Field]:

@@ -1,7 +1,7 @@
 """A lake whose tables are Delta tables, written by ``deltalake`` without a JVM.
 
 The one rule: offsets are transactions of the table's own log, three for each queue, in the commit
-that adds the files::
+that adds the files (five once the queue was restarted)::
 
     {"txn":{"appId":"turbopump/[\\"end\\",\\"T\\",\\"broker-a\\",0]","version":123}}
 
@@ -22,15 +22,17 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, DeltaTable, Field, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
-from deltalake.transaction import AddAction
+from deltalake.schema import PrimitiveType
+from deltalake.transaction import AddAction, RemoveAction
 
 from turbopump.errors import LakeError, LakeInUseError
 from turbopump.message.message import MessageQueue
 from turbopump.spark.offsets import Offsets
 from turbopump.spark.pipelines.lake import (
     DATA,
+    GENERATION,
     REJECTED,
     TABLES,
     Batch,
@@ -40,10 +42,13 @@ from turbopump.spark.pipelines.lake import (
     Stretch,
     Stretches,
     no_step,
+    stats_of,
 )
 from turbopump.spark.pipelines.writing import PARTITIONS, data_schema, rejected_schema
 
 APP: Final = "turbopump/"
+_NUMBERS: Final = ("begin", "end", "lost", "generation", "former")
+"""The numbers of a ``Stretch``; the last two once the queue was restarted."""
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
 
 
@@ -61,7 +66,10 @@ class DeltaLake(Lake):
             rejected = self._table(REJECTED)
             files += _files(rejected, REJECTED)
             for queue, stretch in stretches_of(rejected, self.root / REJECTED).items():
-                if queue not in stretches or stretches[queue].end != stretch.end:
+                there = stretches.get(queue)
+                if there is None or (
+                    there.end != stretch.end and there.generation == stretch.generation
+                ):
                     unfinished[queue] = stretch.end
         return Snapshot(
             version=data.version(),
@@ -83,10 +91,27 @@ class DeltaLake(Lake):
         self.move_staged(files)
         at_step("placed")
         if self.definition.bodies is not None and not half:
-            self._commit(REJECTED, batch, self._table(REJECTED))
+            self._commit(REJECTED, batch, self._table(REJECTED), before.generations)
             at_step("rejected committed")
-        self._commit(DATA, batch, table)
+        self._commit(DATA, batch, table, before.generations)
         at_step("committed")
+        return self.snapshot()
+
+    def restart(self, before: Snapshot, begins: Offsets) -> Snapshot:
+        """``data`` alone says it, so it is done or not; ``_rejected`` follows with the queue's next
+        batch."""
+        if self._table(DATA).version() != before.version:
+            raise self._other_writer()
+        for name in TABLES:
+            if self._exists(name):
+                table = self._table(name)
+                if GENERATION not in pa.schema(table.schema().to_arrow()).names:
+                    table.alter.add_columns(Field(GENERATION, PrimitiveType("integer")))
+        self._commit_stretches(
+            self._table(DATA),
+            [],
+            {queue: before.stretches[queue].restarted(begin) for queue, begin in begins.items()},
+        )
         return self.snapshot()
 
     def recover(self) -> None:
@@ -144,20 +169,35 @@ class DeltaLake(Lake):
             return []
         return sorted(Path(each) for each in self._table(table).file_uris())
 
-    def _commit(self, name: str, batch: Batch, table: DeltaTable) -> None:
+    def _commit(
+        self, name: str, batch: Batch, table: DeltaTable, generations: dict[MessageQueue, int]
+    ) -> None:
         there = stretches_of(table, self.root / name)
-        transactions = []
+        stretches = {}
         for queue, end in batch.ends.items():
-            begin = batch.begins[queue]
-            before = there.get(queue, Stretch(begin, begin))
+            begin, generation = batch.begins[queue], generations.get(queue, 0)
+            before = there.get(queue)
+            if before is None or before.generation < generation:
+                before = Stretch(begin, begin, generation=generation)
             if before.end != begin:
                 raise self._other_writer()
-            lost = before.lost + batch.lost.get(queue, 0)
-            for what, number in (("begin", before.begin), ("end", end), ("lost", lost)):
-                transactions.append(Transaction(_app_id(what, queue), number))
+            stretches[queue] = before.to(end, batch.lost.get(queue, 0))
+        self._commit_stretches(
+            table, [_add(file) for file in batch.files if file.table == name], stretches
+        )
+
+    def _commit_stretches(
+        self, table: DeltaTable, files: list[AddAction | RemoveAction], stretches: Stretches
+    ) -> None:
+        """One commit: these files, and what is there of these queues then."""
+        transactions = [
+            Transaction(_app_id(what, queue), getattr(stretch, what))
+            for queue, stretch in stretches.items()
+            for what in (_NUMBERS if stretch.generation else _NUMBERS[:3])
+        ]
         try:
             table.create_write_transaction(
-                [_add(file) for file in batch.files if file.table == name],
+                files,
                 "append",
                 table.schema(),
                 PARTITIONS.names,
@@ -234,6 +274,11 @@ def _add(file: DataFile) -> AddAction:
     )
 
 
+def _bounds(action: dict[str, Any]) -> tuple[int, int] | None:
+    low, high = action.get("min.queueOffset"), action.get("max.queueOffset")
+    return None if low is None or high is None else (low, high)
+
+
 def _files(table: DeltaTable, name: str) -> list[DataFile]:
     actions: list[dict[str, Any]] = pa.table(table.get_add_actions(flatten=True)).to_pylist()
     return [
@@ -245,6 +290,7 @@ def _files(table: DeltaTable, name: str) -> list[DataFile]:
             hour=each["partition.hour"],
             rows=each["num_records"],
             size=each["size_bytes"],
+            stats=stats_of([_bounds(each)]),
         )
         for each in actions
     ]

@@ -20,6 +20,7 @@ from __future__ import annotations
 import fcntl
 import importlib
 import os
+import re
 import socket
 import time
 import zlib
@@ -41,7 +42,7 @@ FORMATS: Final = {
     "delta": "turbopump.spark.pipelines.delta_lake:DeltaLake",
 }
 """Formats by name, and the class that commits in each. Another (Iceberg) is another line here and a
-class with the five methods of ``Lake``."""
+class with the six methods of ``Lake``."""
 
 DATA: Final = "data"
 REJECTED: Final = "_rejected"
@@ -53,27 +54,47 @@ _DEFINITION: Final = "_lake.json"
 _LOCK: Final = "_lock"
 _COMPACTING: Final = "_compacting"
 _VERSION: Final = 1
+_VERSION_NAMED: Final = 2
+"""Of a lake whose bodies have ``columns`` or a ``struct``: releases that do not know these refuse
+it."""
+GENERATION: Final = "queueGeneration"
+"""The column of a lake in which a queue was restarted; null in rows of a queue's first generation,
+then 1, 2 and so on."""
 STAGED_KEPT_S: Final = 86_400
 """Longer than a batch takes."""
 
 
-class Bodies(msgspec.Struct, frozen=True, kw_only=True):
+class Bodies(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Bodies as columns: ``kind`` is ``json`` or ``avro``, ``schema`` a Spark DDL or an Avro schema
-    in JSON. ``kept``: whether the column ``body`` stays beside them."""
+    in JSON. ``kept``: whether the column ``body`` stays beside them. ``columns``: the columns'
+    names, where they are not those of the fields. ``struct``: the one column that has all of them
+    within it."""
 
     kind: str
     schema: str
     kept: bool = True
+    columns: tuple[str, ...] = ()
+    struct: str = ""
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True):
-    """What a lake's table is. It never changes: a table has one shape."""
+    """What a lake's table is. It never changes: a table has one shape; a column
+    ``queueGeneration`` alone may come later (``Snapshot.generations``)."""
 
     v: int = _VERSION
     format: str
     columns: tuple[str, ...]
     """Those of the source, without what bodies add."""
     bodies: Bodies | None = None
+
+
+class _Bounds(msgspec.Struct):
+    queueOffset: int  # noqa: N815
+
+
+class _Stats(msgspec.Struct):
+    minValues: _Bounds  # noqa: N815
+    maxValues: _Bounds  # noqa: N815
 
 
 class DataFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -95,14 +116,54 @@ class DataFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         topic = quote(self.topic, safe="")
         return f"{self.table}/topic={topic}/date={self.date}/hour={self.hour}/{self.name}"
 
+    def offsets(self) -> tuple[int, int] | None:
+        """The lowest and the highest offset of its rows, if they are known."""
+        if not self.stats:
+            return None
+        stats = msgspec.json.decode(self.stats, type=_Stats)
+        return stats.minValues.queueOffset, stats.maxValues.queueOffset
 
-class Stretch(msgspec.Struct, frozen=True):
+    def may_have(self, offsets: Iterable[int]) -> bool:
+        """Whether one of these offsets may be that of a row."""
+        bounds = self.offsets()
+        return bounds is None or any(bounds[0] <= offset <= bounds[1] for offset in offsets)
+
+
+def stats_of(bounds: list[tuple[int, int] | None]) -> str:
+    """The ``stats`` of a file with the rows of several, by their lowest and highest offsets."""
+    known = [each for each in bounds if each is not None]
+    if len(known) < len(bounds):
+        return ""
+    low, high = min(each[0] for each in known), max(each[1] for each in known)
+    return msgspec.json.encode(_Stats(_Bounds(low), _Bounds(high))).decode()
+
+
+class Stretch(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the table has of one queue: offsets from ``begin`` up to, not including, ``end``, all
-    but ``lost`` of them, which the broker did not have any more."""
+    but ``lost`` of them, which the broker did not have any more.
+
+    A queue that was made again begins another ``generation``, for its offsets come twice then;
+    ``former`` counts the rows of all generations before.
+    """
 
     begin: int
     end: int
     lost: int = 0
+    generation: int = 0
+    former: int = 0
+
+    @property
+    def rows(self) -> int:
+        """How many rows there must be, by the offsets."""
+        return self.end - self.begin - self.lost + self.former
+
+    def to(self, end: int, lost: int) -> Stretch:
+        """The same with a batch more."""
+        return msgspec.structs.replace(self, end=end, lost=self.lost + lost)
+
+    def restarted(self, begin: int) -> Stretch:
+        """The next generation, of which there is nothing yet."""
+        return Stretch(begin, begin, generation=self.generation + 1, former=self.rows)
 
 
 Stretches = dict[MessageQueue, Stretch]
@@ -124,7 +185,13 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def messages(self) -> int:
         """How many rows there must be, by the offsets."""
-        return sum(each.end - each.begin - each.lost for each in self.stretches.values())
+        return sum(each.rows for each in self.stretches.values())
+
+    @property
+    def generations(self) -> dict[MessageQueue, int]:
+        """Those of the queues that were restarted. If there are any, tables have the column
+        ``queueGeneration``."""
+        return {queue: each.generation for queue, each in self.stretches.items() if each.generation}
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,6 +255,11 @@ class Lake(ABC):
     ) -> Snapshot:
         """Commit a batch; what the lake is then. ``at_step`` hears ``committed``, ``placed``, in
         the order of the format. Raises LakeError if another writer was faster."""
+
+    @abstractmethod
+    def restart(self, before: Snapshot, begins: Offsets) -> Snapshot:
+        """Commit that these queues begin another generation, at these offsets; what the lake is
+        then. Raises LakeError if another writer was faster."""
 
     @abstractmethod
     def recover(self) -> None:
@@ -282,16 +354,50 @@ class Lake(ABC):
 def create_or_open(root: Path, wanted: Definition) -> Lake:
     """The lake at ``root``, made if there is none.
 
-    Raises ConfigError if there is one of another shape, and LakeError as ``open_lake``.
+    Raises ConfigError if there is one of another shape, or a directory with something else; and
+    LakeError as ``open_lake``.
     """
     _class_of(wanted.format)
+    if definition_at(root) is None:
+        _check_empty(root)
     root.mkdir(parents=True, exist_ok=True)
     (root / STAGING).mkdir(exist_ok=True)
+    if wanted.bodies is not None and (wanted.bodies.columns or wanted.bodies.struct):
+        wanted = msgspec.structs.replace(wanted, v=_VERSION_NAMED)
     with suppress(FileExistsError):
         create_exclusively(root / _DEFINITION, msgspec.json.format(msgspec.json.encode(wanted)))
     lake = open_lake(root)
     check_shape(root, lake.definition, wanted)
     return lake
+
+
+def _check_empty(root: Path) -> None:
+    """Raises ConfigError for a directory with files of somebody else. What a killed writer has left
+    does not count, nor does what a file system or a desktop puts into each directory."""
+    if not root.is_dir():
+        return
+    strange = sorted(
+        each.name
+        for each in root.iterdir()
+        if each.name not in (STAGING, "lost+found") and not each.name.startswith(".")
+    )
+    if strange:
+        raise ConfigError(
+            f"{root} is no lake, and not empty ({strange[0]!r} is there): give an empty or a new "
+            "directory"
+        )
+
+
+def lake_place(place: str | Path) -> Path:
+    """The directory of a lake. Raises ConfigError for a URL, also for one that ``Path`` has made
+    ``s3:/bucket/lake`` of."""
+    found = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/", str(place))
+    if found:
+        raise ConfigError(
+            f"{place} is no directory: a lake is a directory on a file system, and {found[1]} is "
+            "not supported. Give a path"
+        )
+    return Path(place)
 
 
 def check_shape(root: Path, there: Definition, wanted: Definition) -> None:
@@ -305,19 +411,21 @@ def check_shape(root: Path, there: Definition, wanted: Definition) -> None:
 
 
 def definition_at(root: Path) -> Definition | None:
-    """What the lake at ``root`` is; None if there is none. Raises LakeError."""
+    """What the lake at ``root`` is; None if there is none. Raises LakeError, and ConfigError as
+    ``lake_place``."""
     try:
-        data = (root / _DEFINITION).read_bytes()
+        data = (lake_place(root) / _DEFINITION).read_bytes()
     except FileNotFoundError:
         return None
     try:
         found = msgspec.json.decode(data, type=Definition)
     except msgspec.DecodeError as error:
         raise LakeError(f"{root / _DEFINITION} cannot be read: {error}") from None
-    if found.v != _VERSION or found.format not in FORMATS:
+    if found.v not in (_VERSION, _VERSION_NAMED) or found.format not in FORMATS:
         raise LakeError(
             f"{root} is a lake of version {found.v} and format {found.format!r}; this release "
-            f"reads version {_VERSION} and {', '.join(FORMATS)}: use the one that wrote it"
+            f"reads versions {_VERSION} and {_VERSION_NAMED} and {', '.join(FORMATS)}: use the one "
+            "that wrote it"
         )
     return found
 

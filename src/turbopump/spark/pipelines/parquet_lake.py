@@ -32,8 +32,10 @@ import pyarrow.parquet as pq
 
 from turbopump.errors import LakeError, LakeInUseError
 from turbopump.message.message import MessageQueue
+from turbopump.spark.offsets import Offsets
 from turbopump.spark.pipelines.lake import (
     DATA,
+    GENERATION,
     Batch,
     DataFile,
     Lake,
@@ -46,6 +48,7 @@ from turbopump.spark.pipelines.lake import (
     is_older,
     no_step,
     staged_name,
+    stats_of,
 )
 
 MANIFEST: Final = "_manifest"
@@ -53,6 +56,10 @@ REMOVED: Final = "_removed"
 FULL_EVERY: Final = 10
 """Each version whose number divides by this has the whole list of files."""
 VERSIONS_KEPT: Final = 100
+VERSION: Final = 1
+VERSION_RESTARTED: Final = 2
+"""Of a file of the manifest once a queue was restarted: releases that count only the offsets of one
+generation refuse it."""
 REMOVED_KEPT_S: Final = 3600
 """A reader that took its list before a compaction may find what it names for so long."""
 
@@ -60,7 +67,7 @@ REMOVED_KEPT_S: Final = 3600
 class Version(msgspec.Struct, frozen=True, kw_only=True):
     """One file of the manifest."""
 
-    v: int = 1
+    v: int = VERSION
     version: int
     time_ms: int
     stretches: list[tuple[str, str, int, Stretch]]
@@ -113,8 +120,7 @@ class ParquetLake(Lake):
         stretches = dict(before.stretches)
         for queue, end in batch.ends.items():
             there = stretches.get(queue, Stretch(batch.begins[queue], end))
-            lost = there.lost + batch.lost.get(queue, 0)
-            stretches[queue] = Stretch(there.begin, end, lost)
+            stretches[queue] = there.to(end, batch.lost.get(queue, 0))
         after = Snapshot(
             version=before.version + 1, stretches=stretches, files=(*before.files, *batch.files)
         )
@@ -122,6 +128,14 @@ class ParquetLake(Lake):
         at_step("committed")
         self.move_staged(batch.files)
         at_step("placed")
+        return after
+
+    def restart(self, before: Snapshot, begins: Offsets) -> Snapshot:
+        stretches = dict(before.stretches)
+        for queue, begin in begins.items():
+            stretches[queue] = stretches[queue].restarted(begin)
+        after = Snapshot(version=before.version + 1, stretches=stretches, files=before.files)
+        self._commit(after, add=[], remove=[])
         return after
 
     def recover(self) -> None:
@@ -171,6 +185,7 @@ class ParquetLake(Lake):
 
     def _commit(self, after: Snapshot, *, add: list[DataFile], remove: list[str]) -> Version:
         version = Version(
+            v=VERSION_RESTARTED if after.generations else VERSION,
             version=after.version,
             time_ms=time.time_ns() // 1_000_000,
             stretches=_listed(after.stretches),
@@ -219,11 +234,14 @@ class ParquetLake(Lake):
             raise LakeError(
                 f"{self.root / gone[0]} is gone, though it is committed: put it back from a backup"
             )
-        schema = pq.read_schema(self.root / first.path)
+        schema = max((pq.read_schema(self.root / each.path) for each in files), key=len)
         with target.open("xb") as out:
             with pq.ParquetWriter(out, schema, compression="zstd") as writer:
                 for file in files:
                     for batch in _row_groups(self.root / file.path):
+                        if GENERATION in schema.names and GENERATION not in batch.column_names:
+                            nulls = pa.nulls(batch.num_rows, pa.int32())
+                            batch = batch.append_column(GENERATION, nulls)
                         writer.write_table(batch)
             out.flush()
             os.fsync(out.fileno())
@@ -235,7 +253,8 @@ class ParquetLake(Lake):
                 f"rows, but the manifest says {rows}: nothing was changed. Was a file replaced?"
             )
         size = target.stat().st_size
-        return msgspec.structs.replace(first, name=name, rows=rows, size=size, stats="")
+        stats = stats_of([file.offsets() for file in files])
+        return msgspec.structs.replace(first, name=name, rows=rows, size=size, stats=stats)
 
     def _numbers(self) -> list[int]:
         return sorted(int(path.stem) for path in self.manifest.glob("[0-9]*.json"))
@@ -250,7 +269,7 @@ class ParquetLake(Lake):
             raise LakeError(
                 f"{self._path(number)} cannot be read: {error}. Put it back from a backup"
             ) from None
-        if found.v != 1 or found.version != number:
+        if found.v not in (VERSION, VERSION_RESTARTED) or found.version != number:
             raise LakeError(f"{self._path(number)} is not version {number} of a manifest of ours")
         return found
 

@@ -27,7 +27,7 @@ from turbopump.spark import archive as lakes
 from turbopump.spark.cluster import Cluster
 from turbopump.spark.offsets import Offsets, decode_offsets, encode_offsets
 from turbopump.spark.options import OPTIONS, Option, did_you_mean, given_values, read_options
-from turbopump.spark.pipelines.lake import locked, no_step, open_lake, sync_directory
+from turbopump.spark.pipelines.lake import lake_place, locked, no_step, open_lake, sync_directory
 from turbopump.spark.pipelines.running import Progress, unlogged_errors
 from turbopump.spark.reading import connected
 from turbopump.spark.session import rocketmq_session
@@ -135,6 +135,7 @@ def replay(
     not have the topic, LakeInUseError while the same replay runs elsewhere, and what
     ``format("rocketmq")`` raises when it cannot write.
     """
+    lake = lake_place(lake)
     spark = spark or rocketmq_session()
     progress = progress or Progress()
     stop = stop or threading.Event()
@@ -157,11 +158,12 @@ def replay(
     name = _name_of(selection) if name is None else _checked_name(name)
     run = ReplayRun(
         spark=spark,
-        lake=Path(lake),
+        lake=lake,
         options=_known({**(options or {}), "nameServer": name_server}),
+        topic=topic,
         target=target,
         name=name,
-        notes=Path(lake) / _REPLAYS / f"{name}.json",
+        notes=lake / _REPLAYS / f"{name}.json",
     )
     with run.alone():
         state = run.state(selection)
@@ -313,6 +315,7 @@ class ReplayRun:
     spark: SparkSession
     lake: Path
     options: dict[str, str]
+    topic: str
     target: str
     name: str
     notes: Path
@@ -320,8 +323,15 @@ class ReplayRun:
     @contextmanager
     def alone(self) -> Iterator[None]:
         """While it sends nobody else sends the same replay: neither would see what the other is
-        about to send. Raises LakeInUseError, and LakeError if there is no lake."""
-        open_lake(self.lake)
+        about to send. Raises LakeInUseError, and LakeError if there is no lake, or one in which
+        offsets of the topic come twice."""
+        for queue in open_lake(self.lake).snapshot().generations:
+            if queue.topic == self.topic:
+                raise LakeError(
+                    f"{self.lake} has several generations of {queue}, so offsets do not tell its "
+                    "rows apart, which a replay needs: read them by lake.rows, and write them by "
+                    'format("rocketmq")'
+                )
         self.notes.parent.mkdir(exist_ok=True)
         alone = "sends this replay: wait until it ends, or give another name"
         with locked(self.notes.with_suffix(".lock"), self.notes, alone):

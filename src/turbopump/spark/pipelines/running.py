@@ -12,6 +12,7 @@ import logging
 import os
 import re
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -29,11 +30,18 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from turbopump import errors
-from turbopump.errors import PipelineError, TurbopumpError
-from turbopump.spark.session import JVM_IS_AWAY, end_session, ended_jvm, rocketmq_session
+from turbopump.errors import ConfigError, PipelineError, TurbopumpError
+from turbopump.spark.session import (
+    JVM_IS_AWAY,
+    end_session,
+    ended_jvm,
+    java_fault,
+    rocketmq_session,
+)
 
 TERMINAL_EVERY_S: Final = 0.2
 FILE_EVERY_S: Final = 5.0
+MASTER_PATIENCE_S: Final = 5.0
 IMPATIENCE_S: Final = 1.0
 """A second signal within this time is the same one: a terminal and what runs us both pass it on."""
 
@@ -163,13 +171,16 @@ def _without_lines_of_py4j() -> Iterator[None]:
 
 def _session_of_command(name: str, master: str | None) -> Iterator[SparkSession]:
     running = SparkSession.getActiveSession() is not None
+    master = master or os.environ.get("MASTER") or "local[*]"
+    if not running:
+        check_master(master)
     # Short work: the second compiler and the parallel collector cost more than they save.
     java = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j.configurationFile=" + _quiet_log()
     spark = None
     try:
         spark = rocketmq_session(
             name,
-            master=master or os.environ.get("MASTER") or "local[*]",
+            master=master,
             conf={
                 "spark.ui.enabled": "false",
                 "spark.ui.showConsoleProgress": "false",
@@ -185,22 +196,51 @@ def _session_of_command(name: str, master: str | None) -> Iterator[SparkSession]
         vars(sums)["handle_error"] = lambda *_: None
         yield spark
     except (PySparkException, Py4JError, ConnectionError) as error:
-        raise _error_of_command(error) from None
+        raise _error_of_command(error, None if spark is not None else master) from None
     finally:
         if spark is not None and not running:
             end_session(spark)
 
 
-def _error_of_command(error: Exception) -> Exception:
-    """What to raise for an error of Spark: a sentence. What says that the JVM has ended is not
-    always what one looks at a connection for: PySpark wraps it, or py4j does."""
+_MASTER: Final = re.compile(r"local(-cluster)?(\[|$)|spark://|k8s://|yarn$")
+
+
+def check_master(master: str) -> None:
+    """Raises ConfigError for what is no master, and PipelineError where none answers: Spark asks
+    for a minute, and then says something else."""
+    if not _MASTER.match(master):
+        raise ConfigError(
+            f"{master!r} is no master of Spark: local[*], spark://HOST:PORT, k8s://URL or yarn is "
+            "expected (--master, or the variable MASTER)"
+        )
+    faults = []
+    for address in master.removeprefix("spark://").split(",") if "spark://" in master else ():
+        host, _, port = address.rpartition(":")
+        if not (host and port.isascii() and port.isdigit()):
+            raise ConfigError(f"{master!r} is no master of Spark: spark://HOST:PORT is expected")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), MASTER_PATIENCE_S).close()
+        except (OSError, OverflowError, UnicodeError) as error:
+            faults.append(f"{address}: {error}")
+        else:
+            return
+    if faults:
+        raise PipelineError(f"no master of Spark answers at {'; '.join(faults)}")
+
+
+def _error_of_command(error: Exception, master: str | None) -> Exception:
+    """What to raise for an error of Spark: a sentence. ``master``: where it did not start. What
+    says that the JVM has ended is not always what one looks at a connection for: PySpark wraps it,
+    or py4j does."""
+    if master is not None:
+        return PipelineError(f"Spark did not start with master {master}: {start_sentence(error)}")
     code = ended_jvm(10 if isinstance(error, JVM_IS_AWAY) else 0.3)
     if code is not None:
         return PipelineError(
             f"Spark's JVM has ended (exit code {code}; -9: killed, perhaps for want of memory): "
             "what is whole stays; start the command again"
         )
-    return PipelineError(spark_sentence(error)) if isinstance(error, PySparkException) else error
+    return PipelineError(spark_sentence(error))
 
 
 @contextmanager
@@ -221,14 +261,43 @@ def error_inside(error: PySparkException) -> type[TurbopumpError] | None:
     return getattr(errors, names[-1], None) if names else None
 
 
-def spark_sentence(error: PySparkException) -> str:
-    """The sentence that helps, out of what Spark wraps around it."""
+def start_sentence(error: Exception) -> str:
+    """Return the reason why Spark did not start."""
+    text = str(error)
+    if "JAVA_GATEWAY_EXITED" in text:
+        said = java_fault()
+        return f"Java cannot run: {said}" if said else "Java has ended, and says why above"
+    return spark_sentence(error)
+
+
+def spark_sentence(error: Exception) -> str:
+    """The sentence that helps, out of what Spark wraps around it: ours, else the innermost cause,
+    of Python before that of Java, else the first line."""
     text = str(error)
     ours = re.findall(r"turbopump\.[\w.]+(?:Error|Exception): (.+)", text)
     if ours:
         return str(ours[-1])
+    for pattern in (_CAUSE_OF_PYTHON, _CAUSE_OF_JAVA):
+        causes = pattern.findall(text)
+        if causes:
+            kind, said = causes[-1]
+            said = _CONDITION.sub("", said)
+            return (
+                said
+                if kind.endswith(("SparkException", "ArgumentException"))
+                else (f"{kind}: {said}")
+            )
     lines = [line for line in text.splitlines() if line.strip()]
-    return re.sub(r"^\[[A-Z_.]+\] ", "", lines[0] if lines else type(error).__name__)
+    return _CONDITION.sub("", lines[0] if lines else type(error).__name__)
+
+
+_CONDITION: Final = re.compile(r"^\[[A-Z0-9_.]+\] ")
+_CAUSE_OF_PYTHON: Final = re.compile(
+    r"^Traceback \(most recent call last\):\n(?:[ ].*\n)+(?:\w+\.)*(\w+): (.+)", re.MULTILINE
+)
+_CAUSE_OF_JAVA: Final = re.compile(
+    r"^(?:Caused by: |: )(?:[\w$]+\.)+([\w$]+(?:Exception|Error)): (.+)", re.MULTILINE
+)
 
 
 def _quiet_log() -> str:

@@ -22,10 +22,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from turbopump.errors import ConfigError
+from turbopump.errors import ConfigError, PipelineError
+from turbopump.message.message import MessageQueue
 from turbopump.spark.options import ReadOptions, arrow_schema, column_names
 from turbopump.spark.pipelines.bodies import body_columns, split_bodies
-from turbopump.spark.pipelines.lake import DATA, REJECTED, Bodies, DataFile, Definition
+from turbopump.spark.pipelines.body_names import named_columns, renamed
+from turbopump.spark.pipelines.lake import DATA, GENERATION, REJECTED, Bodies, DataFile, Definition
 from turbopump.spark.plain_errors import hidden_traceback
 from turbopump.spark.reading import RangesPartition, keep_what_is_loaded, read_partition
 
@@ -72,15 +74,18 @@ def checked_columns(columns: tuple[str, ...]) -> tuple[str, ...]:
     return named
 
 
-def data_schema(definition: Definition) -> pa.Schema:
+def data_schema(definition: Definition, *, restarted: bool = False) -> pa.Schema:
     """The columns of the table's files: without ``topic``, ``date`` and ``hour``, by which they are
-    partitioned."""
+    partitioned. ``restarted``: with ``queueGeneration``."""
     fields = [field for field in arrow_schema(definition.columns) if field.name != "topic"]
     bodies = definition.bodies
-    if bodies is None:
-        return pa.schema(fields)
-    kept = [field for field in fields if bodies.kept or field.name != "body"]
-    return pa.schema([*kept, *body_columns(bodies)])
+    if bodies is not None:
+        fields = [field for field in fields if bodies.kept or field.name != "body"]
+        fields += named_columns(body_columns(bodies), bodies)
+    return pa.schema([*fields, *_GENERATION_FIELDS[:restarted]])
+
+
+_GENERATION_FIELDS: Final = (pa.field(GENERATION, pa.int32()),)
 
 
 def check_names(definition: Definition) -> None:
@@ -88,13 +93,16 @@ def check_names(definition: Definition) -> None:
     for Spark and Delta do not tell them apart."""
     if definition.bodies is None:
         return
-    taken = {name.lower() for name in (*PARTITIONS.names, *definition.columns)}
-    added = [field.name for field in body_columns(definition.bodies)]
+    taken = {name.lower() for name in (*PARTITIONS.names, *definition.columns, GENERATION)}
+    added = [
+        field.name for field in named_columns(body_columns(definition.bodies), definition.bodies)
+    ]
     clash = sorted(name for name in added if name.lower() in taken)
     if clash:
         raise ConfigError(
             f"the bodies' schema has the columns {', '.join(clash)}, which messages have as well: "
-            "rename them there"
+            "give --body-prefix or --body-struct (prefix, struct), or another name in the schema, "
+            f"such as `{clash[0]} AS body_{clash[0]} string`"
         )
     for name in added:
         alike = [each for each in added if each.lower() == name.lower()]
@@ -102,20 +110,21 @@ def check_names(definition: Definition) -> None:
             raise ConfigError(f"the bodies' schema has the column {alike[0]} twice: {alike}")
 
 
-def rejected_schema(definition: Definition) -> pa.Schema:
+def rejected_schema(definition: Definition, *, restarted: bool = False) -> pa.Schema:
     """The columns of the table ``_rejected``."""
     fields = [field for field in arrow_schema(definition.columns) if field.name != "topic"]
-    return pa.schema([*fields, ("reason", pa.string())])
+    return pa.schema([*fields, pa.field("reason", pa.string()), *_GENERATION_FIELDS[:restarted]])
 
 
 @dataclass(frozen=True)
 class FileWriting:
     """How a task writes. ``staging`` is seen by executors and driver under the same path; names of
-    files begin with ``stem``."""
+    files begin with ``stem``. ``generations``: of the lake's restarted queues."""
 
     staging: str
     stem: str
     definition: Definition
+    generations: dict[MessageQueue, int] = field(default_factory=dict)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """For ``mapInArrow``: one row with the ``TaskReport`` as JSON."""
@@ -126,10 +135,20 @@ class FileWriting:
             yield pa.RecordBatch.from_pylist([{REPORT_COLUMN: text}])
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> TaskReport:
-        """Write all rows. Raises OSError."""
-        schemas = {DATA: data_schema(self.definition)}
+        """Write all rows. Raises PipelineError for what the disk refuses."""
+        try:
+            return self._write(batches)
+        except OSError as error:
+            raise PipelineError(
+                f"{self.staging} cannot be written: {error.strerror or error}. Nothing of this "
+                "batch was committed; start the command again once it can be"
+            ) from None
+
+    def _write(self, batches: Iterator[pa.RecordBatch]) -> TaskReport:
+        restarted = bool(self.generations)
+        schemas = {DATA: data_schema(self.definition, restarted=restarted)}
         if self.definition.bodies is not None:
-            schemas[REJECTED] = rejected_schema(self.definition)
+            schemas[REJECTED] = rejected_schema(self.definition, restarted=restarted)
         done: list[DataFile] = []
         opened: dict[tuple[str, str, int], OpenFile] = {}
         counted: dict[tuple[str, str, int], QueueRows] = {}
@@ -137,7 +156,7 @@ class FileWriting:
             for batch in batches:
                 for topic, hour, rows in _partitions(pa.Table.from_batches([batch])):
                     _count(counted, topic, rows)
-                    for table, fitting in self._tables(rows, schemas):
+                    for table, fitting in self._tables(topic, rows, schemas):
                         key = table, topic, hour
                         if key not in opened:
                             if len(opened) >= OPEN_FILES_MAX:
@@ -153,13 +172,32 @@ class FileWriting:
                 file.drop()
         return TaskReport(done, list(counted.values()))
 
-    def _tables(self, rows: pa.Table, schemas: dict[str, Any]) -> Iterator[tuple[str, pa.Table]]:
+    def _tables(
+        self, topic: str, rows: pa.Table, schemas: dict[str, Any]
+    ) -> Iterator[tuple[str, pa.Table]]:
         """The rows that fit the bodies' schema, and those that do not."""
         bodies: Bodies | None = self.definition.bodies
-        tables = {DATA: rows} if bodies is None else split_bodies(rows, bodies)
+        tables = {DATA: rows}
+        if bodies is not None:
+            tables = split_bodies(rows, bodies)
+            tables[DATA] = renamed(tables[DATA], body_columns(bodies), bodies)
         for table, found in tables.items():
             if found.num_rows:
+                if self.generations:
+                    found = found.append_column(GENERATION, self._generation(topic, found))
                 yield table, found.select(schemas[table].names).cast(schemas[table])
+
+    def _generation(self, topic: str, rows: pa.Table) -> Any:
+        """The column ``queueGeneration`` of the rows of a topic."""
+        found = pa.nulls(rows.num_rows, pa.int32())
+        for queue, generation in self.generations.items():
+            if queue.topic == topic:
+                is_of_queue = pc.and_(
+                    pc.equal(rows["brokerName"], pa.scalar(queue.broker_name)),
+                    pc.equal(rows["queueId"], queue.queue_id),
+                )
+                found = pc.if_else(is_of_queue, pa.scalar(generation, pa.int32()), found)
+        return found
 
     def _open(self, table: str, topic: str, hour: int, schema: pa.Schema) -> OpenFile:
         name = f"{self.stem}-{uuid.uuid4().hex}.parquet"

@@ -1,0 +1,96 @@
+"""Names of the columns that bodies become: those of the fields, other ones (``field AS column``),
+those with a prefix, or one struct that has all of them.
+
+The one rule: names are settled when a lake is made, and stand in its definition; how bodies are
+read knows nothing of them. It must not know what kinds of bodies there are.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from turbopump.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from turbopump.spark.pipelines.lake import Bodies
+
+_NAME: Final = r"(?:`(?:[^`]|``)+`|\w+)"
+_RENAMED: Final = re.compile(rf"\s*({_NAME})\s+as\s+({_NAME})\s+(?=\S)", re.IGNORECASE)
+_PIECE: Final = re.compile(r"`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|.", re.DOTALL)
+
+
+def without_names(ddl: str) -> tuple[str, dict[str, str]]:
+    """Split ``date AS day date, n int`` into Spark's DDL, ``date date, n int``, and the columns'
+    names by the fields': ``{"date": "day"}``."""
+    parts, depth = [""], 0
+    for piece in _PIECE.findall(ddl):
+        depth += (piece in ("<", "(")) - (piece in (">", ")"))
+        if piece == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += piece
+    names = {}
+    for at, part in enumerate(parts):
+        found = _RENAMED.match(part)
+        if found is not None:
+            names[_plain(found[1])] = _plain(found[2])
+            parts[at] = f"{found[1]} {part[found.end() :]}"
+    return ", ".join(parts) if names else ddl, names
+
+
+def _plain(name: str) -> str:
+    return name[1:-1].replace("``", "`") if name.startswith("`") else name
+
+
+def named(
+    bodies: Bodies, fields: Sequence[str], names: Mapping[str, str], prefix: str, struct: str
+) -> Bodies:
+    """These bodies with their columns' names. Raises ConfigError for a prefix and a struct at once,
+    and for an empty name."""
+    if prefix and struct:
+        raise ConfigError("bodies' columns have a prefix or are within a struct: give one of both")
+    columns = tuple(names.get(field, f"{prefix}{field}") for field in fields)
+    if columns == tuple(fields):
+        columns = ()
+    return msgspec.structs.replace(bodies, columns=columns, struct=struct)
+
+
+def named_columns(fields: Sequence[pa.Field], bodies: Bodies) -> list[pa.Field]:
+    """The columns of a table that these fields become."""
+    columns = [
+        field.with_name(name) for field, name in zip(fields, _names(fields, bodies), strict=True)
+    ]
+    if not bodies.struct:
+        return columns
+    # What fits has each field that may not be null: within a struct nobody needs to be told.
+    return [pa.field(bodies.struct, pa.struct([each.with_nullable(True) for each in columns]))]
+
+
+def renamed(rows: pa.Table, fields: Sequence[pa.Field], bodies: Bodies) -> pa.Table:
+    """The rows, whose last columns are these ``fields``, with the names that a table has."""
+    if not bodies.columns and not bodies.struct:
+        return rows
+    before = rows.num_columns - len(fields)
+    own, given = rows.columns[:before], rows.columns[before:]
+    columns = named_columns(fields, bodies)
+    if bodies.struct:
+        (column,) = columns
+        parts: list[Any] = [_whole(each) for each in given]
+        given = [pa.StructArray.from_arrays(parts, fields=list(column.type))]
+    names = [*rows.column_names[:before], *(each.name for each in columns)]
+    return pa.Table.from_arrays([*own, *given], names=names)
+
+
+def _names(fields: Sequence[pa.Field], bodies: Bodies) -> Sequence[str]:
+    return bodies.columns or [each.name for each in fields]
+
+
+def _whole(column: pa.ChunkedArray) -> Any:
+    found = column.combine_chunks()
+    return pa.concat_arrays(found.chunks) if isinstance(found, pa.ChunkedArray) else found

@@ -1,0 +1,132 @@
+"""Comparison of a broker's queue with the rows that a lake has of it: the queue may have been made
+again meanwhile.
+
+The one rule: a row and a message at one offset are the same if all columns agree that tell messages
+apart (``IDENTITY``), as far as the lake has them. What cannot be compared is taken for the same: a
+row or a message that is not there any more. It must not know what becomes of the queue.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from turbopump.errors import StoredMessageError
+from turbopump.message.message import MessageQueue
+from turbopump.spark.cluster import Cluster
+from turbopump.spark.decode import decode
+from turbopump.spark.options import arrow_schema
+from turbopump.spark.pipelines.lake import GENERATION, DataFile, Lake, Snapshot
+
+IDENTITY: Final = ("msgId", "offsetMsgId", "commitLogOffset", "bodyCrc", "storeTimestamp")
+_UNIQUE: Final = ("msgId", "offsetMsgId")
+"""One of these tells a message from those of every other broker."""
+
+Row = dict[str, Any]
+
+
+def columns_of(lake: Lake) -> tuple[str, ...]:
+    """Columns of a lake that tell messages apart: the store time at least."""
+    return tuple(name for name in IDENTITY if name in lake.definition.columns)
+
+
+def tells_brokers_apart(lake: Lake) -> bool:
+    """True if a row of one broker cannot look like a message of another."""
+    return any(name in lake.definition.columns for name in _UNIQUE)
+
+
+def changed_queues(
+    cluster: Cluster, lake: Lake, snapshot: Snapshot, queues: Iterable[MessageQueue]
+) -> dict[MessageQueue, int]:
+    """Return the queues whose newest row in the lake is another message at the broker, with its
+    offset. The lake knows all ``queues``. Costs a pull for each."""
+    newest = {
+        queue: there.end - 1
+        for queue in queues
+        if (there := snapshot.stretches[queue]).begin < there.end
+    }
+    rows = rows_at(lake, snapshot, newest)
+    return {
+        queue: newest[queue]
+        for queue, row in rows.items()
+        if differs(row, message_at(cluster, queue, newest[queue], columns_of(lake)))
+    }
+
+
+def first_difference(
+    cluster: Cluster, lake: Lake, snapshot: Snapshot, queue: MessageQueue, low: int, high: int
+) -> int:
+    """The first offset from ``low`` up to ``high`` whose message is not the lake's row; ``high`` if
+    there is none. A pull and a look into the lake for each halving."""
+
+    def differ(offset: int) -> bool:
+        row = rows_at(lake, snapshot, {queue: offset}).get(queue)
+        return row is not None and differs(
+            row, message_at(cluster, queue, offset, columns_of(lake))
+        )
+
+    return low + bisect_left(range(low, high), True, key=differ)
+
+
+def differs(row: Row, message: Row | None) -> bool:
+    """True if there is a message, and it is another than the row's."""
+    return message is not None and row != message
+
+
+def message_at(
+    cluster: Cluster, queue: MessageQueue, offset: int, columns: tuple[str, ...]
+) -> Row | None:
+    """Return these columns of the broker's message; None if there is none that can be read."""
+    (answer,) = cluster.pull(queue, [(offset, 1)])
+    try:
+        found = decode(
+            answer.body, queue.broker_name, columns, queue_offsets=range(offset, offset + 1)
+        )
+        for batch in found:
+            return dict(batch.to_pylist()[0])
+    except StoredMessageError:
+        pass
+    return None
+
+
+def rows_at(
+    lake: Lake, snapshot: Snapshot, wanted: Mapping[MessageQueue, int]
+) -> dict[MessageQueue, Row]:
+    """The columns that tell messages apart of the lake's rows at these offsets, in the newest
+    generation of each queue; without those that are not there.
+
+    Newest files are opened first, and only those whose offsets may be the wanted ones.
+    """
+    columns = columns_of(lake)
+    schema = arrow_schema((*columns, "brokerName", "queueId", "queueOffset"))
+    schema = schema.append(pa.field(GENERATION, pa.int32()))
+    left = dict(wanted)
+    hours: dict[tuple[str, int], list[DataFile]] = defaultdict(list)
+    topics = {queue.topic for queue in wanted}
+    for file in snapshot.files:
+        if file.topic in topics:
+            hours[file.date, file.hour].append(file)
+    found: dict[MessageQueue, Row] = {}
+    for hour in sorted(hours, reverse=True):
+        if not left:
+            break
+        offsets = set(left.values())
+        files = [file for file in hours[hour] if file.may_have(offsets)]
+        for topic in {file.topic for file in files}:
+            rows = ds.dataset(
+                [str(lake.root / file.path) for file in files if file.topic == topic],
+                schema=schema,
+                format="parquet",
+            ).to_table(filter=ds.field("queueOffset").isin(offsets))
+            for row in rows.to_pylist():
+                queue = MessageQueue(topic, row["brokerName"], row["queueId"])
+                generation = snapshot.generations.get(queue)
+                if left.get(queue) == row["queueOffset"] and row[GENERATION] == generation:
+                    found[queue] = {name: row[name] for name in columns}
+                    del left[queue]
+    return found
