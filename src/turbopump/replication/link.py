@@ -303,6 +303,7 @@ class SlavePeer(asyncio.Protocol):
         self._reading = False
         self._due = False
         self._encrypted = False
+        self._is_first = True
         self._handshake: MasterHandshake | None = None
         self._comparison: MasterComparison | None = None
         self._comparing: Range | None = None
@@ -352,7 +353,8 @@ class SlavePeer(asyncio.Protocol):
             return
         connection, now = self.connection, asyncio.get_running_loop().time()
         begins = connection.next is None
-        if begins and self._comparison is None and data[0] == PROVE[0]:
+        first, self._is_first = self._is_first, False
+        if first and data[0] == PROVE[0]:
             self._comparison = MasterComparison(self._link.history.known)
         try:
             if begins and self._comparison is not None:
