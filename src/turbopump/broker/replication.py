@@ -17,6 +17,7 @@ from turbopump.config.broker_config import CLOSE_HA_PORT, BrokerConfig, BrokerRo
 from turbopump.config.tls import TlsMode
 from turbopump.errors import ConfigError
 from turbopump.protocol.requests.replication import (
+    COMPARES,
     COMPARING,
     NOT_PROVED,
     PROVED,
@@ -176,6 +177,7 @@ class Replication:
         slaves = status.ha_connection_info
         return {
             SLAVES: str(len(slaves)),
+            COMPARES: "true",
             "haSlavesInSync": str(status.in_sync_slave_nums),
             "haBehindBytesMax": str(max((one.diff for one in slaves), default=0)),
             "haBytesPerSecond": str(sum(one.transferred_byte_in_second for one in slaves)),

@@ -30,7 +30,7 @@ from turbopump.protocol.requests.replication import NOT_PROVED
 
 @pytest.fixture(autouse=True)
 def _all_masters_pass_for_apache_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slave_tables, "SLAVES", "no such key")
+    monkeypatch.setattr(slave_tables, "COMPARES", "no such key")
 
 
 async def pair(replicas: Replicas, sizes: list[int]) -> tuple[Broker, Broker]:
