@@ -251,6 +251,12 @@ def weak_promises(config: BrokerConfig) -> list[str]:
             )
             + "; give all brokers of the cluster the same, or name addresses in haAllowedPeers"
         )
+    if config.is_slave and config.ha_master_address and not (config.namesrv_addr or rules.closed):
+        found.append(
+            "haMasterAddress without namesrvAddr: the log here is copied on without a comparison "
+            "with the master's, and may differ from it if this broker was a master, too; set "
+            "namesrvAddr, or empty such a store so that it is copied anew"
+        )
     if config.ha_port_is_open and not config.is_slave:
         found.append(
             f"haListenPort gives all messages to anyone who can connect to it: {CLOSE_HA_PORT}"

@@ -380,6 +380,29 @@ def test_a_port_that_gives_the_log_to_anyone_is_warned_of(
     assert ["haListenPort gives all messages to anyone" in one for one in said] == [True] * is_open
 
 
+@pytest.mark.parametrize(
+    ("settings", "warned"),
+    [
+        ({}, True),
+        ({"broker_role": BrokerRole.ASYNC_MASTER, "broker_id": 0}, False),
+        ({"ha_master_address": ""}, False),
+        ({"namesrv_addr": "127.0.0.1:9876"}, False),
+        (user("secret"), False),
+    ],
+)
+def test_a_slave_that_only_knows_the_ha_port_is_warned_that_nothing_is_compared(
+    settings: dict[str, Any], warned: bool
+) -> None:
+    alone = {
+        "broker_role": BrokerRole.SLAVE,
+        "broker_id": 1,
+        "ha_master_address": "127.0.0.1:10912",
+        "namesrv_addr": "",
+    }
+    said = weak_promises(BrokerConfig(**{**alone, **settings}))
+    assert any("without a comparison" in one for one in said) == warned
+
+
 @pytest.mark.parametrize("peers", ["", "127.0.0.1"])
 @in_loop
 async def test_brokers_with_accounts_prove_their_logs_with_a_handshake_or_without(
