@@ -17,6 +17,7 @@ from turbopump.config.broker_config import CLOSE_HA_PORT, BrokerConfig, BrokerRo
 from turbopump.config.tls import TlsMode
 from turbopump.errors import ConfigError
 from turbopump.protocol.requests.replication import (
+    COMPARES,
     COMPARING,
     NOT_PROVED,
     PROVED,
@@ -176,6 +177,7 @@ class Replication:
         slaves = status.ha_connection_info
         return {
             SLAVES: str(len(slaves)),
+            COMPARES: "true",
             "haSlavesInSync": str(status.in_sync_slave_nums),
             "haBehindBytesMax": str(max((one.diff for one in slaves), default=0)),
             "haBytesPerSecond": str(sum(one.transferred_byte_in_second for one in slaves)),
@@ -248,6 +250,12 @@ def weak_promises(config: BrokerConfig) -> list[str]:
                 else "no slave can prove who it is, so none may connect"
             )
             + "; give all brokers of the cluster the same, or name addresses in haAllowedPeers"
+        )
+    if config.is_slave and config.ha_master_address and not (config.namesrv_addr or rules.closed):
+        found.append(
+            "haMasterAddress without namesrvAddr: the log here is copied on without a comparison "
+            "with the master's, and may differ from it if this broker was a master, too; set "
+            "namesrvAddr, or empty such a store so that it is copied anew"
         )
     if config.ha_port_is_open and not config.is_slave:
         found.append(

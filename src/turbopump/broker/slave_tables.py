@@ -40,6 +40,7 @@ from turbopump.protocol.requests.assignment import MessageRequestModeTable
 from turbopump.protocol.requests.groups import GetAllGroups, SubscriptionGroupWrapper
 from turbopump.protocol.requests.offsets import ConsumerOffsetTable, DelayOffsetTable
 from turbopump.protocol.requests.replication import (
+    COMPARES,
     DELETED,
     HELD,
     LOG_END,
@@ -154,15 +155,16 @@ class SlaveTables:
                 answer, end, had = await self._ask_topics(self.master)
                 self._coming = self._judge_by(answer, end, had).topic_config_table
 
-    async def begin_at(self) -> int | None:
+    async def begin_at(self, shakes_hands: bool) -> int | None:
         """From where on to copy the log: where it ends here, or, if there is none, all that the
-        master has; None: the master is ours, and the logs are compared (``replication/``). Raises
-        CopyError if the master has another log, RemotingError."""
+        master has; None: the master is ours, and the logs are compared (``replication/``).
+        ``shakes_hands``: it will be ours. Raises CopyError if the master has another log,
+        RemotingError."""
         end = self.store.log.end
-        if self.master is None:
-            return end  # only haMasterAddress is known: as Apache's slave
+        if self.master is None:  # only haMasterAddress is known: as Apache's slave
+            return None if shakes_hands else end
         figures = await self.remoting.call(self.master, GetBrokerRuntimeInfo(), timeout=ANSWER_S)
-        if SLAVES in figures.table:
+        if COMPARES in figures.table:
             return None
         start, masters_end = (
             int(figures.table.get(f"commitLog{one}Offset", "0")) for one in ("Min", "Max")
@@ -173,7 +175,7 @@ class SlaveTables:
             self.store, self.remoting, self.master, start, masters_end
         )
         log.info(
-            "a master of Apache's has the same messages master=%s compared=%d of those here",
+            "the master has the same messages master=%s compared=%d of those here",
             self.master,
             equal,
         )

@@ -303,6 +303,7 @@ class SlavePeer(asyncio.Protocol):
         self._reading = False
         self._due = False
         self._encrypted = False
+        self._is_first = True
         self._handshake: MasterHandshake | None = None
         self._comparison: MasterComparison | None = None
         self._comparing: Range | None = None
@@ -352,7 +353,8 @@ class SlavePeer(asyncio.Protocol):
             return
         connection, now = self.connection, asyncio.get_running_loop().time()
         begins = connection.next is None
-        if begins and self._comparison is None and data[0] == PROVE[0]:
+        first, self._is_first = self._is_first, False
+        if first and data[0] == PROVE[0]:
             self._comparison = MasterComparison(self._link.history.known)
         try:
             if begins and self._comparison is not None:
@@ -579,13 +581,14 @@ class SlaveLink:
         self.flushes = flushes or ack_flushed
         self._rules = rules
         self._tls = None if tls is None else ClientContext(tls)
-        self.prepare: Callable[[], Awaitable[object]] = self._log_end
+        self.prepare: Callable[[], Awaitable[object]] = self._nothing
         """Is awaited before each connection. Raises as ``begin_at``."""
-        self.begin_at: Callable[[], Awaitable[int | None]] = self._log_end
+        self.begin_at: Callable[[bool], Awaitable[int | None]] = self._log_end
         """From where on the slave wants the log; 0: from the file that the master is writing, as
         Apache's slave, whose master nobody can ask; None: the master is ours, and compares the
-        logs. Raises RemotingError, ProtocolError or ReadsRefusedError if that cannot be found out,
-        CopyError if the master is not to be copied."""
+        logs. Is told whether a handshake comes first. Raises RemotingError, ProtocolError or
+        ReadsRefusedError if that cannot be found out, CopyError if the master is not to be
+        copied."""
         self.knows_tls: Callable[[], Awaitable[bool]] = self._assume_tls
         """False when the master is Apache's: it would take the first bytes of TLS for an offset,
         and a send for copied that is not. Raises as ``begin_at``."""
@@ -665,8 +668,7 @@ class SlaveLink:
             handshake = SlaveHandshake(credentials, secrets.token_bytes(NONCE_SIZE))
         try:
             await self.prepare()
-            # who shakes hands is ours
-            wanted = None if handshake is not None else await self.begin_at()
+            wanted = await self.begin_at(handshake is not None)
             if tls is not None and not await self.knows_tls():
                 raise CopyError(
                     f"the master at {address} is Apache's, which speaks no TLS there: name {host} "
@@ -714,7 +716,10 @@ class SlaveLink:
         self._failed(cause)
         return REFUSED_S
 
-    async def _log_end(self) -> int | None:
+    async def _nothing(self) -> None:
+        pass
+
+    async def _log_end(self, _shakes_hands: bool) -> int | None:
         return self.store.log.end
 
     async def _assume_tls(self) -> bool:

@@ -26,11 +26,13 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command
 from turbopump.protocol.requests.pull import ViewMessageById
 from turbopump.protocol.requests.replication import NOT_PROVED
+from turbopump.store.log.cold_reads import Steps
+from turbopump.store.queues.lookup import Lookup, StoredEntry
 
 
 @pytest.fixture(autouse=True)
 def _all_masters_pass_for_apache_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slave_tables, "SLAVES", "no such key")
+    monkeypatch.setattr(slave_tables, "COMPARES", "no such key")
 
 
 async def pair(replicas: Replicas, sizes: list[int]) -> tuple[Broker, Broker]:
@@ -161,3 +163,25 @@ async def test_a_log_of_which_the_master_has_deleted_every_message_proves_nothin
     end = slave.store.log.end
     with pytest.raises(ProtocolError, match="nobody knows whether it has the same log"):
         await compare_with_apache(slave.store, Master(slave.store), "h:1", end, end + 5)  # type: ignore[arg-type]
+
+
+@in_loop(with_replicas)
+async def test_a_newest_message_that_cannot_be_read_here_proves_nothing(
+    replicas: Replicas, /, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, slave = await pair(replicas, [10] * 20)
+    store = slave.store
+    asked = Master(store)
+    await compare_with_apache(store, asked, "h:1", 0, store.log.end)  # type: ignore[arg-type]
+    newest = asked.asked[0]
+    entry_at = Lookup.entry_at
+
+    def damaged(lookup: Lookup, offset: int) -> Steps[StoredEntry | None]:
+        entry = yield from entry_at(lookup, offset)
+        if entry is not None and offset == newest:
+            return entry._replace(fault="its CRC is another one")
+        return entry
+
+    monkeypatch.setattr(Lookup, "entry_at", damaged)
+    with pytest.raises(ProtocolError, match="newest message"):
+        await compare_with_apache(store, Master(store), "h:1", 0, store.log.end)  # type: ignore[arg-type]

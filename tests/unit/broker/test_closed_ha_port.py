@@ -16,13 +16,19 @@ from tests.unit.remoting.handshakes import Handshake
 from tests.unit.remoting.serving import RawPeer, raw_peer
 
 from turbopump.auth.signatures import Credentials, RequestSigner
+from turbopump.broker import slave_tables
 from turbopump.broker.broker import Broker
 from turbopump.broker.replication import Replication, weak_promises
 from turbopump.config.broker_config import BrokerConfig, BrokerRole
 from turbopump.config.tls import ClientAuth, ClientTls, TlsMode
 from turbopump.event_loop import loop_factory
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.replication import ExchangeHAInfo, HARuntimeInfo
+from turbopump.protocol.requests.replication import (
+    NOT_PROVED,
+    PROVED,
+    ExchangeHAInfo,
+    HARuntimeInfo,
+)
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.client import RemotingClient
@@ -303,6 +309,35 @@ async def test_a_slave_speaks_no_tls_to_a_master_of_apaches(
         await copies(master, slave)
 
 
+@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize("accounts", [False, True])
+@in_loop
+async def test_a_slave_that_is_upgraded_first_copies_from_a_master_that_compares_no_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accounts: bool, tls: bool
+) -> None:
+    masters, slaves, client = certificates(tmp_path) if tls else ({}, {}, None)
+    rules = user("secret") if accounts else {}
+    async with running(tmp_path / "m", **rules, **masters) as master:
+        await sent(master, client)
+        for upgraded in (False, False, True):
+            with monkeypatch.context() as patch:
+                if not upgraded:
+                    patch.setattr(slave_tables, "COMPARES", "no such key")
+                async with slave_of(
+                    master, tmp_path / "s", **rules, **slaves, ha_master_address=""
+                ) as slave:
+                    assert slave.slave_tables is not None
+                    slave.slave_tables.master_is_at(master.address)
+                    slave.replication.master_is_at(master.ha_address)
+                    await copies(master, slave, client)
+                    wanted = [PROVED if upgraded else NOT_PROVED]
+                    await until(lambda wanted=wanted: proofs(master) == wanted)
+
+
+def proofs(master: Broker) -> list[str]:
+    return [one.proof for one in ha_status(master).ha_connection_info]
+
+
 async def told_of(master: Broker, slave: Broker) -> None:
     """Tell a slave where its master is."""
     told = ExchangeHAInfo(master_address=master.address, master_ha_address=master.ha_address)
@@ -343,6 +378,29 @@ def test_a_port_that_gives_the_log_to_anyone_is_warned_of(
 ) -> None:
     said = weak_promises(BrokerConfig(**{"bind_address": "0.0.0.0", **settings}))
     assert ["haListenPort gives all messages to anyone" in one for one in said] == [True] * is_open
+
+
+@pytest.mark.parametrize(
+    ("settings", "warned"),
+    [
+        ({}, True),
+        ({"broker_role": BrokerRole.ASYNC_MASTER, "broker_id": 0}, False),
+        ({"ha_master_address": ""}, False),
+        ({"namesrv_addr": "127.0.0.1:9876"}, False),
+        (user("secret"), False),
+    ],
+)
+def test_a_slave_that_only_knows_the_ha_port_is_warned_that_nothing_is_compared(
+    settings: dict[str, Any], warned: bool
+) -> None:
+    alone = {
+        "broker_role": BrokerRole.SLAVE,
+        "broker_id": 1,
+        "ha_master_address": "127.0.0.1:10912",
+        "namesrv_addr": "",
+    }
+    said = weak_promises(BrokerConfig(**{**alone, **settings}))
+    assert any("without a comparison" in one for one in said) == warned
 
 
 @pytest.mark.parametrize("peers", ["", "127.0.0.1"])

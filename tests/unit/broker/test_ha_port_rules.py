@@ -22,8 +22,12 @@ from turbopump.broker.replication import Replication
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.config.tls import ClientAuth, TlsMode
 from turbopump.errors import ProtocolError
+from turbopump.replication.comparison import SlaveComparison
 from turbopump.replication.handshake import NONCE_SIZE, SlaveHandshake
 from turbopump.replication.stream import REPORT, TRANSFER_HEAD
+
+FIRST = (REPORT.pack(0), SlaveComparison(0, 0, ()).begin())
+"""What a slave says first: of Apache's, and of ours."""
 
 
 class Listed(StrEnum):
@@ -91,10 +95,12 @@ async def test_the_rule_of_the_main_port_holds_on_the_ha_port(
             )
             secrets = ("", "secret", "guess") if accounts else ("",)
             async with ha_port(broker, config) as port:
-                for speaks, secret in itertools.product(Speaks, secrets):
+                for speaks, secret, first in itertools.product(Speaks, secrets, FIRST):
                     wanted = is_served(mode, auth, accounts, listed, speaks, secret)
-                    got = await gets_the_log(port, contexts[speaks], secret)
-                    case = f"accounts={accounts} haAllowedPeers={listed} {speaks} {secret=}"
+                    got = await gets_the_log(port, contexts[speaks], secret, first)
+                    case = (
+                        f"accounts={accounts} haAllowedPeers={listed} {speaks} {secret=} {first=}"
+                    )
                     assert got == wanted, case
 
 
@@ -120,15 +126,15 @@ async def ha_port(broker: Broker, config: BrokerConfig) -> AsyncIterator[int]:
         await replication.stop()
 
 
-async def gets_the_log(port: int, tls: ssl.SSLContext | None, secret: str) -> bool:
-    """Whether a slave that asks for the log is sent its first frame."""
+async def gets_the_log(port: int, tls: ssl.SSLContext | None, secret: str, first: bytes) -> bool:
+    """Whether a slave that asks for the log is sent its first frame, or how the logs compare."""
     try:
         async with asyncio.timeout(ANSWER_S):
             reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
             try:
                 if secret:
                     await shake_hands(reader, writer, secret)
-                writer.write(REPORT.pack(0))
+                writer.write(first)
                 await reader.readexactly(TRANSFER_HEAD.size)
             finally:
                 writer.transport.abort()

@@ -224,3 +224,23 @@ async def test_sends_under_way_are_not_acknowledged_by_what_a_slave_says_first(
     status = await ha_status(replicas, MASTER)
     assert [(one.proof, one.in_sync) for one in status.ha_connection_info] == [(NOT_PROVED, True)]
     writer.close()
+
+
+@pytest.mark.parametrize("cut", range(1, 8))
+@in_loop(with_replicas)
+async def test_a_first_report_that_comes_in_two_pieces_is_no_proof(
+    replicas: Replicas, /, cut: int
+) -> None:
+    await replicas.master()
+    client = replicas.client_of(MASTER)
+    await client.create()
+    await client.send(b"x" * 0x1000)
+    master = replicas.brokers[MASTER]
+    report = REPORT.pack(0xFF)  # the byte that a proof begins with
+    reader, writer = await asyncio.open_connection(MASTER, 10912)
+    writer.write(report[:cut])
+    await asyncio.sleep(0.1)
+    writer.write(report[cut:])
+    offset, size = TRANSFER_HEAD.unpack(await reader.readexactly(TRANSFER_HEAD.size))
+    assert (offset, offset + size) == (0xFF, master.store.log.end)
+    writer.close()

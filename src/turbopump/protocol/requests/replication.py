@@ -38,6 +38,9 @@ NOT_PROVED: Final = "not proved"
 COMPARING: Final = "comparing"
 SLAVES: Final = "haSlaves"
 """Key of the runtime table: a master of ours has it."""
+COMPARES: Final = "haCompares"
+"""Key of the runtime table: a master that compares its log with a slave's has it. Our older ones
+do not, and are compared with as Apache's."""
 
 
 class GetTimerCheckpoint(Request[None], kw_only=True):
