@@ -95,6 +95,7 @@ class World(KeptPrograms):
         """Until every message has been handled."""
         self.producing = False
         self.failing = 0.0
+        await asyncio.sleep(30)  # a send that is under way may still store its message
         deadline = self.simulation.loop.time() + seconds
         while self.simulation.loop.time() < deadline and self.missing:
             await asyncio.sleep(5)

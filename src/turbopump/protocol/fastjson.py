@@ -64,7 +64,8 @@ def decode(data: bytes | bytearray | memoryview, type: type[T]) -> T:  # noqa: A
     try:
         return cast(T, decoder_of(cast(Any, type)).decode(data))
     except _REFUSALS as error:
-        return _decode_dialect(data, type, error)
+        _refuse_deep(error)
+        return _decode_leniently(data, type)
 
 
 def decode_request(data: bytes, type: type[T]) -> T:  # noqa: A002
@@ -84,7 +85,8 @@ def decode_request(data: bytes, type: type[T]) -> T:  # noqa: A002
                 f"{error} (of more than {DIALECT_REQUEST_MAX} bytes or "
                 f"{DIALECT_REQUEST_ENTRIES_MAX} entries strict JSON is read only)"
             ) from None
-        return _decode_dialect(data, type, error)
+        _refuse_deep(error)
+        return _decode_leniently(data, type)
 
 
 def parse(data: bytes | bytearray | memoryview) -> Any:
@@ -93,21 +95,25 @@ def parse(data: bytes | bytearray | memoryview) -> Any:
     return decode(data, cast(type[Any], Any))
 
 
-def _decode_dialect(
-    data: bytes | bytearray | memoryview,
-    type: type[T],  # noqa: A002
-    refusal: Exception,
-) -> T:
-    if isinstance(refusal, RecursionError):
-        raise FastjsonError("JSON text that is nested too deep, by hundreds of levels") from None
+def _decode_leniently(data: bytes | bytearray | memoryview, type: type[T]) -> T:  # noqa: A002
+    try:
+        return shape(decoder_of(Any).decode(data), type)
+    except _REFUSALS as error:
+        _refuse_deep(error)  # before a pass over all of its keys
     text = to_standard(str(data, "utf-8", "replace"))
     with suppress(*_REFUSALS):
         return cast(T, decoder_of(cast(Any, type)).decode(text))
     try:
         value = decoder_of(Any).decode(text)
     except _REFUSALS as error:
+        _refuse_deep(error)
         raise FastjsonError(f"not JSON, nor what fastjson writes: {error}") from None
     return shape(value, type)
+
+
+def _refuse_deep(error: Exception) -> None:
+    if isinstance(error, RecursionError):
+        raise FastjsonError("JSON text that is nested too deep, by hundreds of levels") from None
 
 
 def encode(value: Any) -> bytes:
