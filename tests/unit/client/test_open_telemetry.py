@@ -192,7 +192,7 @@ class Spoiler(SendHook):
 
 
 @pytest.mark.parametrize(
-    "hooks", [[Spoiler("spoilt", value)] for value in ("a\x01b", "x" * 40_000, "\ud800", 5, None)]
+    "hooks", [[Spoiler("spoilt", value)] for value in ("a\x02b", "x" * 40_000, "\ud800", 5, None)]
 )
 @in_loop(with_producer)
 async def test_properties_of_a_hook_that_cannot_travel_do_not_fail_the_send(

@@ -306,7 +306,7 @@ async def test_a_record_that_is_refused_takes_no_others_with_it(
         async with producer_of(cluster, trace=True) as producer:
             assert producer._tracing is not None
             for i in range(7):
-                name = "not\x01text" if i == 3 else f"m{i}"
+                name = "not\x02text" if i == 3 else f"m{i}"
                 producer._tracing.dispatcher.append(TracedMessage("orders", name), f"r{i}\x02")
         assert sorted(key for message in traces(cluster) for key in message.keys) == [
             "m0",
