@@ -105,10 +105,18 @@ class TopicRoute:
 
 def topic_route(topic: str, data: TopicRouteData) -> TopicRoute:
     """The route a name server's answer means (apache/rocketmq ``topicRouteData2TopicPublishInfo``,
-    ``…SubscribeInfo``). Raises BodyError if its numbers are beyond the bounds."""
+    ``…SubscribeInfo``). Raises BodyError if its numbers are beyond the bounds,
+    RouteNotFoundError for a static topic."""
     fault = data.fault()
     if fault is not None:
         raise errors.BodyError(f"the route of topic {topic!r} cannot be used: {fault}")
+    if data.topic_queue_mapping_by_broker:
+        # RocketMQ: ``topicRouteData2EndpointsForStaticTopic``. Taken for an ordinary one, its
+        # messages would go to queues in which no consumer looks for them.
+        raise errors.RouteNotFoundError(
+            f"{topic} is a static topic (its route has topicQueueMappingByBroker), and "
+            "this client knows ordinary topics only: use another topic, or Apache's client"
+        )
     addresses = {
         broker.broker_name or "": dict(sorted(broker.broker_addrs.items()))
         for broker in data.broker_datas
@@ -349,7 +357,7 @@ class Routes:
                     raise errors.ResponseError(
                         command.code, command.remark, request="GetRouteInfo", address=address
                     )
-                data = reply_in(command, request)
+                route = topic_route(topic, reply_in(command, request))
             except (errors.RemotingError, errors.BodyError) as error:
                 unusable = isinstance(error, errors.BodyError)
                 unreachable[address] = f"{address}: {error}" if unusable else str(error)
@@ -359,14 +367,6 @@ class Routes:
                     # it may be dead without a word; the next question takes a new connection
                     self._remoting.disconnect(address)
                 continue
-            if data.topic_queue_mapping_by_broker:
-                # RocketMQ: ``topicRouteData2EndpointsForStaticTopic``. Taken for an ordinary one,
-                # its messages would go to queues in which no consumer looks for them.
-                raise errors.RouteNotFoundError(
-                    f"{topic} is a static topic (its route has topicQueueMappingByBroker), and "
-                    "this client knows ordinary topics only: use another topic, or Apache's client"
-                )
-            route = topic_route(topic, data)
             self._first = index
             self.name_server_answers = True
             if ignorant:

@@ -7,8 +7,10 @@ import os
 import sys
 
 import pytest
+from tests.unit.broker.foreign_frames import GBK as GBK_BYTES
+from tests.unit.broker.foreign_frames import PROPERTIES, SEND_V2, answers, json_frame, send_fields
 
-from turbopump import Producer
+from turbopump import ConsumeFrom, Delivery, Producer, PushConsumer
 from turbopump.cli import main
 from turbopump.testing.broker_in_loop import BrokerThread
 
@@ -44,3 +46,23 @@ def test_a_terminal_shows_what_it_lacks_as_escapes(
     assert main(["message", "by-key", "orders", "42", "-n", rocketmq.namesrv]) == 0
     sys.stdout.flush()
     assert b"\\u8ba2\\u5355" in written.getvalue()
+
+
+async def consumed(rocketmq: BrokerThread) -> Delivery:
+    frame = json_frame(SEND_V2, 1, send_fields(PROPERTIES), b"body")
+    assert (await answers(rocketmq.broker_address, frame))[1].code == 0
+    async with PushConsumer(
+        rocketmq.namesrv, group="g", topic="T", consume_from=ConsumeFrom.FIRST
+    ) as consumer:
+        (delivery,) = await consumer.take(1)
+        delivery.done()
+        return delivery
+
+
+def test_consumers_of_ours_read_them(rocketmq: BrokerThread) -> None:
+    rocketmq.create_topic("T")
+    delivery = rocketmq.run(consumed(rocketmq))
+    assert delivery.keys == [GBK_BYTES.decode(errors="replace"), "a"]
+    assert delivery.tags == GBK_BYTES.decode(errors="replace")
+    for command in ("consume T --no-group --count 1", "message by-key T a"):
+        assert main([*command.split(), "-n", rocketmq.namesrv]) == 0

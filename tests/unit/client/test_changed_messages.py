@@ -157,10 +157,13 @@ async def test_what_is_no_message_or_queue_is_said_to_be_none(
         scripted_cluster(simulation) as cluster,
         producer_of(cluster, **settings) as producer,
     ):
-        for send in (producer.start_send, producer.request):
-            with pytest.raises(TypeError, match="'orders' is no Message; give one"):
+        for send, what in (
+            (producer.start_send, "'orders' is no Message; give one"),
+            (producer.request, "a topic without a body was given; give a Message"),
+        ):
+            with pytest.raises(TypeError, match=what):
                 await send(odd)
-            with pytest.raises(TypeError, match="'orders' is no Message; give one"):
+            with pytest.raises(TypeError, match=what):
                 await send(odd, sharding_key="k")
         with pytest.raises(TypeError, match=r"queue=\[1\] is no MessageQueue; take one of"):
             await producer.send("orders", b"x", queue=[1])  # type: ignore[arg-type]

@@ -3,87 +3,42 @@ it, GBK for instance. A broker stores those bytes, and no request beside them is
 
 from __future__ import annotations
 
-import asyncio
-import struct
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.loops import in_loop
+from tests.unit.broker.foreign_frames import (
+    GBK,
+    PROPERTIES,
+    SEND_BATCH,
+    SEND_V2,
+    answers,
+    binary_frame,
+    json_frame,
+    send_fields,
+)
 from tests.unit.broker.popping import Popper, popped
 from tests.unit.broker.talking import Talk, consumer, converse, subscription
 from tests.unit.broker.transacting import Transactor
 
-from turbopump import ConsumeFrom, Delivery, PushConsumer
-from turbopump.cli import main
 from turbopump.clock import SystemClock
 from turbopump.message.batch import encode_item
 from turbopump.message.ids import decode_offset_msg_id
 from turbopump.message.java import tags_code
 from turbopump.message.properties import send_properties
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.command import Command, decode_command
-from turbopump.protocol.frame import JSON, ROCKETMQ, FrameReader, frame_head
+from turbopump.protocol.command import decode_command
+from turbopump.protocol.frame import FrameReader
 from turbopump.protocol.requests.send import (
     ConsumerSendMsgBack,
     SendMessageReply,
     TransactionOutcome,
 )
 from turbopump.store.log.parsed_entry import topic_span
-from turbopump.testing.broker_in_loop import BrokerThread
-
-GBK = "订单".encode("gbk")
-PROPERTIES = b"UNIQ_KEY\x01id-1\x02KEYS\x01%b a\x02TAGS\x01%b\x02who\x01%b" % (GBK, GBK, GBK)
-SEND_V2, SEND_BATCH = 310, 320
-
-
-def json_frame(code: int, opaque: int, fields: dict[bytes, bytes], body: bytes) -> bytes:
-    ext = b",".join(b'"%b":"%b"' % (name, _escaped(value)) for name, value in fields.items())
-    header = b'{"code":%d,"opaque":%d,"version":1,"extFields":{%b}}' % (code, opaque, ext)
-    return frame_head(len(header), len(body), JSON) + header + body
-
-
-def _escaped(value: bytes) -> bytes:
-    value = value.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
-    return b"".join(b"\\u%04x" % one if one < 32 else bytes((one,)) for one in value)
-
-
-def binary_frame(code: int, opaque: int, fields: dict[bytes, bytes], body: bytes) -> bytes:
-    ext = b"".join(
-        struct.pack(">h", len(name)) + name + struct.pack(">i", len(value)) + value
-        for name, value in fields.items()
-    )
-    fixed = struct.pack(">hBhiii", code, 1, 1, opaque, 0, 0)
-    header = fixed + struct.pack(">i", len(ext)) + ext
-    return frame_head(len(header), len(body), ROCKETMQ) + header + body
-
 
 FORMS = pytest.mark.parametrize("form", [json_frame, binary_frame])
-
-
-def send_fields(properties: bytes, topic: bytes = b"T", **more: bytes) -> dict[bytes, bytes]:
-    """Those of a send (310); ``i`` is its property text."""
-    usual = {b"a": b"g", b"b": topic, b"c": b"TBW102", b"d": b"4", b"e": b"0", b"f": b"0"}
-    usual |= {b"g": b"1", b"h": b"0", b"i": properties, b"j": b"0", b"k": b"false", b"m": b"false"}
-    return usual | {name.encode(): value for name, value in more.items()}
-
-
-async def answers(address: str, *frames: bytes) -> dict[int, Command]:
-    """Send all at once over one connection; the answers by their numbers."""
-    host, _, port = address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(b"".join(frames))
-    found: dict[int, Command] = {}
-    frames_in = FrameReader()
-    while len(found) < len(frames):
-        data = await asyncio.wait_for(reader.read(65536), 30)
-        assert data, "the broker closed the connection"
-        for frame in frames_in.feed(data):
-            answer = decode_command(frame)
-            found[answer.opaque] = answer
-    writer.close()
-    return found
 
 
 async def stored_properties(talk: Talk, topic: str = "T", count: int = 1) -> list[bytes]:
@@ -199,26 +154,6 @@ async def test_a_committed_transaction_still_has_them(talk: Talk, /) -> None:
     assert (await seller.end(half, TransactionOutcome.COMMIT)).code == 0
     (text,) = await stored_properties(talk)
     assert COPIED in text
-
-
-async def consumed(rocketmq: BrokerThread) -> Delivery:
-    frame = json_frame(SEND_V2, 1, send_fields(PROPERTIES), b"body")
-    assert (await answers(rocketmq.broker_address, frame))[1].code == 0
-    async with PushConsumer(
-        rocketmq.namesrv, group="g", topic="T", consume_from=ConsumeFrom.FIRST
-    ) as consumer:
-        (delivery,) = await consumer.take(1)
-        delivery.done()
-        return delivery
-
-
-def test_consumers_of_ours_read_them(rocketmq: BrokerThread) -> None:
-    rocketmq.create_topic("T")
-    delivery = rocketmq.run(consumed(rocketmq))
-    assert delivery.keys == [GBK.decode(errors="replace"), "a"]
-    assert delivery.tags == GBK.decode(errors="replace")
-    for command in ("consume T --no-group --count 1", "message by-key T a"):
-        assert main([*command.split(), "-n", rocketmq.namesrv]) == 0
 
 
 @given(
