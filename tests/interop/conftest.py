@@ -4,6 +4,7 @@ scenario's seconds."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ pytest.register_assert_rewrite("tests.interop.our_clients", "tests.interop.store
 
 from tests.interop.our_clients import CALL_SECONDS  # noqa: E402
 
-from turbopump.client import routes  # noqa: E402
+from turbopump.client.routes import Routes  # noqa: E402
 
 LINES = pytest.StashKey[list[str]]()
 
@@ -40,6 +41,11 @@ def summary(pytestconfig: pytest.Config) -> list[str]:
 def patient_look_ups() -> Iterator[None]:
     """Our clients, too, have a minute to ask a name server: without a route a send fails after
     three seconds, whatever its own time is."""
+    make = Routes.__init__
+
+    def patient(self: Routes, *args: Any, **settings: Any) -> None:
+        make(self, *args, **settings | {"timeout": CALL_SECONDS})
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(routes, "TIMEOUT_S", CALL_SECONDS)
+        patch.setattr(Routes, "__init__", patient)
         yield
