@@ -8,7 +8,7 @@ from typing import Any
 import duckdb
 import msgspec
 import pytest
-from tests.spark.lake_batches import AVRO, BATCH_ROWS, QUEUES, append_next, definition
+from tests.spark.lake_batches import AVRO, BATCH_ROWS, COLUMNS, QUEUES, append_next, definition
 
 from turbopump.errors import ConfigError
 from turbopump.spark import archive
@@ -78,6 +78,24 @@ def test_columns_of_bodies_have_a_prefix_or_are_within_a_struct(
     assert (there.bodies, there.v) == (bodies, 2 if given else 1)
     snapshot = open_lake(tmp_path / "lake").snapshot()
     assert snapshot.rows() == snapshot.messages
+
+
+@pytest.mark.parametrize("given", [{"prefix": "p_"}, {"struct": "fields"}])
+@pytest.mark.parametrize("field", [*COLUMNS, "date", "hour", "bodyFault", "queueGeneration"])
+def test_a_field_with_the_name_of_a_message_column_leaves_that_column_alone(
+    tmp_path: Path, field: str, given: dict[str, str]
+) -> None:
+    bodies = avro_bodies(AVRO.replace('"n"', f'"{field}"'), **given)
+    plain = archive.dataset(lake_of(tmp_path / "plain", "parquet", avro_bodies(AVRO)))
+    found = archive.dataset(lake_of(tmp_path / "lake", "parquet", bodies))
+    order = [("brokerName", "ascending"), ("queueId", "ascending"), ("queueOffset", "ascending")]
+    own = [name for name in COLUMNS if name in found.schema.names]
+    wanted = plain.to_table().sort_by(order)
+    rows = found.to_table().sort_by(order)
+    assert rows.select(own) == wanted.select(own)
+    values = rows["fields"].to_pylist() if "struct" in given else rows[f"p_{field}"].to_pylist()
+    numbers = [each[field] for each in values] if "struct" in given else values
+    assert numbers == wanted["n"].to_pylist()
 
 
 TAKEN = ("topic", "date", "hour", "Tags", "queueGeneration", "n")

@@ -25,6 +25,7 @@ from pyspark.sql.types import (
 from tests.fuzzing import examples
 
 from turbopump.spark.pipelines.bodies import body_columns, split_bodies
+from turbopump.spark.pipelines.body_names import renamed
 from turbopump.spark.pipelines.json_values import UNIT_KEY, JsonReader, Misfit
 from turbopump.spark.pipelines.lake import DATA, REJECTED, Bodies
 
@@ -194,6 +195,7 @@ def test_a_field_may_have_the_name_of_a_column_that_the_lake_has_not() -> None:
     bodies = Bodies(kind="json", schema=schema.json())
     rows = {"body": pa.array([b'{"bodyFault": "mine"}', b"zip"]), "bodyFault": [None, "theirs"]}
     tables = split_bodies(pa.table(rows), bodies)
+    tables[DATA] = renamed(tables[DATA], body_columns(bodies), bodies)
     assert tables[DATA]["bodyFault"].to_pylist() == ["mine"]
     assert tables[REJECTED]["reason"].to_pylist() == ["body_fault: theirs"]
 

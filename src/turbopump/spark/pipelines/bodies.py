@@ -163,8 +163,9 @@ def body_columns(bodies: Bodies) -> list[pa.Field]:
 
 
 def split_bodies(rows: pa.Table, bodies: Bodies) -> dict[str, pa.Table]:
-    """The rows that fit, with their new columns, and those that do not, with ``reason``: a code
-    that is the same for each such row, and what is wrong. ``rows`` have ``bodyFault``."""
+    """The rows that fit, with their new columns behind their own, which may have the same names,
+    and those that do not, with ``reason``: a code that is the same for each such row, and what is
+    wrong. ``rows`` have ``bodyFault``."""
     read, fields = _json_row(bodies) if bodies.kind == "json" else _avro_row(bodies)
     values: list[list[Any]] = [[] for _ in fields]
     reasons: list[str | None] = []
@@ -182,9 +183,7 @@ def split_bodies(rows: pa.Table, bodies: Bodies) -> dict[str, pa.Table]:
             column.append(value)
     why = pa.array(reasons, pa.string())
     fits = pc.is_null(why)
-    # A lake without the column bodyFault may have a field of that name.
-    mine = [field.name for field in fields if field.name in rows.schema.names]
-    good = rows.drop_columns(mine).filter(fits)
+    good = rows.filter(fits)
     for field, column in zip(fields, values, strict=True):
         good = good.append_column(field, pa.array(column, field.type).filter(fits))
     wrong = rows.append_column("reason", why).filter(pc.invert(fits))

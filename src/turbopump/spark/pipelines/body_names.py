@@ -73,18 +73,18 @@ def named_columns(fields: Sequence[pa.Field], bodies: Bodies) -> list[pa.Field]:
 
 
 def renamed(rows: pa.Table, fields: Sequence[pa.Field], bodies: Bodies) -> pa.Table:
-    """The rows, whose last columns are these ``fields``, with the names that a table has."""
-    if not bodies.columns and not bodies.struct:
-        return rows
+    """The rows, whose last columns are these ``fields``, with the names that a table has. Of two
+    columns with one name the body's stays: a lake without ``bodyFault`` may have such a field."""
     before = rows.num_columns - len(fields)
-    own, given = rows.columns[:before], rows.columns[before:]
+    given = rows.columns[before:]
     columns = named_columns(fields, bodies)
     if bodies.struct:
         (column,) = columns
         parts: list[Any] = [_whole(each) for each in given]
         given = [pa.StructArray.from_arrays(parts, fields=list(column.type))]
-    names = [*rows.column_names[:before], *(each.name for each in columns)]
-    return pa.Table.from_arrays([*own, *given], names=names)
+    found = dict(zip(rows.column_names[:before], rows.columns[:before], strict=True))
+    found |= {each.name: values for each, values in zip(columns, given, strict=True)}
+    return pa.table(found)
 
 
 def _names(fields: Sequence[pa.Field], bodies: Bodies) -> Sequence[str]:
