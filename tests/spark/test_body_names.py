@@ -123,6 +123,14 @@ def test_a_field_with_the_name_of_a_column_needs_another(field: str) -> None:
         check(prefix="p_", struct="s")
 
 
+@pytest.mark.parametrize("kind", ["{}", '{{"type":"array","items":{}}}'])
+def test_a_field_that_no_file_can_hold_is_refused_before_there_is_a_lake(kind: str) -> None:
+    empty = kind.format('{"type":"record","name":"E","fields":[]}')
+    bodies = avro_bodies(AVRO.replace('"long"', empty))
+    with pytest.raises(ConfigError, match=r"the field n .*cannot be written.* no child field"):
+        check_names(msgspec.structs.replace(definition("parquet"), bodies=bodies))
+
+
 def test_a_lake_without_such_names_is_described_as_before(tmp_path: Path) -> None:
     """So releases before this one read it; the others refuse a newer one."""
     lake_of(tmp_path / "lake", "parquet", avro_bodies(AVRO))

@@ -90,9 +90,17 @@ _GENERATION_FIELDS: Final = (pa.field(GENERATION, pa.int32()),)
 
 def check_names(definition: Definition) -> None:
     """Raises ConfigError where two columns of a table would have one name: in any case of letters,
-    for Spark and Delta do not tell them apart."""
+    for Spark and Delta do not tell them apart. And for a type that no file can hold, such as a
+    struct without fields."""
     if definition.bodies is None:
         return
+    for column in body_columns(definition.bodies):
+        try:
+            pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([column])).close()
+        except pa.ArrowNotImplementedError as error:
+            raise ConfigError(
+                f"the field {column.name} of the bodies' schema cannot be written: {error}"
+            ) from None
     taken = {name.lower() for name in (*PARTITIONS.names, *definition.columns, GENERATION)}
     added = [
         field.name for field in named_columns(body_columns(definition.bodies), definition.bodies)
