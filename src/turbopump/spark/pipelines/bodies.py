@@ -57,18 +57,18 @@ def json_bodies(
         raise ConfigError(f"{ddl!r} has no fields: 'carrier string, delay int' is expected")
     _check_fields(schema)
     units = timestamp_unit
+    timed = [each.name for each in schema.fields if _has_timestamp(each.dataType)]
     if isinstance(units, str):
-        timed = [each.name for each in schema.fields if _has_timestamp(each.dataType)]
         units = dict.fromkeys(timed or schema.names, units)
     for name, unit in units.items():
         if unit not in UNITS:
             raise ConfigError(f"the timestamp unit {unit!r} is none: {', '.join(UNITS)} are known")
         if unit == "s":
             continue
-        if name not in schema.names or not _has_timestamp(schema[name].dataType):
+        if name not in timed:
             raise ConfigError(
                 f"the timestamp unit {unit} is for the field {name!r}, but the schema has no "
-                f"timestamp there{did_you_mean(name, schema.names)}"
+                f"timestamp there{did_you_mean(name, timed)}"
             )
         schema[name].metadata = {**(schema[name].metadata or {}), UNIT_KEY: unit}
     bodies = Bodies(kind="json", schema=schema.json(), kept=kept)
