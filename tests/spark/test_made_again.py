@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import pyarrow.parquet as pq
 import pytest
 from tests.spark.fake_cluster import FakeCluster, FakeQueue
 
@@ -317,6 +318,29 @@ def test_a_topic_of_a_real_broker_is_made_again_and_its_broker_renamed(
         report = sent(server, "after", 5)
         assert (report.messages, report.lake_rows, report.agrees) == (5, 255, True)
     assert len({row[2:] for row in rows(lake)}) == 255
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize("place", ["s3:x", "lake:1/T", "plain"])
+def test_a_lake_may_be_in_a_relative_directory_whose_name_has_a_colon(
+    cluster: FakeCluster,
+    run: Archive,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+    format_name: str,
+) -> None:
+    """pyarrow would take the text for a URI."""
+    monkeypatch.chdir(tmp_path)
+    send(cluster, "T", 3, "x")
+    for more in (0, 2):
+        send(cluster, "T", more, "x")
+        given: dict[str, Any] = {"name_server": cluster.address, "spark": object()}
+        report = archive(place, ["T"], format=format_name, **given)
+        assert report.agrees
+    compact(place)
+    assert len(rows(Path(place))) == 5
+    assert pq.read_table(lakes.files(place)).num_rows == 5
 
 
 def test_a_lake_of_one_generation_is_written_as_before(

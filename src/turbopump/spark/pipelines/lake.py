@@ -431,11 +431,12 @@ def definition_at(root: Path) -> Definition | None:
 
 
 def open_lake(root: Path) -> Lake:
-    """The lake at ``root``. Raises LakeError if there is none, or none that can be read."""
+    """The lake at ``root``, as an absolute path: pyarrow takes ``s3:x`` for a URI. Raises LakeError
+    if there is none, or none that can be read."""
     definition = definition_at(root)
     if definition is None:
         raise LakeError(f"{root} is no lake: `turbopump pipeline archive` makes one")
-    return _class_of(definition.format)(root, definition)
+    return _class_of(definition.format)(root.absolute(), definition)
 
 
 def _class_of(format_name: str) -> type[Lake]:
