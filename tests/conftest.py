@@ -5,6 +5,7 @@ environment: on uvloop's, as programs do that use it, every fourth of them in ``
 in continuous integration, without those on a simulation's loop, which would be the same again."""
 
 import asyncio
+import logging
 import os
 import signal
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from hypothesis import settings
 from tests.fuzzing import FACTOR, examples, some
 
 from turbopump.broker import housekeeping, saved_table
+from turbopump.cli.serving import WAITED_FOR
 from turbopump.compiled import KIND
 from turbopump.testing.simulated_loop import SimulatedLoop
 
@@ -70,3 +72,15 @@ def pytest_report_header() -> str:
         f"turbopump: {LOOP}'s loop, hot functions are {KIND}, {FACTOR} × the usual examples "
         "of arbitrary input"
     )
+
+
+@pytest.fixture(autouse=True)
+def _no_log_is_left() -> Iterator[None]:
+    """A command that ran in this process would log to its standard error, which is closed, for all
+    that come after it."""
+    loggers = [logging.getLogger(name) for name in ("turbopump", *WAITED_FOR)]
+    before = [(logger, logger.handlers[:], logger.level) for logger in loggers]
+    yield
+    for logger, handlers, level in before:
+        logger.handlers[:] = handlers
+        logger.setLevel(level)

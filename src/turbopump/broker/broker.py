@@ -80,7 +80,7 @@ from turbopump.broker.transactions.half_messages import HalfMessageInterceptor
 from turbopump.broker.transactions.transactions import Transactions
 from turbopump.clock import Clock, SystemClock
 from turbopump.compiled import KIND
-from turbopump.config.addresses import join_address
+from turbopump.config.addresses import bare_host, join_address
 from turbopump.config.broker_config import (
     BROKER_KEYS,
     VIP_OFFSET,
@@ -345,7 +345,9 @@ class Broker:
         self._ends.push_async_callback(self.replication.stop)  # if the start fails, as above
         ha_port = await self.replication.listen(self.port)
         self.ha_address = (
-            join_address(config.broker_ip2 or advertised, ha_port) if ha_port is not None else ""
+            join_address(bare_host(config.broker_ip2) or advertised, ha_port)
+            if ha_port is not None
+            else ""
         )
 
     def _make_parts(self, settings: StoreConfig, disk: Disk) -> None:

@@ -63,11 +63,17 @@ def name_fault(host: str) -> str | None:
     )
 
 
+def bare_host(host: str) -> str:
+    """``host`` without the brackets round an IPv6 address, which Apache's brokers need in
+    `brokerIP1`."""
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+
+
 def check_host(host: str, *, what: str) -> None:
     """Raise ConfigError unless ``host``, the value of ``what``, is an IP address or a host name,
     without a port."""
     try:
-        ipaddress.ip_address(host)
+        ipaddress.ip_address(bare_host(host))
         return
     except ValueError:
         pass

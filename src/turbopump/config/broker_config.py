@@ -17,6 +17,7 @@ from pathlib import Path
 from turbopump.config.access import AccessConfig
 from turbopump.config.addresses import (
     LOOPBACK,
+    bare_host,
     check_host,
     host_of,
     is_loopback,
@@ -679,7 +680,7 @@ class BrokerConfig(AccessConfig):
     def advertised_host(self) -> str:
         """The host that clients are told."""
         if self.broker_ip1:
-            return self.broker_ip1
+            return bare_host(self.broker_ip1)
         return outward_address() if is_wildcard(self.bind_address) else self.bind_address
 
     @property
@@ -738,7 +739,7 @@ def load_broker_config(
     config = build(BrokerConfig, with_tls_file(texts), overrides)
     check_together(config)
     if "bindAddress" not in texts and "bind_address" not in overrides:
-        config = replace(config, bind_address=_bind_address_for(config.broker_ip1))
+        config = replace(config, bind_address=_bind_address_for(bare_host(config.broker_ip1)))
     if config.broker_role is BrokerRole.SYNC_MASTER and "inSyncReplicas" not in texts:
         log.warning(
             "brokerRole=SYNC_MASTER without inSyncReplicas: inSyncReplicas=%d is in force, as with "

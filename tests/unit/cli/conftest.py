@@ -1,7 +1,6 @@
 """Commands run as users run them, in a process of their own, each ended by the test that started
 it; or, where a process is not what a test is about, in the test's own."""
 
-import logging
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,7 +11,6 @@ from tests.patient import PATIENT, wait_for_servers
 from tests.unit.cli.commands import DEADLINE_S, Running, command_environment
 
 from turbopump.cli import main
-from turbopump.cli.serving import WAITED_FOR
 
 
 @pytest.fixture(autouse=True)
@@ -20,18 +18,6 @@ def _patience_with_servers() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         wait_for_servers(patch.setitem)
         yield
-
-
-@pytest.fixture(autouse=True)
-def _no_log_is_left() -> Iterator[None]:
-    """A command that ran in this process would log to its standard error, which is closed, for all
-    that come after it."""
-    loggers = [logging.getLogger(name) for name in ("turbopump", *WAITED_FOR)]
-    before = [(logger, logger.handlers[:], logger.level) for logger in loggers]
-    yield
-    for logger, handlers, level in before:
-        logger.handlers[:] = handlers
-        logger.setLevel(level)
 
 
 @pytest.fixture

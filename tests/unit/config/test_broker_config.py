@@ -412,6 +412,11 @@ def test_a_broker_listens_where_bind_address_says_else_on_loopback(
     assert load(conf, lines).bind_address == bound
 
 
+def test_an_ipv6_address_may_stand_in_brackets_as_apaches_brokers_need_it(conf: Path) -> None:
+    config = load(conf, "brokerIP1=[::1]\nbrokerIP2=[::1]\nbindAddress=::1\n")
+    assert config.advertised_host == "::1"
+
+
 def test_a_local_address_that_clients_are_told_is_listened_on(
     conf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
