@@ -42,11 +42,13 @@ from tests.spark.lake_batches import (
 from turbopump.errors import ConfigError, LakeError, LakeInUseError, OffsetGapError, PipelineError
 from turbopump.message.message import MessageQueue
 from turbopump.spark import archive
+from turbopump.spark.pipelines import lake as lakes
 from turbopump.spark.pipelines.bodies import avro_bodies
 from turbopump.spark.pipelines.lake import (
     DATA,
     REJECTED,
     Batch,
+    Definition,
     Stretch,
     create_or_open,
     draft_name,
@@ -411,7 +413,7 @@ def test_what_the_disk_refuses_is_said_so(
 
 def test_delta_tables_are_made_once_by_hosts_that_begin_together(tmp_path: Path) -> None:
     hosts = 3
-    together = threading.Barrier(hosts)
+    together = threading.Barrier(hosts, timeout=60)
 
     def begin(root: Path) -> None:
         lake = create_or_open(root, definition("delta"))
@@ -424,6 +426,23 @@ def test_delta_tables_are_made_once_by_hosts_that_begin_together(tmp_path: Path)
             for done in [pool.submit(begin, root) for _ in range(hosts)]:
                 done.result()
         assert [DeltaTable(root / name).version() for name in (DATA, REJECTED)] == [0, 0]
+
+
+def test_a_lake_that_another_host_makes_meanwhile_is_no_foreign_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = lakes.definition_at
+
+    def made_meanwhile(root: Path) -> Definition | None:
+        found = look(root)
+        if found is None:
+            monkeypatch.setattr(lakes, "definition_at", look)
+            create_or_open(root, definition("parquet"))
+        return found
+
+    monkeypatch.setattr(lakes, "definition_at", made_meanwhile)
+    create_or_open(tmp_path / "lake", definition("parquet"))
+    assert look(tmp_path / "lake") is not None
 
 
 def test_a_file_that_is_gone_is_named_by_a_compaction(tmp_path: Path) -> None:

@@ -381,7 +381,8 @@ def _check_empty(root: Path) -> None:
         for each in root.iterdir()
         if each.name not in (STAGING, "lost+found") and not each.name.startswith(".")
     )
-    if strange:
+    # Another host may have made the lake meanwhile.
+    if strange and definition_at(root) is None:
         raise ConfigError(
             f"{root} is no lake, and not empty ({strange[0]!r} is there): give an empty or a new "
             "directory"
