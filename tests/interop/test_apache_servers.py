@@ -351,9 +351,9 @@ def answer_of(namesrv: str, *command: str, code: int = 0) -> Any:
 def test_our_doctor_finds_what_is_wrong_with_apaches_servers(cluster: ApacheCluster) -> None:
     made = ("topic", "create", "examined", "--perm", "4", "--if-not-exists", "--output", "json")
     answer_of(cluster.namesrv, *made)
-    healthy = answer_of(cluster.namesrv, "doctor", "--json")
+    healthy = answer_of(cluster.namesrv, "doctor", "--output", "json")
     assert {finding["level"] for finding in healthy["findings"]} <= {"ok", "note"}
-    answer = answer_of(cluster.namesrv, "doctor", "--json", "-t", "examined", code=1)
+    answer = answer_of(cluster.namesrv, "doctor", "--output", "json", "-t", "examined", code=1)
     (wrong,) = [one for one in answer["findings"] if one["level"] == "wrong"]
     assert wrong["says"] == "it may not be sent to on broker-a (perm 4)"
 

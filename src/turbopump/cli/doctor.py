@@ -15,13 +15,12 @@ from turbopump.cli.cluster import checked_topic, client_command
 from turbopump.clock import SystemClock
 
 
-@client_command(None, "doctor", output="")
+@client_command(None, "doctor")
 @click.option(
     "-t", "--topic", metavar="NAME", callback=checked_topic, help="Look at this topic, too."
 )
-@click.option("--group", metavar="NAME", help="Look at this consumer group, too.")
-@click.option("--json", "as_json", is_flag=True, help="Answer as one JSON value.")
-async def command(servers: Servers, topic: str | None, group: str | None, as_json: bool) -> int:
+@click.option("-g", "--group", metavar="NAME", help="Look at this consumer group, too.")
+async def command(servers: Servers, output: str, topic: str | None, group: str | None) -> int:
     """Look for what is wrong, and say what mends it: name servers, brokers and the addresses that
     they tell clients, their clocks, versions and disks; a topic, its route and permissions; a
     group, its consumers and how far they are behind. Nothing is changed.
@@ -30,7 +29,7 @@ async def command(servers: Servers, topic: str | None, group: str | None, as_jso
     """
     doctor = Doctor(servers, SystemClock())
     await doctor.examine(topic, group)
-    if as_json:
+    if output == "json":
         findings = [to_builtins(finding) for finding in doctor.findings]
         click.echo(json.dumps({"healthy": doctor.healthy, "findings": findings}))
     else:

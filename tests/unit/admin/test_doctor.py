@@ -560,7 +560,7 @@ def test_the_exit_code_says_whether_all_is_well(
 def test_programs_get_one_json_value(
     rocketmq: BrokerThread, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["doctor", "-n", rocketmq.namesrv, "-t", "orders", "--json"]) == 1
+    assert main(["doctor", "-n", rocketmq.namesrv, "-t", "orders", "--output", "json"]) == 1
     answer = json.loads(capsys.readouterr().out)
     assert answer["healthy"] is False
     levels = [one["level"] for one in answer["findings"] if not of_this_machine(one["says"])]
