@@ -455,7 +455,7 @@ def make_topic_of_waiting(
     if (
         topics.find(name) is None
         and name not in topics.deleted
-        and stored_ms >= topics.loaded_ms
+        and stored_ms > topics.loaded_ms
         and not is_system_topic(name)
         and topic_fault(name) is None
         and queue_id < QUEUES_MAX
