@@ -66,8 +66,8 @@ class Held:
 
     @property
     def accounts(self) -> Accounts:
-        """They as what they mean; passwords are not known. Raises ConfigError for what cannot
-        be."""
+        """These users and policies as accounts, without passwords. Raises ConfigError for values
+        that no account can have."""
         accounts = Accounts()
         for user in self.users:
             accounts = accounts.with_new_user(msgspec.structs.replace(user, password="?"))
@@ -100,8 +100,9 @@ async def held(servers: Servers, addresses: Iterable[str], name: str = "") -> li
 
 @dataclass(frozen=True)
 class Known:
-    """The accounts of one server, to be compared; None: it has no access control. ``passwords``:
-    they are the real ones, which a server shows to Super users alone. ``amiss`` as above."""
+    """The accounts of one server, for a comparison. ``accounts`` None: the server has no access
+    control. ``passwords``: the accounts hold real passwords, which a server shows to Super users
+    alone. ``amiss``: a warning of the server about its accounts file."""
 
     server: str
     accounts: Accounts | None
@@ -110,7 +111,7 @@ class Known:
 
 
 async def accounts_at(servers: Servers, address: str) -> Known | None:
-    """The accounts of one server; None: we have no credentials, or it does not tell them."""
+    """Ask one server for its accounts; None without credentials, or if the server refuses."""
     credentials, nonce = servers.credentials, secrets.token_hex(NONCE_SIZE)
     if credentials is None:
         return None
@@ -128,7 +129,8 @@ async def accounts_at(servers: Servers, address: str) -> Known | None:
 
 
 def differing_accounts(one: Known, other: Known) -> str | None:
-    """What ``other`` has that differs from ``one``, in words without secrets; None: nothing."""
+    """Describe how the accounts of ``other`` differ from those of ``one``, without secrets; None
+    if they are equal."""
     if one.accounts is None or other.accounts is None:
         return None if one.accounts is other.accounts else "one has no access control"
     found = list(_differing(one.accounts, other.accounts, one.passwords and other.passwords))

@@ -281,8 +281,8 @@ class Doctor:
             )
 
     def _compare_accounts(self) -> None:
-        """Of name servers and masters, which keep users each for itself. Slaves copy them, so
-        theirs are looked at with their master's."""
+        """Compare the users of name servers and masters: each server keeps its own. Slaves copy
+        their master's, and are compared with it elsewhere."""
         addresses = (*self._servers.name_servers, *self._masters)
         found = [self._accounts[one] for one in addresses if one in self._accounts]
         keeping = [one for one in found if one.accounts is not None]

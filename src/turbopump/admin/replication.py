@@ -163,8 +163,8 @@ def what_is_amiss(brokers: Sequence[BrokerReplication], n: str) -> Iterator[Amis
 
 
 def open_ha_port(master: BrokerReplication) -> Amiss | None:
-    """Of a master whose HA port gives all messages to anyone who can connect. Nothing is said of
-    Apache's brokers, whose port is never closed."""
+    """Report a master whose HA port gives all messages to anyone who can connect. The port of
+    Apache's brokers can never be closed, so it is not reported."""
     if "haAllowedPeers" not in master.settings:
         return None
     from turbopump.config.broker_config import CLOSE_HA_PORT, BrokerConfig  # few commands need it

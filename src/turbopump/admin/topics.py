@@ -138,8 +138,8 @@ def unread_ids(before: TopicConfig, after: TopicConfig) -> range:
 async def queue_contents(
     client: RemotingClient, address: str, topic: str, ids: range
 ) -> list[QueueContent]:
-    """What these queues of a broker hold, in order. Raises RemotingError. ``ids`` may be as many as
-    the broker says: they are not counted to."""
+    """Ask a broker for the content of these queues, in order. Raises RemotingError. ``ids`` comes
+    from the broker and may be huge: nothing here loops over it."""
     if not ids:
         return []
     one = [address]

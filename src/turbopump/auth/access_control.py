@@ -72,7 +72,7 @@ NOBODY: Final = User("-", secrets.token_hex())
 """Who has not signed, where that is allowed; and in place of a user who does not exist."""
 _NO_RULE: Final = Rule(who=Who.SUPER)
 _ALWAYS: Final = (Who.SUPER, Who.SECRETS)
-"""Whom no setting opens a request to."""
+"""Users of these kinds are always required: no setting opens such a request to others."""
 _NO_POLICIES: Final = Policies()
 
 

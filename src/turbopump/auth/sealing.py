@@ -49,7 +49,7 @@ def unseal(data: bytes, secret: str, asked: str) -> bytes:
 
 
 def version_of(content: bytes, secret: str) -> str:
-    """Name of a content that tells those nothing who do not have the secret."""
+    """Name of a content. Without the secret, nobody can learn the content from it."""
     return hmac.digest(secret.encode(), b"turbopump version " + content, "sha256").hex()
 
 
