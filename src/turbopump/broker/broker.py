@@ -467,7 +467,6 @@ class Broker:
                 RemotingClient(tls=config.client_tls, signer=signer),
                 default_queues=config.default_topic_queue_nums,
             )
-            link.prepare = tables_of_master.prepare
             link.begin_at = tables_of_master.begin_at
             inner = config.inner_user
             if self.access is not None and inner is not None:
@@ -477,7 +476,6 @@ class Broker:
                     tables_of_master.remoting,
                     lambda: tables_of_master.master,
                 )
-            link.knows_tls = tables_of_master.knows_tls
         if config.scrub_bytes_per_second:
             now = asyncio.get_running_loop().time
             self.scrubbing = Scrubbing(

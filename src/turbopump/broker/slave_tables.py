@@ -30,7 +30,8 @@ from turbopump.broker.queue_locks import HeldLocks, SavedLocks
 from turbopump.broker.schedule.delays import Delays
 from turbopump.broker.schedule.timers import Timers
 from turbopump.broker.topics import lost_topic
-from turbopump.errors import ProtocolError, RemotingError, ResponseError, StoreError
+from turbopump.config.addresses import host_of
+from turbopump.errors import CopyError, ProtocolError, RemotingError, ResponseError, StoreError
 from turbopump.message.rules import is_system_topic
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
@@ -147,23 +148,30 @@ class SlaveTables:
         await asyncio.gather(*map(stop_task, tasks))
         await self.remoting.close()
 
-    async def prepare(self) -> None:
+    async def _prepare(self, master: str) -> None:
         """Judge what the master's log will bring by its topics, before a connection to it. Nothing
         is taken or deleted before the log is copied. Raises RemotingError."""
-        if self.master is not None:
-            with contextlib.suppress(ResponseError):
-                answer, end, had = await self._ask_topics(self.master)
-                self._coming = self._judge_by(answer, end, had).topic_config_table
+        with contextlib.suppress(ResponseError):
+            answer, end, had = await self._ask_topics(master)
+            self._coming = self._judge_by(answer, end, had).topic_config_table
 
-    async def begin_at(self, shakes_hands: bool) -> int | None:
+    async def begin_at(self, shakes_hands: bool, by_tls: bool) -> int | None:
         """From where on to copy the log: where it ends here, or, if there is none, all that the
         master has; None: the master is ours, and the logs are compared (``replication/``).
-        ``shakes_hands``: it will be ours. Raises CopyError if the master has another log,
-        RemotingError."""
+        ``shakes_hands``: it will be ours. Raises CopyError if the master has another log, or is
+        Apache's and would be spoken to ``by_tls``; RemotingError."""
         end = self.store.log.end
         if self.master is None:  # only haMasterAddress is known: as Apache's slave
             return None if shakes_hands else end
+        await self._prepare(self.master)
         figures = await self.remoting.call(self.master, GetBrokerRuntimeInfo(), timeout=ANSWER_S)
+        if by_tls and SLAVES not in figures.table:
+            # It would take the first bytes of TLS for an offset, and a send for copied that is not.
+            address = self.link.address or self.master
+            raise CopyError(
+                f"the master at {address} is Apache's, which speaks no TLS there: name "
+                f"{host_of(address)} in haAllowedPeers here"
+            )
         if COMPARES in figures.table:
             return None
         start, masters_end = (
@@ -180,14 +188,6 @@ class SlaveTables:
             equal,
         )
         return end
-
-    async def knows_tls(self) -> bool:
-        """Whether the master can be spoken to by TLS on its HA port: False of Apache's. Raises
-        RemotingError."""
-        if self.master is None:
-            return True  # only haMasterAddress is known
-        figures = await self.remoting.call(self.master, GetBrokerRuntimeInfo(), timeout=ANSWER_S)
-        return SLAVES in figures.table
 
     def master_is_at(self, address: str | None) -> None:
         """A name server says so; None: it knows of none."""
@@ -341,7 +341,7 @@ class SlaveTables:
         connection, topics = self.link.peer, self.records.topics
         answer, end, had = await self._ask_topics(master, held=True)
         if self.link.peer is not connection:
-            return AT_ONCE_S  # ``prepare`` has a newer answer
+            return AT_ONCE_S  # ``_prepare`` has a newer answer
         table, ext = self._judge_by(answer, end, had), answer.ext or {}
         if self._has_less:
             raise StoreError(f"the master's log ends at {end}, and the slave's at {had}")

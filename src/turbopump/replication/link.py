@@ -581,17 +581,12 @@ class SlaveLink:
         self.flushes = flushes or ack_flushed
         self._rules = rules
         self._tls = None if tls is None else ClientContext(tls)
-        self.prepare: Callable[[], Awaitable[object]] = self._nothing
-        """Is awaited before each connection. Raises as ``begin_at``."""
-        self.begin_at: Callable[[bool], Awaitable[int | None]] = self._log_end
-        """From where on the slave wants the log; 0: from the file that the master is writing, as
-        Apache's slave, whose master nobody can ask; None: the master is ours, and compares the
-        logs. Is told whether a handshake comes first. Raises RemotingError, ProtocolError or
-        ReadsRefusedError if that cannot be found out, CopyError if the master is not to be
-        copied."""
-        self.knows_tls: Callable[[], Awaitable[bool]] = self._assume_tls
-        """False when the master is Apache's: it would take the first bytes of TLS for an offset,
-        and a send for copied that is not. Raises as ``begin_at``."""
+        self.begin_at: Callable[[bool, bool], Awaitable[int | None]] = self._log_end
+        """Awaited before each connection: from where on the slave wants the log. 0: from the file
+        that the master is writing, as Apache's slave, whose master nobody can ask. None: the master
+        is ours, and compares the logs. It is told whether a handshake comes first, and whether the
+        connection is by TLS. Raises RemotingError, ProtocolError or ReadsRefusedError if that
+        cannot be found out, CopyError if the master is not to be copied."""
         self.address: str | None = None
         """The master's HA address, `host:port`; None: it is not known."""
         self.peer: MasterPeer | None = None
@@ -667,13 +662,7 @@ class SlaveLink:
                 return REFUSED_S
             handshake = SlaveHandshake(credentials, secrets.token_bytes(NONCE_SIZE))
         try:
-            await self.prepare()
-            wanted = await self.begin_at(handshake is not None)
-            if tls is not None and not await self.knows_tls():
-                raise CopyError(
-                    f"the master at {address} is Apache's, which speaks no TLS there: name {host} "
-                    "in haAllowedPeers here"
-                )
+            wanted = await self.begin_at(handshake is not None, tls is not None)
             if wanted is not None:
                 await self._copies_from_anyone()
             async with asyncio.timeout(CONNECT_S):
@@ -716,14 +705,8 @@ class SlaveLink:
         self._failed(cause)
         return REFUSED_S
 
-    async def _nothing(self) -> None:
-        pass
-
-    async def _log_end(self, _shakes_hands: bool) -> int | None:
+    async def _log_end(self, _shakes_hands: bool, _by_tls: bool) -> int | None:
         return self.store.log.end
-
-    async def _assume_tls(self) -> bool:
-        return True
 
     async def _copies_from_anyone(self) -> None:
         """Note in the history that an unknown log follows. Raises CopyError."""

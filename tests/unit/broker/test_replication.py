@@ -386,9 +386,9 @@ async def test_a_slave_that_cannot_find_out_what_its_master_has_tries_again(
     await eventually(lambda: link.accepted)
     asks, failed = link.begin_at, asyncio.Event()
 
-    async def fails_once(shakes_hands: bool) -> int | None:
+    async def fails_once(shakes_hands: bool, by_tls: bool) -> int | None:
         if failed.is_set():
-            return await asks(shakes_hands)
+            return await asks(shakes_hands, by_tls)
         failed.set()
         raise error
 
