@@ -28,9 +28,10 @@ from turbopump.errors import ProtocolError
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.frame import JSON
 from turbopump.protocol.request import Request
-from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import UNREAD, Refusal, RequestContext, refusal
+from turbopump.remoting.response import Refusal, refusal
+from turbopump.remoting.router import UNREAD, RequestContext
 from turbopump.remoting.turns import Steps, finished
+from turbopump.remoting.wire import Wire
 from turbopump.repeated_line import RepeatedLine
 
 audit = logging.getLogger("turbopump.audit")
@@ -151,7 +152,7 @@ class AccessControl:
             return judging
         return finished(judging)
 
-    def may_publish(self, peer: Connection, topic: str) -> bool:
+    def may_publish(self, peer: Wire, topic: str) -> bool:
         """Whether the user who has asked last over a connection may publish to a topic now."""
         user = self._accounts.users.get(peer.user or "")
         if user is None or not user.enabled:
@@ -229,15 +230,15 @@ class AccessControl:
         self._note_allowed(user, context, *known)
         return None
 
-    def _may_somewhere(self, user: User, peer: Connection, *actions: Action) -> bool:
+    def _may_somewhere(self, user: User, peer: Wire, *actions: Action) -> bool:
         mine, type_ = self._accounts.policies.get(user.name, _NO_POLICIES), ResourceType.TOPIC
         return any(mine.allow_somewhere(type_, action, peer.peer_ip) for action in actions)
 
-    def _allowing(self, user: User, peer: Connection, wanted: Need) -> Entry | None:
+    def _allowing(self, user: User, peer: Wire, wanted: Need) -> Entry | None:
         found = self._deciding(user, peer, wanted)
         return found if found is not None and found.decision is Decision.ALLOW else None
 
-    def judge(self, user: User, code: int, peer: Connection, wanted: Need) -> Refusal | None:
+    def judge(self, user: User, code: int, peer: Wire, wanted: Need) -> Refusal | None:
         """What the policies for a user say about one thing that a request needs."""
         entry = self._deciding(user, peer, wanted)
         if entry is not None and entry.decision is Decision.ALLOW:
@@ -250,7 +251,7 @@ class AccessControl:
             f"{why}: request {code} needs {' or '.join(wanted.actions)}",
         )
 
-    def _deciding(self, user: User, peer: Connection, wanted: Need) -> Entry | None:
+    def _deciding(self, user: User, peer: Wire, wanted: Need) -> Entry | None:
         policies = self._accounts.policies.get(user.name, _NO_POLICIES)
         found = policies.deciding(wanted.resource, wanted.actions, peer.peer_ip)
         return None if found is None else found[1]
@@ -275,7 +276,7 @@ class AccessControl:
         except ProtocolError:  # its handler says so
             return "-"
 
-    def _note_denied(self, name: str, code: int, peer: Connection, asked: str, why: str) -> None:
+    def _note_denied(self, name: str, code: int, peer: Wire, asked: str, why: str) -> None:
         _denied(name, code, asked, peer.peer, why, kind=(name, code, asked, peer.peer_ip))
 
 
@@ -295,7 +296,7 @@ class _TopicsOfMessages:
     access: AccessControl
     user: User
     code: int
-    peer: Connection
+    peer: Wire
     actions: tuple[Action, ...]
 
     def __call__(self, topic: str, group: str | None) -> Refusal | None:

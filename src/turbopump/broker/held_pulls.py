@@ -17,7 +17,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Final
 
-from turbopump.remoting.connection import Connection, Keeper
+from turbopump.remoting.served import Keeper, Served
 from turbopump.store.queues.consume_queue import ConsumeQueue
 
 TURN_S: Final = 0.001
@@ -31,18 +31,18 @@ PULL_SIZE: Final = 1024
 
 
 class HeldPull:
-    """One waiting pull of ``peer``: ``again`` is called, once, with True if its time is up. Both
+    """One waiting pull: ``again`` is called, once, with True if its time is up. Both
     are None when the connection has ended."""
 
-    __slots__ = ("again", "deadline", "expired", "line", "peer")
+    __slots__ = ("again", "deadline", "expired", "line", "served")
 
     def __init__(
-        self, line: _Line, deadline: float, again: Callable[[bool], None], peer: Connection
+        self, line: _Line, deadline: float, again: Callable[[bool], None], served: Served
     ) -> None:
         self.line = line
         self.deadline = deadline
         self.again: Callable[[bool], None] | None = again
-        self.peer: Connection | None = peer
+        self.served: Served | None = served
         self.expired = False
 
     def __lt__(self, other: HeldPull) -> bool:
@@ -93,7 +93,7 @@ class HeldPulls:
         offset: int,
         seconds: float,
         again: Callable[[bool], None],
-        peer: Connection,
+        served: Served,
     ) -> None:
         """Wait until ``queue`` has a message at ``offset``, or ``seconds`` are over, or the
         connection has ended."""
@@ -101,13 +101,13 @@ class HeldPulls:
         line = self._lines.get(place)
         if line is None:
             line = self._lines[place] = _Line(place, self._wake)
-        held = HeldPull(line, asyncio.get_running_loop().time() + seconds, again, peer)
+        held = HeldPull(line, asyncio.get_running_loop().time() + seconds, again, served)
         line.pulls[held] = None
         self._waiting += 1
         self._forget_those_done()
         heapq.heappush(self._by_deadline, held)
         self._set_timer()
-        peer.keep(held, self._keeper)
+        served.keep(held, self._keeper)
 
     def expire_topic(self, topic: str) -> None:
         """Answer all pulls that wait for a topic: it was deleted, and what comes under its name
@@ -154,7 +154,7 @@ class HeldPulls:
     def _drop(self, held: HeldPull) -> None:
         """Its connection has ended: nothing is left of it but its place among the deadlines or the
         woken ones, and that not for long."""
-        held.again = held.peer = None
+        held.again = held.served = None
         if self._leave_line(held):
             self._forget_those_done()
 
@@ -178,10 +178,10 @@ class HeldPulls:
 
     def _read_first(self) -> None:
         held = self._woken.popleft()
-        again, peer = held.again, held.peer
-        if again is not None and peer is not None:
-            held.again = held.peer = None
-            peer.give_back(held)
+        again, served = held.again, held.served
+        if again is not None and served is not None:
+            held.again = held.served = None
+            served.give_back(held)
             again(held.expired or held.line.expired)
 
     def _read_again(self) -> None:

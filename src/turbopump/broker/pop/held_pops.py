@@ -22,7 +22,7 @@ from turbopump.config.broker_config import BrokerConfig
 from turbopump.message.handles import pop_retry_topic
 from turbopump.message.rules import RETRY_PREFIX
 from turbopump.protocol.requests.pop import InitMode
-from turbopump.remoting.connection import Connection, Keeper
+from turbopump.remoting.served import Keeper, Served
 from turbopump.store.message_store import MessageStore
 from turbopump.store.watermark import Waiter
 
@@ -166,14 +166,14 @@ class PopView:
 
 @dataclass(slots=True, eq=False)
 class HeldPop:
-    """A POP request of ``peer`` that waits. ``again`` is called once, with True if its time is up,
+    """A POP request that waits. ``again`` is called once, with True if its time is up,
     unless the connection ends before. ``takes``: the pop takes the messages it is woken for, so no
     other pop need be woken for them."""
 
     line: TopicGroup
     queue_id: int
     again: Callable[[bool], None]
-    peer: Connection
+    served: Served
     takes: bool
     ordered: bool
     timer: asyncio.TimerHandle | None = None
@@ -215,7 +215,7 @@ class HeldPops:
         queue_id: int,
         seconds: float,
         again: Callable[[bool], None],
-        peer: Connection,
+        served: Served,
         *,
         takes: bool = True,
         ordered: bool = False,
@@ -223,12 +223,12 @@ class HeldPops:
         """Wait at most so long (see ``HeldPop``); False if too many wait."""
         if self._total >= self.total_max or self.count(line, queue_id) >= self.line_max:
             return False
-        held = HeldPop(line, queue_id, again, peer, takes, ordered)
+        held = HeldPop(line, queue_id, again, served, takes, ordered)
         held.timer = asyncio.get_running_loop().call_later(seconds, self._expired, held)
         self._lines.setdefault(line, {})[held] = None
         self._total += 1
         self._counts[line, queue_id] += 1
-        peer.keep(held, self._keeper)
+        served.keep(held, self._keeper)
         self.look(line)
         return True
 
@@ -265,7 +265,7 @@ class HeldPops:
         in_vain: set[tuple[int, bool]] = set()
         """Kinds of pops for which there is nothing: thousands may be alike."""
         for held in list(self._lines.get(line, ())):
-            if held.peer.closed:
+            if held.served.wire.closed:
                 self._release(held)
                 continue
             kind = held.queue_id, held.ordered
@@ -317,7 +317,7 @@ class HeldPops:
         if held not in waiting:
             return False
         del waiting[held]
-        held.peer.give_back(held)
+        held.served.give_back(held)
         self._total -= 1
         place = held.line, held.queue_id
         self._counts[place] -= 1
