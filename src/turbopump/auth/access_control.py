@@ -99,9 +99,9 @@ class AccessControl:
         self._settings = settings
         self._clusters = clusters
         self._known: dict[Hashable, tuple[str, str]] = {}
-        self.on_narrowed: Callable[[], None] = lambda: None
-        """Is called when somebody may perhaps less than before: requests that were allowed and wait
-        are to be answered."""
+        self.on_permissions_reduced: Callable[[], None] = lambda: None
+        """Called when a user may have lost permissions: requests that were allowed and wait are to
+        be answered."""
 
     @property
     def accounts(self) -> Accounts:
@@ -113,7 +113,7 @@ class AccessControl:
         before, self._accounts = self._accounts, accounts
         self._known.clear()
         if before.allowed_more_than(accounts):
-            self.on_narrowed()
+            self.on_permissions_reduced()
 
     def __call__(
         self, request: Request[Any], context: RequestContext

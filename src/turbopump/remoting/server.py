@@ -101,9 +101,10 @@ class RemotingServer:
     """Serves a router on one or more addresses.
 
     ``on_close`` is called with each connection that has ended. ``backlog`` is the line for requests
-    that may wait. ``memory_max``: bytes that its connections may hold together
-    (``ConnectionMemory``). ``connections_max``: how many there may be; more wait to be accepted
-    (None: as many as the limit of open files has room for). ``per_address``: how many one address
+    that may wait, ``turns`` shares the loop with long work. ``memory_max``: bytes that its
+    connections may hold together (``ConnectionMemory``). ``connections_max``: how many there may
+    be; more wait to be accepted (None: as many as the limit of open files has room for).
+    ``per_address``: how many one address
     may have; more are closed (0: as many as there may be). ``tls``: None, or without a certificate:
     plain text only. Raises ConfigError if its files cannot be used.
     """
@@ -116,6 +117,7 @@ class RemotingServer:
         idle_timeout: float = IDLE_TIMEOUT_S,
         frame_size_max: int = FRAME_SIZE_MAX,
         backlog: Backlog | None = None,
+        turns: Turns | None = None,
         memory_max: int = SIZE_MAX,
         connections_max: int | None = None,
         per_address: int = 0,
@@ -138,7 +140,7 @@ class RemotingServer:
         self._idle_timeout = idle_timeout
         self._frame_size_max = frame_size_max
         self._backlog = backlog
-        self._turns = Turns()
+        self._turns = turns or Turns()
         self._closing = Turns()
         self.memory = ConnectionMemory(memory_max)
         self.ports: list[ListeningPort] = []

@@ -389,7 +389,7 @@ class GroupsHandler:
                 )
             if not request.readable:
                 self.held_pulls.expire_topic(topic)
-                self.held_pops.expire_line(TopicGroup(topic, group))
+                self.held_pops.expire_group(TopicGroup(topic, group))
         refused = None if request.readable is None else await not_saved(self.groups)
         readable = not self.groups.is_banned(group, topic)
         body = group_requests.GroupForbidden(group=group, topic=topic, readable=readable)

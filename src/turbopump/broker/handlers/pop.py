@@ -127,7 +127,7 @@ class PopHandler:
             pause=context.peer.turns.pause,
             ordered=bool(request.order),
             attempt_id=request.attempt_id or None,
-            narrowed=self._pop.held.narrowed,
+            revocations=self._pop.held.revocations,
         )
         left_s = min(
             (born_ms + request.poll_time - self._clock.now_ms()) / 1000,
@@ -159,7 +159,7 @@ class PopHandler:
         pop, line = self._pop, TopicGroup(wish.topic, wish.group)
         revive_queue_id = ORDER_REVIVE_QUEUE if wish.ordered else pop.revive_log.next_queue()
         taken = PoppedEntries(self._clock.now_ms(), revive_queue_id)
-        if wish.narrowed != pop.held.narrowed:  # who asks again is judged anew
+        if wish.revocations != pop.held.revocations:  # the next pop is authorised again
             pop.held.look(line)
             return _nothing(wish, taken, ResponseCode.POLLING_TIMEOUT)
         queues = self._drawn_queues(line, queue_id, retries=not wish.ordered)
@@ -179,7 +179,7 @@ class PopHandler:
         if taken.refused is not None:
             return Response(PopMessageReply(), code=ResponseCode.SYSTEM_ERROR, remark=taken.refused)
         left = deadline - context.peer.now()
-        if expired or left <= 0 or wish.narrowed != pop.held.narrowed:
+        if expired or left <= 0 or wish.revocations != pop.held.revocations:
             return _nothing(wish, taken, ResponseCode.POLLING_TIMEOUT)
         if not self._hold(wish, queue_id, context, deadline, left):
             return _nothing(wish, taken, ResponseCode.POLLING_FULL)

@@ -101,16 +101,16 @@ class _Pull:
     """A pull on its way, and while it is held: one small object, for there may be tens of
     thousands. ``deadline``: until when it may be held, in the loop's seconds; None until it is
     known that there is nothing for it. ``is_cold``: what it reads is counted as cold.
-    ``narrowed``: of the held pulls, when it came."""
+    ``revocations``: of the held pulls, when it came."""
 
     __slots__ = (
         "context",
         "deadline",
         "handler",
         "is_cold",
-        "narrowed",
         "offset",
         "request",
+        "revocations",
         "wants",
     )
 
@@ -128,7 +128,7 @@ class _Pull:
         self.offset = request.queue_offset
         self.deadline: float | None = None
         self.is_cold = False
-        self.narrowed = handler.held.narrowed
+        self.revocations = handler.held.revocations
 
     def __call__(self, expired: bool) -> None:
         """Read again: it was woken, or its time is up."""
@@ -249,10 +249,10 @@ class PullHandler:
         # To hold would then wait for a message that is there: read again. That ends, because each
         # such read begins behind the last one, or is the second one of a pull.
         #
-        # Whoever came before users could do less than they could gets nothing any more, whatever it
-        # waited for: who asks again is judged anew.
+        # If permissions were reduced after this pull arrived, it is answered without messages. The
+        # next pull is authorised again.
         request, offset, deadline = pull.request, pull.offset, pull.deadline
-        if pull.narrowed != self.held.narrowed:
+        if pull.revocations != self.held.revocations:
             return self._answer(pull, offset, _nothing_of(result, offset))
         if pull.is_cold:
             pull.is_cold = False
