@@ -1,10 +1,10 @@
-"""What a name server answers: one method per request, each a question to the route table and its
+"""Handlers of a name server: one method per request, each a question to the route table and its
 answer in bytes.
 
-Its one rule: no state of its own beyond the table and the start time; nothing waits, but for the
-answer of a broker whose name another one wants. It must not know sockets. Codes and remarks follow
-apache/rocketmq `DefaultRequestProcessor` and `ClientRequestProcessor`; where Apache's remark says
-nothing, ours does.
+The handlers have no state beyond the table and the start time. Nothing waits, except for the answer
+of a broker whose name another broker claims. Sockets are unknown here. Codes and remarks follow
+apache/rocketmq `DefaultRequestProcessor` and `ClientRequestProcessor`; where Apache's remark is
+empty, ours explains.
 """
 
 import logging
@@ -86,7 +86,7 @@ ROUTES_SIZE_MAX: Final = 64 * 1024 * 1024
 RouteKey = tuple[str, bool, str | None]
 """A topic, whether the JSON is standard, and its queues if it is an ordered one."""
 OWNER_ANSWER_S: Final = 3.0
-"""How long a broker is waited for whose name another one wants."""
+"""Seconds to wait for the answer of a broker whose name another broker claims."""
 
 
 class NamesrvHandlers:
@@ -311,7 +311,7 @@ class NamesrvHandlers:
         return Response()
 
     def _ordered_topics(self) -> bytes:
-        """What a broker is told of ordered topics, as the body of the answer to 103."""
+        """Return the configuration of ordered topics, the body of the answer to 103."""
         if not self._config.return_order_topic_config_to_broker:
             return b""
         texts = self._kv.namespace(ORDER_TOPIC_CONFIG)

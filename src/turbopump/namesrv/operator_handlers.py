@@ -1,8 +1,8 @@
-"""What operators and their tools ask a name server: the KV configuration, lists of special topics,
-a topic registered by hand, and the server's own configuration.
+"""Handlers for operators and their tools: the KV configuration, lists of special topics, a topic
+registered by hand, and the server's own configuration.
 
-Its one rule: a change is answered when it is on the disk. It must not know sockets. Codes follow
-apache/rocketmq `DefaultRequestProcessor`.
+A change is answered when it is on the disk. Sockets are unknown here. Codes follow apache/rocketmq
+`DefaultRequestProcessor`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """A name server: the route table, its handlers, a listening port, and the scan for silent brokers.
 
-Its one rule: whatever happens is turned into a call of the table with the time in it. It must not
-know files or signals.
+Every event becomes a call of the table with the time in it. Files and signals are unknown here.
 """
 
 import asyncio
@@ -26,7 +25,7 @@ from turbopump.store.json_table import JsonTable
 log = logging.getLogger(__name__)
 
 LIST_KV_S: Final = 600.0
-"""How often the log lists the KV configuration."""
+"""Seconds between two log listings of the KV configuration."""
 
 
 class NameServer:
