@@ -39,7 +39,8 @@ from turbopump.protocol.requests.pop import (
     ChangeInvisibleTimeReply,
     unpack_bits,
 )
-from turbopump.remoting.router import Refusal, RequestContext, Response, Router, refusal
+from turbopump.remoting.response import Refusal, Response, refusal
+from turbopump.remoting.router import RequestContext, Router
 from turbopump.store.message_store import MessageStore
 
 OFFSETS_MAX, BITS_SIZE_MAX = 1024, 8 * 1024
@@ -86,7 +87,7 @@ class PopAcksHandler:
             return Response(code=ResponseCode.NO_MESSAGE)
         answer = Response()
         for ack in body.acks:
-            await context.peer.turns.pause()
+            await context.served.turns.pause()
             response = await self._acknowledge_some(
                 ack, body.broker_name or self.config.broker_name
             )

@@ -53,7 +53,8 @@ from turbopump.protocol.requests.topics import (
     TopicOffset,
     TopicStatsTable,
 )
-from turbopump.remoting.router import Outcome, Refusal, RequestContext, Response, Router, refusal
+from turbopump.remoting.response import Refusal, Response, refusal
+from turbopump.remoting.router import Outcome, RequestContext, Router
 from turbopump.store.log.cold_reads import ColdReads, Steps
 from turbopump.store.message_store import MessageStore
 
@@ -182,7 +183,7 @@ class TopicsHandler:
                 f"{LIST_MAX} at once"
             )
             return refusal(ResponseCode.INVALID_PARAMETER, remark)
-        turns, topics = context.peer.turns, []
+        turns, topics = context.served.turns, []
         for topic in wanted:
             await turns.pause()
             made = self._judge(topic, topic.attributes or {})
