@@ -91,10 +91,10 @@ from turbopump.config.broker_config import (
 from turbopump.config.running import RunningConfiguration
 from turbopump.errors import ConfigError, NotStartedError
 from turbopump.remoting.client import RemotingClient
-from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Authorise, Router
 from turbopump.remoting.server import RemotingServer
 from turbopump.remoting.turns import Turns
+from turbopump.remoting.wire import Wire
 from turbopump.replication.history import LogHistory, new_id
 from turbopump.store.disk import Disk, SystemDisk
 from turbopump.store.log.cold_reads import ReadPace
@@ -259,7 +259,7 @@ class Broker:
         self._request_modes.begun_ms = tables.begun_ms
         self._request_modes.load()
         tables.save_too(self._request_modes)
-        self._clients: ClientTable[Connection] = ClientTable()
+        self._clients: ClientTable[Wire] = ClientTable()
         self._share = TurnShare(loop.time)
         self.clients_handler = ClientsHandler(
             config, self._clients, tables.topics, tables.groups, self._request_modes, self._share
