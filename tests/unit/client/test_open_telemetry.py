@@ -23,8 +23,9 @@ from turbopump import blocking
 from turbopump.client.consumer.offsets import ConsumeFrom
 from turbopump.client.hooks import SendContext, SendHook
 from turbopump.client.open_telemetry import OpenTelemetry
-from turbopump.client.producer import DEFAULT_GROUP, Producer
+from turbopump.client.producer import Producer
 from turbopump.client.push_consumer import PushConsumer
+from turbopump.client.sending.settings import DEFAULT_GROUP
 from turbopump.errors import SendError
 from turbopump.message.codec import decode_entry
 from turbopump.message.message import Message, MessageQueue, ReceivedMessage

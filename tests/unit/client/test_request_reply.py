@@ -20,9 +20,10 @@ from tests.unit.client.scripted_cluster import (
 )
 
 from turbopump.client.consumer.offsets import ConsumeFrom
-from turbopump.client.producer import DEFAULT_GROUP, Producer
+from turbopump.client.producer import Producer
 from turbopump.client.push_consumer import PushConsumer
 from turbopump.client.request_reply import reply_to
+from turbopump.client.sending.settings import DEFAULT_GROUP
 from turbopump.errors import (
     ClientErrorCode,
     ConfigError,

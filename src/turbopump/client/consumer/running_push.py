@@ -10,12 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, MutableMapping
-from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from turbopump.client.allocation import Strategy
 from turbopump.client.consumer.assignment import Assignment, BrokerDivision, PopAssignment
 from turbopump.client.consumer.delivery import (
     BatchHandler,
@@ -26,20 +23,13 @@ from turbopump.client.consumer.delivery import (
     keys_of,
 )
 from turbopump.client.consumer.group_consumer import RunningConsumer, consume_directly
-from turbopump.client.consumer.handling import Handler, HandlerPool, HandlerThreads
-from turbopump.client.consumer.offsets import (
-    ConsumeFrom,
-    LocalOffsets,
-    OffsetStore,
-    default_directory,
-)
-from turbopump.client.consumer.ordered import OrderSettings
-from turbopump.client.consumer.process_queue import PullLimits
+from turbopump.client.consumer.handling import HandlerPool, HandlerThreads
+from turbopump.client.consumer.offsets import LocalOffsets, OffsetStore, default_directory
 from turbopump.client.consumer.queue_loop import Membership
 from turbopump.client.consumer.ready_messages import ReadyMessages
 from turbopump.client.consumer.rebalance import Balancer, QueueChange
 from turbopump.client.consumer.send_back import SendBack
-from turbopump.client.consumer.settings import PopSettings
+from turbopump.client.consumer.settings import PushConsumerSettings
 from turbopump.client.consumer.statistics import Consumption
 from turbopump.client.consumer.subscription import Subscription
 from turbopump.client.heartbeat import InstanceMember
@@ -53,32 +43,9 @@ from turbopump.message.properties import RETRY_TOPIC
 from turbopump.protocol.requests.consumers import ConsumeMessageDirectlyResult, ConsumerRunningInfo
 
 if TYPE_CHECKING:
-    from turbopump.store.disk import Disk
+    pass
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class PushSettings:
-    """As its user gave them, checked: see ``PushConsumer``. ``order``: in order, and how;
-    ``asks_brokers``: brokers divide the queues; ``limits`` and ``batch``: how much is pulled ahead,
-    and in one pull; ``handler_batch`` None: a handler gets one message at a time."""
-
-    handler: Handler | BatchHandler | None
-    handler_batch: int | None
-    consume_from: ConsumeFrom | datetime
-    order: OrderSettings | None
-    broadcast: bool
-    offsets_directory: Path | None
-    disk: Disk | None
-    max_reconsume_times: int | None
-    strategy: Strategy
-    pop: PopSettings
-    asks_brokers: bool
-    namespace: str | None
-    limits: PullLimits
-    batch: int
-    consume_timeout: float
 
 
 class RunningPush(RunningConsumer):
@@ -91,7 +58,7 @@ class RunningPush(RunningConsumer):
         self,
         instance: ClientInstance,
         member: InstanceMember,
-        settings: PushSettings,
+        settings: PushConsumerSettings,
         subscriptions: MutableMapping[str, Subscription],
         tracing: Tracing | None,
         *,
@@ -101,17 +68,17 @@ class RunningPush(RunningConsumer):
         self.closed = asyncio.Event()
         self._subscriptions = subscriptions
         self._concurrency, self._namespace = concurrency, namespace
-        self._ordered, self._consume_timeout = settings.order is not None, settings.consume_timeout
+        self._ordered, self._consume_timeout = settings.ordered, settings.consume_timeout
         self.consumption = Consumption(
             asyncio.get_running_loop().time, tracing.of_consumer() if tracing is not None else None
         )
         self.ready = ReadyMessages(
-            self.consumption.began, batch=settings.handler_batch, ordered=settings.order is not None
+            self.consumption.began, batch=settings.handler_batch, ordered=settings.ordered
         )
         self._offsets: OffsetStore | LocalOffsets = OffsetStore(instance, group)
         self._backs: SendBack | None = None
         if settings.broadcast:
-            directory = settings.offsets_directory or default_directory()
+            directory = Path(settings.offsets_directory or default_directory())
             self._offsets = LocalOffsets(
                 self._offsets, directory, instance.client_id, group, settings.disk
             )
@@ -128,7 +95,7 @@ class RunningPush(RunningConsumer):
             namespace,
         )
         self.assignment = Assignment(
-            shared, settings.consume_from, self._offsets, settings.limits, settings.batch
+            shared, settings.consume_from, self._offsets, settings.limits, settings.pull_batch
         )
         self.pops = PopAssignment(shared, settings.consume_from, settings.pop)
         balancer = Balancer(
@@ -146,14 +113,14 @@ class RunningPush(RunningConsumer):
         super().__init__(instance, member, tracing, self.assignment, balancer)
 
     def _handlers(
-        self, settings: PushSettings, concurrency: int
+        self, settings: PushConsumerSettings, concurrency: int
     ) -> HandlerPool | HandlerThreads | None:
         handler = settings.handler
         if handler is None:
             return None
         fate = (
             "is not delivered again (broadcasting)"
-            if settings.broadcast and settings.order is None
+            if settings.broadcast and not settings.ordered
             else None
         )
         kind: type[HandlerPool | HandlerThreads] = (
