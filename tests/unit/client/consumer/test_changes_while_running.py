@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.push_consumers import committed, consumer_of, fill
 from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
 
@@ -17,7 +18,6 @@ from turbopump.client.consumer.ready_messages import ReadyMessages
 from turbopump.client.push_consumer import PushConsumer
 from turbopump.errors import ConfigError, NotStartedError
 from turbopump.protocol.requests.pull import PullMessage
-from turbopump.testing.simulation import Simulation
 
 
 class Hands:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.handler_threads import Queue, message_of, messages_of, threads
 from tests.unit.client.handler_threads import until as until_really
 from tests.unit.client.push_consumers import committed, consumer_of, fill
@@ -27,7 +28,6 @@ from turbopump.client.consumer.ready_messages import ReadyMessages
 from turbopump.client.idempotence import MemoryStore
 from turbopump.errors import ConfigError
 from turbopump.protocol.requests.consumers import ConsumeResult
-from turbopump.testing.simulation import Simulation
 
 
 async def awaits_what_was_cancelled(_: Delivery) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.consumer.popping_consumers import consumer_of as popping_consumer_of
 from tests.unit.client.consumer.popping_consumers import popping
 from tests.unit.client.handler_threads import PATIENCE_S, Queue, messages_of, threads
@@ -22,7 +23,6 @@ from tests.unit.client.scripted_cluster import scripted_cluster, until
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.consumer.statistics import Consumption
 from turbopump.protocol.requests.send import ConsumerSendMsgBack
-from turbopump.testing.simulation import Simulation
 
 
 class Hangs:
