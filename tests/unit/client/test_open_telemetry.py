@@ -16,6 +16,7 @@ pytest.importorskip(
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.spans import Spans, context_of, with_producer
 
 from turbopump import blocking
@@ -32,7 +33,6 @@ from turbopump.message.properties import decode_properties
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.testing import BrokerThread
-from turbopump.testing.simulation import Simulation
 
 
 def stored(cluster: ScriptedCluster) -> list[ReceivedMessage]:

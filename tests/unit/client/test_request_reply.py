@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation, simulate
 from tests.unit.client.producers import REQUEST, a_request
 from tests.unit.client.scripted_cluster import (
     ScriptedBroker,
@@ -40,7 +41,6 @@ from turbopump.message.properties import LZ4, ZLIB, ZSTD, SysFlag, decode_proper
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.requests.clients import Heartbeat
 from turbopump.protocol.requests.send import SendMessageV2, SendReplyMessageV2
-from turbopump.testing.simulation import Simulation, simulate
 
 Scenario = Callable[[ScriptedCluster, Producer], Coroutine[Any, Any, None]]
 

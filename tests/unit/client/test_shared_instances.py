@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.push_consumers import broadcasting
 from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
 
@@ -26,7 +27,6 @@ from turbopump.client.shared_instances import join_broadcasting
 from turbopump.errors import ConfigError, NotStartedError
 from turbopump.protocol.requests.clients import ConsumerData
 from turbopump.testing import BrokerThread
-from turbopump.testing.simulation import Simulation
 
 
 def client_of(kind: type, cluster: ScriptedCluster, **settings: object):  # type: ignore[no-untyped-def]

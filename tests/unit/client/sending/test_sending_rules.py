@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.producers import producer_of
 from tests.unit.client.scripted_cluster import ScriptedCluster, refusal, scripted_cluster, until
 
@@ -35,7 +36,6 @@ from turbopump.protocol.requests.clients import Heartbeat, UnregisterClient
 from turbopump.protocol.requests.namesrv import GetRouteInfo
 from turbopump.protocol.requests.send import SendBatchMessage, SendMessageV2
 from turbopump.remoting.router import RequestContext
-from turbopump.testing.simulation import Simulation
 
 TEXT = bytes(random.Random(1).choices(b"abcdefgh ", k=20_000))
 
