@@ -30,7 +30,7 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import SendMessage
 from turbopump.remoting.response import Refusal, Response, refusal
 from turbopump.store.log.commit_log import NewMessage
-from turbopump.store.log.packed_batch import pack_batch
+from turbopump.store.packed_batch import pack_batch
 
 
 class Destination(msgspec.Struct, frozen=True):
