@@ -6,11 +6,12 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from turbopump.errors import StoreError
 from turbopump.protocol.request import ReplyT, Request
-from turbopump.remoting.router import Outcome, RequestContext, failure_response
+from turbopump.remoting.router import HELD, Outcome, RequestContext
 from turbopump.store.confirmed import Confirmed
 from turbopump.store.watermark import Watermark
 
@@ -81,7 +82,7 @@ class TurnShare:
                 asyncio.get_running_loop().call_soon(self._turn)
             if (self._left <= 0 or self._waiting) and len(self._waiting) < SHARE_WAITING_MAX:
                 self._waiting.append((handler, request, context))
-                return None
+                return HELD
             began = self._now()
             try:
                 return handler(request, context)
@@ -97,11 +98,7 @@ class TurnShare:
             handler, request, context = self._waiting.popleft()
             if context.peer.closed:
                 continue
-            try:
-                outcome = handler(request, context)
-            except Exception as error:
-                outcome = failure_response(error, context)
-            context.settle(outcome)
+            context.settle_call(partial(handler, request), context)
         self._left = ends - self._now()
         self._begun = bool(self._waiting)
         if self._begun:
