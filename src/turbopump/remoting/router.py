@@ -258,7 +258,7 @@ class Router:
         may_wait: bool = False,
     ) -> None:
         """Let ``handler`` answer requests of this type. Each code has one handler. ``may_wait``: in
-        the server's line, if it has one; only such a handler may return ``LATER``."""
+        the server's line, if it has one; only such a handler may return ``NO_ROOM``."""
         declared = cast("type[Request[Any]]", request_type)
         code = int(declared.code)
         assert code not in self.routes, f"code {code} has two handlers"
