@@ -231,7 +231,7 @@ async def test_a_slave_that_was_refused_once_comes_again_before_clients_send(
     await replicas.master(**SYNC, **only_proven)
     link = slave.replication.slave
     assert link is not None
-    await eventually(lambda: "does not say what its log has" in (link.fault or ""))
+    await eventually(lambda: "master's history cannot be read" in (link.fault or ""))
     await replicas.stop(MASTER)
     master = await replicas.master(**SYNC)
     await eventually(lambda: not master.store.confirmed.alone, seconds=WITHOUT_SLAVE_S / 2)

@@ -96,7 +96,7 @@ def test_the_doctor_says_what_to_do_where_tls_or_credentials_are_missing(
     ) as servers:
         where = ["-n", servers.namesrv]
         for options, says in (
-            ([], "or take TLS alone"),
+            ([], "or accepts only TLS"),
             (["--tls-trust", other.certificate], "or that has signed it: --tls-trust FILE"),
             (["--tls-trust", pair.certificate], "name a user who may do it, with --credentials"),
         ):
