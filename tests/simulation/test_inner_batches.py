@@ -16,6 +16,8 @@ from tests.loops import in_loop
 from tests.simulation.figures import Figures
 from tests.simulation.one_broker import HOST, OneBroker, with_one_broker
 from tests.simulation.store_story import HOST_BYTES, StoreStory
+from tests.simulation.world.ledger import Ledger, Queue, Send
+from tests.simulation.world.simulation import Simulation, run_simulation
 from tests.unit.broker.talking import Client
 from tests.unit.store.batches import put_inner
 
@@ -28,8 +30,6 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import SendBatchMessage, SendMessageReply, SendMessageV2
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.batch_consume_queue import BATCH_UNIT_SIZE
-from turbopump.testing.ledger import Ledger, Queue, Send
-from turbopump.testing.simulation import Simulation, run_simulation
 
 BATCHED = "B"
 QUEUES = 2

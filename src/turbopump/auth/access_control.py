@@ -28,9 +28,10 @@ from turbopump.errors import ProtocolError
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.frame import JSON
 from turbopump.protocol.request import Request
-from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import UNREAD, Refusal, RequestContext, refusal
+from turbopump.remoting.response import Refusal, refusal
+from turbopump.remoting.router import UNREAD, RequestContext
 from turbopump.remoting.turns import Steps, finished
+from turbopump.remoting.wire import Wire
 from turbopump.repeated_line import RepeatedLine
 
 audit = logging.getLogger("turbopump.audit")
@@ -45,9 +46,7 @@ KNOWN_MAX: Final = 10_000
 NAME_SIZE_MAX: Final = 300
 """Characters of a topic or group in that."""
 LARGE_BODY: Final = 8 * 1024
-"""Size of a body in bytes above which its resources are judged in steps, and the resources of one
-step."""
-STEP: Final = 50
+"""Size of a body in bytes above which its resources are judged in steps, one a step."""
 NOTED_MAX: Final = 20
 """Resources that the log names of those that a request needs."""
 HEADER_SIZE: Final = 64 * 1024
@@ -152,7 +151,7 @@ class AccessControl:
             return judging
         return finished(judging)
 
-    def may_publish(self, peer: Connection, topic: str) -> bool:
+    def may_publish(self, peer: Wire, topic: str) -> bool:
         """Return True if the last user of a connection may publish to a topic now."""
         user = self._accounts.users.get(peer.user or "")
         if user is None or not user.enabled:
@@ -211,8 +210,7 @@ class AccessControl:
             if count <= NOTED_MAX:
                 asked.append(str(wanted))
                 why.append(str(entry))
-            if count % STEP == 0:
-                yield
+            yield
         if count > NOTED_MAX:
             asked.append(f"{count - NOTED_MAX} more")
         if rule.somewhere and not count and not self._may_somewhere(user, peer, *rule.somewhere):
@@ -230,15 +228,15 @@ class AccessControl:
         self._note_allowed(user, context, *known)
         return None
 
-    def _may_somewhere(self, user: User, peer: Connection, *actions: Action) -> bool:
+    def _may_somewhere(self, user: User, peer: Wire, *actions: Action) -> bool:
         mine, type_ = self._accounts.policies.get(user.name, _NO_POLICIES), ResourceType.TOPIC
         return any(mine.allow_somewhere(type_, action, peer.peer_ip) for action in actions)
 
-    def _allowing(self, user: User, peer: Connection, wanted: Need) -> Entry | None:
+    def _allowing(self, user: User, peer: Wire, wanted: Need) -> Entry | None:
         found = self._deciding(user, peer, wanted)
         return found if found is not None and found.decision is Decision.ALLOW else None
 
-    def judge(self, user: User, code: int, peer: Connection, wanted: Need) -> Refusal | None:
+    def judge(self, user: User, code: int, peer: Wire, wanted: Need) -> Refusal | None:
         """Judge one need of a request by the policies of a user."""
         entry = self._deciding(user, peer, wanted)
         if entry is not None and entry.decision is Decision.ALLOW:
@@ -251,7 +249,7 @@ class AccessControl:
             f"{why}: request {code} needs {' or '.join(wanted.actions)}",
         )
 
-    def _deciding(self, user: User, peer: Connection, wanted: Need) -> Entry | None:
+    def _deciding(self, user: User, peer: Wire, wanted: Need) -> Entry | None:
         policies = self._accounts.policies.get(user.name, _NO_POLICIES)
         found = policies.deciding(wanted.resource, wanted.actions, peer.peer_ip)
         return None if found is None else found[1]
@@ -276,7 +274,7 @@ class AccessControl:
         except ProtocolError:  # its handler says so
             return "-"
 
-    def _note_denied(self, name: str, code: int, peer: Connection, asked: str, why: str) -> None:
+    def _note_denied(self, name: str, code: int, peer: Wire, asked: str, why: str) -> None:
         _denied(name, code, asked, peer.peer, why, kind=(name, code, asked, peer.peer_ip))
 
 
@@ -296,7 +294,7 @@ class _TopicsOfMessages:
     access: AccessControl
     user: User
     code: int
-    peer: Connection
+    peer: Wire
     actions: tuple[Action, ...]
 
     def __call__(self, topic: str, group: str | None) -> Refusal | None:

@@ -32,7 +32,8 @@ from turbopump.protocol import fastjson
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.requests import access as requests
 from turbopump.protocol.requests.access import SEALED, AclInfo, UserInfo
-from turbopump.remoting.router import RequestContext, Response, Router, refusal
+from turbopump.remoting.response import Response, refusal
+from turbopump.remoting.router import RequestContext, Router
 from turbopump.repeated_line import RepeatedLine
 from turbopump.store.disk import Disk
 

@@ -20,7 +20,6 @@ from typing import Protocol
 from turbopump.auth.server_access import LOOK_INTERVAL_S as ACCESS_LOOK_S
 from turbopump.auth.server_access import NoAccessControl, ServerAccess, inner_signer
 from turbopump.auth.signatures import Credentials, RequestSigner
-from turbopump.broker.background import TurnShare
 from turbopump.broker.cold_flow import ColdFlow
 from turbopump.broker.consumers import ClientTable
 from turbopump.broker.dead_letters import retry_interceptor
@@ -91,10 +90,10 @@ from turbopump.config.broker_config import (
 from turbopump.config.running import RunningConfiguration
 from turbopump.errors import ConfigError, NotStartedError
 from turbopump.remoting.client import RemotingClient
-from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Authorise, Router
 from turbopump.remoting.server import RemotingServer
 from turbopump.remoting.turns import Turns
+from turbopump.remoting.wire import Wire
 from turbopump.replication.history import LogHistory, new_id
 from turbopump.store.disk import Disk, SystemDisk
 from turbopump.store.log.cold_reads import ReadPace
@@ -259,10 +258,9 @@ class Broker:
         self._request_modes.begun_ms = tables.begun_ms
         self._request_modes.load()
         tables.save_too(self._request_modes)
-        self._clients: ClientTable[Connection] = ClientTable()
-        self._share = TurnShare(loop.time)
+        self._clients: ClientTable[Wire] = ClientTable()
         self.clients_handler = ClientsHandler(
-            config, self._clients, tables.topics, tables.groups, self._request_modes, self._share
+            config, self._clients, tables.topics, tables.groups, self._request_modes, self._turns
         )
         self.statistics = Statistics(
             store.queues, clock, config.broker_cluster_name, detail=config.enable_detail_stat
@@ -562,7 +560,7 @@ class Broker:
         yield ClientQuestionsHandler(config.broker_name, store, topics, groups, clients, reads)
 
         records = self._records
-        yield TopicsHandler(config, records, reads, announce, self._share)
+        yield TopicsHandler(config, records, reads, announce)
         yield CleaningHandler(records, self._cleaning)
         yield GroupsHandler(groups, offsets, held, pop.held)
         yield OffsetControlHandler(config, store, topics, groups, offsets, clients, held, reads)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from turbopump.broker.waiting import Again, Line, WaitingRequest, WaitingRequests
-from turbopump.remoting.connection import Connection
+from turbopump.remoting.served import Served
 from turbopump.remoting.turns import Turns
 from turbopump.store.queues.consume_queue import ConsumeQueue
 
@@ -43,7 +43,7 @@ class HeldPulls(WaitingRequests[_PullLine]):
         super().__init__(turns, PULL_SIZE)
 
     def hold(
-        self, queue: ConsumeQueue, offset: int, seconds: float, again: Again, peer: Connection
+        self, queue: ConsumeQueue, offset: int, seconds: float, again: Again, served: Served
     ) -> None:
         """Wait until ``queue`` has a message at ``offset``, or ``seconds`` are over, or the
         connection has ended."""
@@ -52,7 +52,7 @@ class HeldPulls(WaitingRequests[_PullLine]):
             line = _PullLine(queue, offset, self._wake_line)
             self.lines[line.key] = line
         deadline = asyncio.get_running_loop().time() + seconds
-        self._add(line, WaitingRequest(line, deadline, again, peer), peer)
+        self._add(line, WaitingRequest(line, deadline, again, served), served)
 
     def expire_topic(self, topic: str) -> None:
         """Answer all pulls that wait for a topic: it was deleted, and what comes under its name

@@ -28,7 +28,7 @@ from turbopump.message.properties import (
 )
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import SendMessage
-from turbopump.remoting.router import Refusal, Response, refusal
+from turbopump.remoting.response import Refusal, Response, refusal
 from turbopump.store.log.commit_log import NewMessage
 from turbopump.store.log.packed_batch import pack_batch
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable
 from operator import attrgetter
 from typing import Any, Final, Generic, TypeVar
 
-from turbopump.remoting.connection import Connection, Keeper
+from turbopump.remoting.served import Keeper, Served
 from turbopump.remoting.turns import Steps, Turns
 
 ANSWERED_KEPT: Final = 1000
@@ -46,28 +46,28 @@ class Line:
 
 
 class WaitingRequest:
-    """One waiting request of ``peer``, of a ``kind`` that its owner knows. ``again`` is called,
+    """One waiting request of ``served``, of a ``kind`` that its owner knows. ``again`` is called,
     once, with True if its time is up. Both are None when it was called, or when the connection has
     ended."""
 
-    __slots__ = ("again", "deadline", "expired", "kind", "line", "peer")
+    __slots__ = ("again", "deadline", "expired", "kind", "line", "served")
 
     def __init__(
-        self, line: Line, deadline: float, again: Again, peer: Connection, kind: Any = None
+        self, line: Line, deadline: float, again: Again, served: Served, kind: Any = None
     ) -> None:
         self.line = line
         self.deadline = deadline
         self.again: Again | None = again
-        self.peer: Connection | None = peer
+        self.served: Served | None = served
         self.kind = kind
         self.expired = False
 
     def answer(self) -> None:
         """Read again for a request that has left its line; not if its connection has ended."""
-        again, peer = self.again, self.peer
-        if again is not None and peer is not None:
-            self.again = self.peer = None
-            peer.give_back(self)
+        again, served = self.again, self.served
+        if again is not None and served is not None:
+            self.again = self.served = None
+            served.give_back(self)
             again(self.expired or self.line.expired)
 
     def __lt__(self, other: WaitingRequest) -> bool:
@@ -121,13 +121,13 @@ class WaitingRequests(Generic[LineT]):
             while self._due:
                 self._due.popleft().answer()
 
-    def _add(self, line: LineT, request: WaitingRequest, peer: Connection) -> None:
+    def _add(self, line: LineT, request: WaitingRequest, served: Served) -> None:
         line.requests[request] = None
         self._count += 1
         self._forget_answered()
         heapq.heappush(self._by_deadline, request)
         self._set_timer()
-        peer.keep(request, self._keeper)
+        served.keep(request, self._keeper)
 
     def _wake_line(self, line: LineT) -> None:
         """Nobody in the line waits any more. (They may be tens of thousands: nothing is done for
@@ -154,7 +154,7 @@ class WaitingRequests(Generic[LineT]):
     def _drop(self, request: WaitingRequest) -> None:
         """The connection has ended: nothing is left of the request but its entry among the
         deadlines or the due ones, and that not for long."""
-        request.again = request.peer = None
+        request.again = request.served = None
         if self._leave_line(request):
             self._forget_answered()
 
@@ -190,7 +190,7 @@ class WaitingRequests(Generic[LineT]):
                 return
             yield
 
-    def _all_answered(self, _none: None) -> None:
+    def _all_answered(self, _: None) -> None:
         self._answering = False
         self._set_timer()
 

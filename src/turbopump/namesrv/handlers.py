@@ -58,17 +58,10 @@ from turbopump.protocol.requests.topics import (
     TopicConfigAndMappingSerializeWrapper,
     TopicList,
 )
-from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import (
-    Outcome,
-    Refusal,
-    RequestContext,
-    Response,
-    Router,
-    encode_response,
-    refusal,
-)
+from turbopump.remoting.response import Refusal, Response, encode_response, refusal
+from turbopump.remoting.router import Outcome, RequestContext, Router
 from turbopump.remoting.turns import Steps
+from turbopump.remoting.wire import Wire
 from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
@@ -164,7 +157,7 @@ class NamesrvHandlers:
         return outcome
 
     def _register(
-        self, registration: Registration, peer: Connection
+        self, registration: Registration, peer: Wire
     ) -> Response[RegisterBrokerReply] | Occupied:
         broker, topics = registration.broker, registration.topics.topic_config_table
         known = self._table.data_version(broker.cluster, broker.address) is not None
@@ -188,14 +181,14 @@ class NamesrvHandlers:
         )
 
     async def _register_if_gone(
-        self, occupied: Occupied, registration: Registration, peer: Connection
+        self, occupied: Occupied, registration: Registration, peer: Wire
     ) -> Response[RegisterBrokerReply]:
         """Register a broker if the one that has its name and id does not answer any more. Brokers
         know no question of name servers, so a refusal is an answer."""
         owner, connection, broker = occupied.owner, occupied.connection, registration.broker
-        assert isinstance(connection, Connection)
+        assert isinstance(connection, Wire)
         try:
-            question = request_command(GetBrokerRuntimeInfo(), opaque=connection.next_opaque)
+            question = request_command(GetBrokerRuntimeInfo(), opaque=connection.calls.next_opaque)
             await connection.start_call(question.opaque, encode_command(question), OWNER_ANSWER_S)
         except RemotingError as error:
             log.warning("broker does not answer and is forgotten %s cause=%s", owner, error)

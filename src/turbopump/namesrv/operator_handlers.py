@@ -18,7 +18,8 @@ from turbopump.namesrv.route_table import RouteTable
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests import namesrv as requests
 from turbopump.protocol.requests.topics import FLAG_UNIT, FLAG_UNIT_SUB, TopicList
-from turbopump.remoting.router import RequestContext, Response, Router, refusal
+from turbopump.remoting.response import Response, refusal
+from turbopump.remoting.router import RequestContext, Router
 from turbopump.store.disk import Disk
 
 log = logging.getLogger(__name__)

@@ -16,9 +16,9 @@ from turbopump.namesrv.handlers import NamesrvHandlers
 from turbopump.namesrv.kv_table import KvTable
 from turbopump.namesrv.operator_handlers import OperatorHandlers
 from turbopump.namesrv.route_table import RouteTable
-from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Authorise, Router
 from turbopump.remoting.server import RemotingServer
+from turbopump.remoting.wire import Wire
 from turbopump.store.disk import Disk
 from turbopump.store.json_table import JsonTable
 
@@ -134,9 +134,9 @@ class NameServer:
         self.kv.save_again()
         for broker, connection in self.table.expire(self._clock.monotonic()):
             log.warning("broker expired %s", broker)
-            assert isinstance(connection, Connection)
+            assert isinstance(connection, Wire)
             connection.close()
 
-    def _connection_lost(self, connection: Connection) -> None:
+    def _connection_lost(self, connection: Wire) -> None:
         for broker in self.table.connection_lost(connection):
             log.warning("broker's connection lost %s", broker)

@@ -32,7 +32,7 @@ from turbopump.protocol.requests.namesrv import DeleteTopicInNamesrv, RegisterBr
 from turbopump.protocol.requests.statistics import GetBrokerRuntimeInfo
 from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.client import RemotingClient
-from turbopump.remoting.router import Refusal, refusal
+from turbopump.remoting.response import Refusal, refusal
 from turbopump.store import disk, mapped_segments
 from turbopump.testing.broker_in_loop import PATIENT, SMALL_FILES, BrokerThread, running_broker
 

@@ -11,8 +11,8 @@ import pytest
 from tests.loops import in_loop
 
 from turbopump.broker.held_pulls import HeldPulls
-from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Router
+from turbopump.remoting.served import Served
 from turbopump.remoting.turns import Turns
 from turbopump.store.queues.consume_queue import ConsumeQueue
 from turbopump.store.watermark import Watermark
@@ -25,8 +25,8 @@ class Queue:
         self.end = Watermark()
 
 
-def peer() -> Connection:
-    return Connection(Router())
+def peer() -> Served:
+    return Served(Router())
 
 
 @pytest.mark.parametrize(("read_s", "most"), [(0.0, 100), (0.0004, 3), (0.005, 1)])

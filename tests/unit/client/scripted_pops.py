@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from tests.simulation.world.network import SimulatedNetwork
 from tests.unit.client.scripted_cluster import HOST, ScriptedBroker, refusal
 
 from turbopump.filtering.sql92 import compile_sql
@@ -51,8 +52,8 @@ from turbopump.protocol.requests.pop import (
     PopMessageReply,
     unpack_bits,
 )
-from turbopump.remoting.router import RequestContext, Response
-from turbopump.testing.simulated_network import SimulatedNetwork
+from turbopump.remoting.response import Response
+from turbopump.remoting.router import RequestContext
 
 Place = tuple[str, int, int]
 """Topic as stored, queue id, queue offset."""

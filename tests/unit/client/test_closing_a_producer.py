@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.producers import a_request, producer_of
 from tests.unit.client.scripted_cluster import deaf_to_sends, scripted_cluster, until
 
@@ -32,8 +33,7 @@ from turbopump.protocol.requests.send import (
     SendMessageV2,
     SendReplyMessageV2,
 )
-from turbopump.remoting.router import Response
-from turbopump.testing.simulation import Simulation
+from turbopump.remoting.response import Response
 
 ROOM: dict[str, Any] = {"back_pressure": BackPressure(messages=4)}
 BATCHES: dict[str, Any] = {"auto_batch": AutoBatch(hold=20.0)}

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.push_consumers import consumer_of
 from tests.unit.client.scripted_cluster import ScriptedBroker, ScriptedCluster, scripted_cluster
 
@@ -21,8 +22,7 @@ from turbopump.protocol.request import Request
 from turbopump.protocol.requests.offsets import ResetConsumerOffset, ResetOffsetBody
 from turbopump.protocol.requests.pull import PullMessage, PullMessageReply
 from turbopump.protocol.requests.send import CheckTransactionState
-from turbopump.remoting.router import Response
-from turbopump.testing.simulation import Simulation
+from turbopump.remoting.response import Response
 
 TIMES = 500
 

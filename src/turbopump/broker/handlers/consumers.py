@@ -6,7 +6,6 @@ Source: apache/rocketmq ``AdminBrokerProcessor.getConsumeStats`` and its neighbo
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -52,8 +51,9 @@ from turbopump.protocol.requests.statistics import (
     QueueTimeSpan,
 )
 from turbopump.protocol.requests.topics import QUEUES_MAX, TopicConfig, TopicList
-from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import Outcome, RequestContext, Response, Router, refusal
+from turbopump.remoting.response import Response, refusal
+from turbopump.remoting.router import Outcome, RequestContext, Router
+from turbopump.remoting.wire import Wire
 from turbopump.store.log.cold_reads import ColdReads, Steps
 from turbopump.store.message_store import MessageStore
 
@@ -73,7 +73,7 @@ class ConsumersHandler:
     topics: TopicTable
     groups: GroupTable
     offsets: ConsumerOffsets
-    clients: ClientTable[Connection]
+    clients: ClientTable[Wire]
     conflicts: Callable[[str], tuple[str, ...]]
     statistics: Statistics
     reads: ColdReads
@@ -283,7 +283,7 @@ class ConsumersHandler:
         return entry.message.store_timestamp if entry is not None and entry.fault is None else -1
 
 
-def _connection(peer: Connection, member: Member) -> ConnectionBody:
+def _connection(peer: Wire, member: Member) -> ConnectionBody:
     return ConnectionBody(
         client_id=member.client_id,
         client_addr=peer.peer,
@@ -304,9 +304,6 @@ def _language(member: Member) -> LanguageCode:
 #
 # Source: apache/rocketmq ``AdminBrokerProcessor.updateAndCreateSubscriptionGroup`` and its
 # neighbours.
-
-IN_ONE_TURN: Final = 500
-"""So many groups of a list are looked at, or made, in one turn of the loop."""
 
 
 @dataclass(eq=False)
@@ -331,18 +328,18 @@ class GroupsHandler:
         self,
         _request: group_requests.CreateGroup,
         config: group_requests.SubscriptionGroupConfig,
-        _context: RequestContext,
+        context: RequestContext,
     ) -> Response[None]:
-        return await self._put([config])
+        return await self._put([config], context)
 
     async def create_list(
         self,
         _request: group_requests.CreateGroupList,
         body: group_requests.SubscriptionGroupList,
-        _context: RequestContext,
+        context: RequestContext,
     ) -> Response[None]:
         """All of them, or none if one has no legal name or too many queues."""
-        return await self._put(body.group_config_list)
+        return await self._put(body.group_config_list, context)
 
     async def delete(
         self, request: group_requests.DeleteGroup, context: RequestContext
@@ -395,17 +392,18 @@ class GroupsHandler:
         body = group_requests.GroupForbidden(group=group, topic=topic, readable=readable)
         return refused or Response(body)
 
-    async def _put(self, configs: list[group_requests.SubscriptionGroupConfig]) -> Response[None]:
-        for number, config in enumerate(configs, 1):
+    async def _put(
+        self, configs: list[group_requests.SubscriptionGroupConfig], context: RequestContext
+    ) -> Response[None]:
+        turns = context.served.turns
+        for config in configs:
+            await turns.pause()
             fault = group_fault(config.group_name or "")
             if fault is None and config.retry_queue_nums > QUEUES_MAX:
                 fault = f"retryQueueNums is {config.retry_queue_nums}; give {QUEUES_MAX} at most"
             if fault is not None:
                 return refusal(ResponseCode.INVALID_PARAMETER, fault)
-            if number % IN_ONE_TURN == 0:
-                await asyncio.sleep(0)
-        for number, config in enumerate(configs, 1):
+        for config in configs:
+            await turns.pause()
             self.groups.put(config)
-            if number % IN_ONE_TURN == 0:
-                await asyncio.sleep(0)
         return await not_saved(self.groups) or Response()

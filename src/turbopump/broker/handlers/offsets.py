@@ -41,9 +41,10 @@ from turbopump.protocol.requests.offsets import (
     UpdateConsumerOffset,
 )
 from turbopump.protocol.requests.statistics import QueryCorrectionOffsetBody
-from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import Outcome, RequestContext, Response, Router, refusal
+from turbopump.remoting.response import Response, refusal
+from turbopump.remoting.router import Outcome, RequestContext, Router
 from turbopump.remoting.turns import Steps
+from turbopump.remoting.wire import Wire
 from turbopump.store.log.cold_reads import ColdReads
 from turbopump.store.log.cold_reads import Steps as ReadSteps
 from turbopump.store.message_store import MessageStore
@@ -154,7 +155,7 @@ class OffsetsHandler:
 
 
 QUEUES_AT_ONCE: Final = 32
-"""So many queues are looked at, or set, before others have their turn."""
+"""So many queues are looked at before others have their turn."""
 QUEUES_LOGGED: Final = 100
 
 
@@ -167,7 +168,7 @@ class OffsetControlHandler:
     topics: TopicTable
     groups: GroupTable
     offsets: ConsumerOffsets
-    clients: ClientTable[Connection]
+    clients: ClientTable[Wire]
     held: HeldPulls
     reads: ColdReads
 
@@ -258,15 +259,14 @@ class OffsetControlHandler:
     ) -> Steps[dict[MessageQueue, int]]:
         group, topic = request.group, request.topic
         now: dict[MessageQueue, int] = {}
-        for number, (queue_id, offset) in enumerate(wanted.items(), 1):
+        for queue_id, offset in wanted.items():
             stands = self.offsets.find(group, topic, queue_id)
             if not forced and stands is not None and stands <= offset:
                 offset = stands
             elif not broadcast:
                 self.offsets.reset(group, topic, queue_id, offset)
             now[MessageQueue(topic, self.config.broker_name, queue_id)] = offset
-            if number % QUEUES_AT_ONCE == 0:
-                yield
+            yield
         return now
 
     def _push(self, request: ResetOffset, now: dict[MessageQueue, int]) -> Steps[None]:
@@ -290,7 +290,7 @@ class OffsetControlHandler:
         cpp_body = yield from fastjson.encode_steps(ResetOffsetBodyForC(offset_table=offsets))
         for peer, member in list(group.members.items()) if group is not None else ():
             told = cpp_body if member.language == LanguageCode.CPP else body
-            command = request_command(notice, told, opaque=peer.next_opaque, oneway=True)
+            command = request_command(notice, told, opaque=peer.calls.next_opaque, oneway=True)
             peer.send_frame(encode_command(command))
             yield
 

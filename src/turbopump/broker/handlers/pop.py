@@ -19,7 +19,7 @@ from turbopump.broker.groups import GroupTable
 from turbopump.broker.pop.held_pops import ANY_QUEUE, TopicGroup
 from turbopump.broker.pop.offsets import GroupQueue
 from turbopump.broker.pop.pop import Pop
-from turbopump.broker.pop.reader import QUEUES_AT_ONCE, PoppedEntries, PopQuery, peek
+from turbopump.broker.pop.reader import PoppedEntries, PopQuery, peek
 from turbopump.broker.pop.records import COUNT_MAX
 from turbopump.broker.read_checks import (
     ban_remark,
@@ -45,7 +45,8 @@ from turbopump.protocol.requests.pop import (
     PopMessageReply,
 )
 from turbopump.protocol.requests.topics import PERM_READ
-from turbopump.remoting.router import Outcome, RequestContext, Response, Router, failure_response
+from turbopump.remoting.response import Response
+from turbopump.remoting.router import Outcome, RequestContext, Router, failure_response
 from turbopump.remoting.turns import Steps
 from turbopump.store.message_store import MessageStore
 
@@ -124,7 +125,7 @@ class PopHandler:
             invisible_ms=request.invisible_time,
             init_mode=request.init_mode,
             subscription=subscription,
-            pause=context.peer.turns.pause,
+            pause=context.served.turns.pause,
             ordered=bool(request.order),
             attempt_id=request.attempt_id or None,
             revocations=self._pop.held.revocations,
@@ -192,11 +193,10 @@ class PopHandler:
         held, line = self._pop.held, TopicGroup(wish.topic, wish.group)
 
         def again(expired: bool) -> None:
-            peer = context.peer
-            if peer.closed:
+            if context.peer.closed:
                 return
-            if peer.full:  # it is answered later, and what is there is for others
-                peer.when_room(partial(again, expired))
+            if context.served.full:  # it is answered later, and what is there is for others
+                context.served.when_room(partial(again, expired))
                 held.look(line)
                 return
             task = asyncio.ensure_future(
@@ -205,7 +205,7 @@ class PopHandler:
             self._woken.add(task)
             task.add_done_callback(self._woken.discard)
 
-        return held.hold(line, queue_id, left, again, context.peer, ordered=wish.ordered)
+        return held.hold(line, queue_id, left, again, context.served, ordered=wish.ordered)
 
     def _drawn_queues(self, line: TopicGroup, queue_id: int, *, retries: bool) -> list[GroupQueue]:
         """The queues to read, in an order that is drawn: with ``retries`` those of the retry topic
@@ -242,7 +242,7 @@ class PopHandler:
                 self._pop.offsets,
                 queues,
                 max(request.max_msg_nums, 1),
-                context.peer.turns.pause,
+                context.served.turns.pause,
             )
         except StoreError as error:
             return Response(PopMessageReply(), code=ResponseCode.SYSTEM_ERROR, remark=str(error))
@@ -283,7 +283,7 @@ class PopHandler:
 
         left = min(left, HOLD_MAX_S)
         if not self._pop.held.hold(
-            line, queue_id, left, again, context.peer, takes=False, ordered=ordered
+            line, queue_id, left, again, context.served, takes=False, ordered=ordered
         ):
             return Response(NotificationReply(has_msg=False, polling_full=True))
         return None
@@ -297,11 +297,10 @@ class PopHandler:
     def _look(self, line: TopicGroup, queue_id: int, *, ordered: bool) -> Steps[bool]:
         """Whether a pop would find something."""
         view = self._pop.view
-        for number, queue in enumerate(view.queues(line, queue_id, ordered=ordered), 1):
+        for queue in view.queues(line, queue_id, ordered=ordered):
             if view.has_more(queue):
                 return True
-            if number % QUEUES_AT_ONCE == 0:
-                yield
+            yield
         return False
 
     def waiting(self, request: PollingInfo, _context: RequestContext) -> Response[PollingInfoReply]:

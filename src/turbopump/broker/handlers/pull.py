@@ -35,16 +35,9 @@ from turbopump.protocol.requests.pull import (
     PullMessageReply,
     PullSysFlag,
 )
-from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import (
-    Outcome,
-    RequestContext,
-    Response,
-    Router,
-    encode_response,
-    failure_response,
-    refusal,
-)
+from turbopump.remoting.response import Response, encode_response, refusal
+from turbopump.remoting.router import Outcome, RequestContext, Router, failure_response
+from turbopump.remoting.wire import Wire
 from turbopump.repeated_line import RepeatedLine
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.checked_entries import GetResult, GetStatus
@@ -146,7 +139,7 @@ class PullHandler:
     topics: InitVar[TopicTable]
     groups: InitVar[GroupTable]
     offsets: ConsumerOffsets
-    clients: ClientTable[Connection]
+    clients: ClientTable[Wire]
     held: HeldPulls
     statistics: Statistics
     cold: ColdFlow
@@ -280,7 +273,7 @@ class PullHandler:
         if queue.end.value <= pull.offset:
             pull.context.frame = _DECODED
             assert pull.deadline is not None
-            self.held.hold(queue, pull.offset, pull.deadline - now, pull, pull.context.peer)
+            self.held.hold(queue, pull.offset, pull.deadline - now, pull, pull.context.served)
             return None
         if deadline is None or pull.offset > offset:
             return self._read(pull)  # the queue grew since it was read, or none of it matched
@@ -297,11 +290,11 @@ class PullHandler:
 
     def read_later(self, pull: _Pull) -> None:
         """Read for a pull that has waited, and waits until its peer has read what it has got."""
-        peer = pull.context.peer
-        if peer.closed:
+        served = pull.context.served
+        if served.wire.closed:
             return
-        if peer.full:
-            peer.when_room(partial(self.read_later, pull))
+        if served.full:
+            served.when_room(partial(self.read_later, pull))
             return
         try:
             outcome = self._read(pull)

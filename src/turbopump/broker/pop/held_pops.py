@@ -23,7 +23,7 @@ from turbopump.config.broker_config import BrokerConfig
 from turbopump.message.handles import pop_retry_topic
 from turbopump.message.rules import RETRY_PREFIX
 from turbopump.protocol.requests.pop import InitMode
-from turbopump.remoting.connection import Connection
+from turbopump.remoting.served import Served
 from turbopump.remoting.turns import Turns
 from turbopump.store.message_store import MessageStore
 from turbopump.store.watermark import Waiter
@@ -214,7 +214,7 @@ class HeldPops(WaitingRequests[_PopLine]):
         queue_id: int,
         seconds: float,
         again: Again,
-        peer: Connection,
+        served: Served,
         *,
         takes: bool = True,
         ordered: bool = False,
@@ -228,7 +228,7 @@ class HeldPops(WaitingRequests[_PopLine]):
         line.counts[queue_id] += 1
         deadline = asyncio.get_running_loop().time() + seconds
         kind = PopKind(queue_id, takes, ordered)
-        self._add(line, WaitingRequest(line, deadline, again, peer, kind), peer)
+        self._add(line, WaitingRequest(line, deadline, again, served, kind), served)
         self.look(group)
         return True
 
@@ -253,7 +253,7 @@ class HeldPops(WaitingRequests[_PopLine]):
         in_vain: set[PopKind] = set()
         """Kinds of pops for which there is nothing: thousands may be alike."""
         for held in list(line.requests):
-            if held.peer is None or held.peer.closed:
+            if held.served is None or held.served.wire.closed:
                 self._drop(held)
                 continue
             kind = held.kind

@@ -53,6 +53,7 @@ SETTLING_LATE_S: Final = 0.5
 """The same when that takes long."""
 SLEEP_MAX_S: Final = 60.0
 _AT_ONCE: Final = 32
+"""Records that are read together."""
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +126,7 @@ class Reviving:
                     f"queue offset {opened.read} of {topic} cannot be read: {result.status.value}"
                 )
             opened.read = result.next_offset
-            await asyncio.sleep(0)
+            await self._redelivery.forwarding.turns.pause()
 
     def _take(self, message: ReceivedMessage) -> None:
         offset = message.queue_offset
@@ -222,8 +223,6 @@ class Reviving:
 # properties have room for them.
 
 FIRST_POP_TIME = "1ST_POP_TIME"
-_ATTEMPTS_AT_ONCE = 32
-"""Messages of a batch in one turn of the loop."""
 
 
 @dataclass(slots=True, eq=False)
@@ -249,7 +248,8 @@ class Redelivery:
             )
             return []
         offsets = list(entry.left)
-        for number, offset in enumerate(offsets, 1):
+        for offset in offsets:
+            await self.forwarding.turns.pause()
             fault = await self._put_back_one(key, offset)
             if fault is not None:
                 log.error(
@@ -257,8 +257,6 @@ class Redelivery:
                     f"queue={key.queue_id} offset={offset} cause={fault}"
                 )
             entry.left.remove(offset)
-            if number % _AT_ONCE == 0:
-                await asyncio.sleep(0)
         self.look(TopicGroup(topic, key.group))
         return offsets
 
@@ -276,10 +274,9 @@ class Redelivery:
         except StoredMessageError:  # what cannot be taken apart goes on as it is
             messages = [found.message]
         try:
-            for number, one in enumerate(messages, 1):
+            for one in messages:
+                await self.forwarding.turns.pause()
                 await self._put(one, key)
-                if number % _ATTEMPTS_AT_ONCE == 0:
-                    await asyncio.sleep(0)
         except MessageError as error:
             return str(error)
         return None

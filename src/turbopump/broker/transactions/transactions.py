@@ -39,8 +39,8 @@ from turbopump.message.properties import (
 )
 from turbopump.message.rules import HALF_TOPIC
 from turbopump.protocol.requests.send import TransactionOutcome
-from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import RequestContext
+from turbopump.remoting.wire import Wire
 from turbopump.store.log.cold_reads import Steps
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.lookup import StoredEntry
@@ -54,8 +54,6 @@ MARKS_READ_BACK: Final = 100
 remembered."""
 CLOSE_S: Final = 2.0
 _EVER: Final = 1 << 62
-SLICE: Final = 16
-"""Messages that are looked at in one turn, some 0.5 ms."""
 
 
 class Transactions:
@@ -70,9 +68,9 @@ class Transactions:
         flush: FlushWait,
         offsets: ConsumerOffsets,
         topics: TopicTable,
-        clients: ClientTable[Connection],
+        clients: ClientTable[Wire],
         clock: Clock,
-        may_publish: Callable[[Connection, str], bool],
+        may_publish: Callable[[Wire, str], bool],
     ) -> None:
         self._store = store
         self._forwarding = forwarding
@@ -93,7 +91,6 @@ class Transactions:
         )
         self._ended_known = asyncio.Event()
         self._copies_known = asyncio.Event()
-        self._looked = 0
         self._task: asyncio.Task[None] | None = None
 
     def _begin(self, topic: str) -> int:
@@ -222,9 +219,7 @@ class Transactions:
         return False
 
     async def _in_queue(self, topic: str, index: int) -> StoredEntry | None:
-        self._looked += 1
-        if self._looked % SLICE == 0:
-            await asyncio.sleep(0)
+        await self._forwarding.turns.pause()
         return await self._patiently(lambda: self._store.lookup.entry_in_queue(topic, QUEUE, index))
 
     async def _patiently(self, steps: Callable[[], Steps[T]]) -> T:

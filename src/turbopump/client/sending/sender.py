@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Final
@@ -27,7 +26,6 @@ from turbopump.client.sending import send_result
 from turbopump.client.sending.outgoing import LARGE_BODY_SIZE, Outgoing, Packer, SendFrames
 from turbopump.client.sending.queue_chooser import FaultStrategy, QueueSelection
 from turbopump.client.sending.send_attempts import SendAttempts, Target
-from turbopump.client.setting_rules import SECONDS, SettingRule, check, whole_from
 from turbopump.errors import (
     CallTimeoutError,
     ClientErrorCode,
@@ -42,7 +40,7 @@ from turbopump.protocol.command import Command, TypedJsonHeader
 from turbopump.protocol.requests.offsets import GetMaxOffset
 from turbopump.protocol.requests.topics import FLAG_UNIT, CreateTopic
 from turbopump.remoting.client import Permits
-from turbopump.remoting.connection import Connection
+from turbopump.remoting.wire import Wire
 
 log = logging.getLogger(__name__)
 
@@ -51,12 +49,8 @@ LITTLE_S: Final = 0.1
 server."""
 SILENCE_PAUSE_S: Final = 0.1
 """Wait before name servers that kept silent are asked again."""
-
-_RULES: Final[Mapping[str, SettingRule]] = {
-    "send_timeout": SECONDS,
-    "attempt_timeout": SECONDS.or_none(),
-    "retries": whole_from(0),
-}
+SEND_TIMEOUT_S: Final = 3.0
+RETRIES: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +58,13 @@ class SendRules:
     """``timeout``: seconds that a send may take with all its retries; ``attempt_timeout``: that one
     attempt may take while others could follow. ``retries``: attempts after the first.
     ``retry_codes``: answers that another broker might not give. ``retry_unless_ok``: try another
-    broker if the message is stored, but not as safely as promised. Raises ConfigError."""
+    broker if the message is stored, but not as safely as promised."""
 
-    timeout: float = 3.0
+    timeout: float = SEND_TIMEOUT_S
     attempt_timeout: float | None = None
-    retries: int = 2
+    retries: int = RETRIES
     retry_codes: frozenset[int] = send_result.RETRYABLE_CODES
     retry_unless_ok: bool = False
-
-    def __post_init__(self) -> None:
-        times = {"send_timeout": self.timeout, "attempt_timeout": self.attempt_timeout}
-        check(_RULES, {**times, "retries": self.retries})
 
 
 @dataclass(eq=False)
@@ -231,15 +221,15 @@ class Sender:
 
     def ask(
         self,
-        connection: Connection,
+        connection: Wire,
         outgoing: Outgoing,
         queue: MessageQueue,
         timeout: float,
         kind: send_result.AnswerKind,
     ) -> asyncio.Future[TypedJsonHeader[send_result.SendAnswer] | Command]:
-        opaque = connection.next_opaque
+        opaque = connection.calls.next_opaque
         frame = self.encode(outgoing, queue, opaque, self.now_ms())
-        return connection.start_typed_call(opaque, frame, timeout, kind)
+        return connection.start_call(opaque, frame, timeout, kind)
 
     async def route(self, topic: str, timeout: float, *, writable: bool = True) -> TopicRoute:
         """A route with queues to send to, or any if it need not be ``writable``; the topic is made
@@ -360,7 +350,7 @@ class HangWatch:
             return
         waiting: set[str] = set()
         for address, connection in self._instance.remoting.connections.items():
-            if send_result.SEND_ANSWER in connection.answers.values():
+            if send_result.SEND_ANSWER in connection.calls.typed.values():
                 waiting.add(address)
                 silent = address in self._waiting and connection.last_read <= self._looked_at
                 if silent and address not in self._asked:
@@ -369,14 +359,14 @@ class HangWatch:
         self._waiting, self._looked_at = waiting, self._loop.time()
         self._loop.call_later(self._patience / 2, self._look)
 
-    async def _ask(self, address: str, connection: Connection) -> None:
+    async def _ask(self, address: str, connection: Wire) -> None:
         began, question = self._loop.time(), GetMaxOffset(topic=DEFAULT_TOPIC, queue_id=0)
         try:
             await self._instance.remoting.exchange(address, question, timeout=self._patience)
         except CallTimeoutError:
             if connection.last_read <= began and not connection.closed:
                 text = f"{address} hangs: it answers nothing"
-                failed = connection.fail_typed_calls(
+                failed = connection.calls.fail_typed(
                     send_result.SEND_ANSWER, lambda: send_result.BrokerHangsError(text)
                 )
                 log.warning(

@@ -9,8 +9,8 @@ from typing import Any, cast
 from tests.loops import in_loop
 
 from turbopump.broker.pop.held_pops import HeldPops, PopView, TopicGroup
-from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Router
+from turbopump.remoting.served import Served
 from turbopump.remoting.turns import STARTS_A_TURN, Turns
 
 
@@ -36,7 +36,7 @@ async def test_when_users_may_less_all_are_answered_in_order_a_few_in_each_turn(
 
     for number in range(100):
         line = TopicGroup("orders", f"group-{number // 10}")
-        held.hold(line, 0, 60, partial(again, number), Connection(Router()))
+        held.hold(line, 0, 60, partial(again, number), Served(Router()))
     held.revoke_all()
     held.revoke_all()
     assert (held.revocations, turns) == (2, [[]])
@@ -55,7 +55,7 @@ async def test_whose_time_is_up_meanwhile_is_answered_once() -> None:
     lines = [TopicGroup("orders", name) for name in ("a", "b", "c")]
     for line in lines:
         again = lambda _expired, name=line.group: answered.append(name)  # noqa: E731
-        held.hold(line, 0, 60, again, Connection(Router()))
+        held.hold(line, 0, 60, again, Served(Router()))
     held.revoke_all()
     held.expire_group(lines[2])
     while len(answered) < 3:
