@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from turbopump.client.namespace import unwrap, unwrapped, wrapped
@@ -35,7 +35,7 @@ class BackPressure:
 
     messages: int = setting(10_000, _BOUND)
     """Messages in flight at once."""
-    size: int = setting(100 * 1024 * 1024, _BOUND)
+    size: int = setting(100 * 1024 * 1024, replace(_BOUND, unit="bytes"))
     """Bytes of their bodies."""
 
     def __post_init__(self) -> None:
