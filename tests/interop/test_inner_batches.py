@@ -25,6 +25,7 @@ from tests.interop.our_servers import OurServers, patient_turbopump
 from tests.interop.shared_directory import SharedDirectory, Who
 from tests.interop.tools import skipping_without_tools
 from tests.loops import in_loop
+from turbopump.store.queues.batch_consume_queue import BATCH_UNIT_SIZE, batch_units
 
 from turbopump import (
     ConsumeFrom,
@@ -43,7 +44,6 @@ from turbopump.protocol.requests.pull import PullMessage, PullSysFlag
 from turbopump.protocol.requests.send import SendBatchMessage, SendMessageReply
 from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.client import RemotingClient
-from turbopump.store.queues.batch_consume_queue import BATCH_UNIT_SIZE, batch_units
 
 TOPIC = "inner-batches"
 BATCHED = "+queue.type=BatchCQ"

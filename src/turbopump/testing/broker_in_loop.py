@@ -26,7 +26,6 @@ from turbopump.remoting.client import RemotingClient
 SMALL_FILES: dict[str, Any] = {
     "mapped_file_size_commit_log": 8 * 1024 * 1024,
     "mapped_file_size_consume_queue": 3_000 * 20,
-    "mapper_file_size_batch_consume_queue": 3_000 * 46,
     "max_hash_slot_num": 1_000,
     "max_index_num": 4_000,
     "disk_free_space_min": 64 * 1024 * 1024,
