@@ -393,7 +393,7 @@ def unserved_refusal(topic: TopicConfig | None) -> Refusal | None:
     served."""
     if topic is None or not is_batch_cq(topic):
         return None
-    return refusal(ResponseCode.NO_PERMISSION, unserved_text(topic.topic_name or ""))
+    return refusal(ResponseCode.INVALID_PARAMETER, unserved_text(topic.topic_name or ""))
 
 
 class NamesTopic(Protocol):

@@ -359,7 +359,7 @@ class PopHandler:
         if topic is None:
             return refuse(ResponseCode.TOPIC_NOT_EXIST, no_topic_remark(topic_name))
         if is_batch_cq(topic):
-            return refuse(ResponseCode.NO_PERMISSION, unserved_text(topic_name))
+            return refuse(ResponseCode.INVALID_PARAMETER, unserved_text(topic_name))
         if not topic.readable:
             return refuse(
                 ResponseCode.NO_PERMISSION, f"the topic[{topic_name}] {what} message is forbidden"
