@@ -25,8 +25,9 @@ from turbopump.auth.signatures import Credentials, RequestSigner, signed_content
 from turbopump.compiled import KIND
 from turbopump.protocol.frame import frame_head
 from turbopump.protocol.requests.send import SendMessageV2
-from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Authorise, RequestContext, Router
+from turbopump.remoting.served import Served
+from turbopump.remoting.wire import Wire
 
 GOAL = 2.0
 SECRET = "a long and random secret"
@@ -71,12 +72,12 @@ def frame_of(fields: dict[str, str]) -> bytes:
     return frame_head(len(text), len(BODY)) + text + BODY
 
 
-def connection(access: Authorise | None) -> Connection:
+def connection(access: Authorise | None) -> Wire:
     """To a server whose handler of sends answers at once."""
     answer = frame_head(2, 0) + b"{}"
     router = Router(access)
     router.add(SendMessageV2, lambda _request, _context: answer)
-    made = Connection(router)
+    made = Served(router).wire
     made.connection_made(_Wire())
     return made
 
@@ -86,7 +87,7 @@ def asked(frame: bytes) -> tuple[SendMessageV2, RequestContext]:
     seen: list[tuple[SendMessageV2, RequestContext]] = []
     router = Router()
     router.add(SendMessageV2, lambda request, context: seen.append((request, context)))
-    made = Connection(router)
+    made = Served(router).wire
     made.connection_made(_Wire())
     made.data_received(frame)
     return seen[0]

@@ -15,7 +15,7 @@ from tests.crash.replica_pair import MASTER, SLAVE
 
 from turbopump.admin.cluster import Servers
 from turbopump.admin.draining import drain, find_broker, set_write_permission
-from turbopump.admin.replication import ha_status, what_is_amiss
+from turbopump.admin.replication import ha_status, replication_problems
 from turbopump.client.producer import Producer
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
 from turbopump.client.sending.send_result import SendStatus
@@ -107,7 +107,7 @@ async def until_in_sync(servers: Servers, *masters: BrokerProcess) -> None:
             slaves = [len(one.status.ha_connection_info) for one in seen if one.status is not None]
             there = len(seen) == 2 * len(masters) and sum(slaves) == len(masters)
             by_name = itertools.groupby(seen, lambda one: one.name)
-            if there and not any(list(what_is_amiss(list(one), "")) for _, one in by_name):
+            if there and not any(list(replication_problems(list(one), "")) for _, one in by_name):
                 return
             await asyncio.sleep(0.2)
 

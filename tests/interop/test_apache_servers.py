@@ -355,7 +355,7 @@ def test_our_doctor_finds_what_is_wrong_with_apaches_servers(cluster: ApacheClus
     assert {finding["level"] for finding in healthy["findings"]} <= {"ok", "note"}
     answer = answer_of(cluster.namesrv, "doctor", "--output", "json", "-t", "examined", code=1)
     (wrong,) = [one for one in answer["findings"] if one["level"] == "wrong"]
-    assert wrong["says"] == "it may not be sent to on broker-a (perm 4)"
+    assert wrong["message"] == "it cannot be sent to on broker-a (perm 4)"
 
 
 def test_our_topic_commands_create_list_alter_delete_and_route(cluster: ApacheCluster) -> None:

@@ -47,7 +47,8 @@ from turbopump.protocol.requests import (
     topics,
 )
 from turbopump.remoting.client import RemotingClient
-from turbopump.remoting.router import Response, Router
+from turbopump.remoting.response import Response
+from turbopump.remoting.router import Router
 from turbopump.store.disk import SystemDisk
 
 GROUP, TOPIC, MEMBER, PRODUCERS = "g", "T", "c@1", "p"
@@ -101,7 +102,7 @@ class Peer:
         connection = await self.remoting.connect(self.address)
         command = Command(
             trial.code,
-            opaque=connection.next_opaque,
+            opaque=connection.calls.next_opaque,
             ext=dict(trial.fields) or None,
             body=trial.body,
         )

@@ -1,8 +1,7 @@
-"""Users and policies of a cluster: asked for and changed on every server that has access control,
-name servers and brokers.
+"""List and change users and policies on every name server and broker that has access control.
 
-Each server keeps its own, so a change may be done here and refused there: the outcome is said of
-each. It must not know files, nor how answers are shown.
+Each server keeps its own accounts. One server may make a change that another refuses, so every
+server has its own outcome. This module knows no files, and not how answers are shown.
 """
 
 from __future__ import annotations
@@ -41,33 +40,32 @@ OFF: Final = (
 
 
 NAMED_MAX: Final = 5
-"""Users that a finding names."""
+"""Users that a comparison names; the rest are counted."""
 
 
 @dataclass(frozen=True)
-class Told:
-    """What one server, or file, has made of a change; ``fault`` None: it is done."""
+class ChangeOutcome:
+    """The outcome of a change on one server or in one file; ``fault`` None: done."""
 
     server: str
     fault: str | None = None
 
 
 @dataclass(frozen=True)
-class Held:
-    """What one server, or file, holds. ``amiss``: what is wrong with how it is kept, in words."""
+class ServerAccounts:
+    """The users and policies of one server or file. ``warning``: a problem with its file mode."""
 
     server: str
     users: list[UserInfo]
     acls: list[AclInfo]
-    amiss: str | None = None
+    warning: str | None = None
 
     def user(self, name: str) -> UserInfo | None:
         return next((user for user in self.users if user.username == name), None)
 
     @property
     def accounts(self) -> Accounts:
-        """These users and policies as accounts, without passwords. Raises ConfigError for values
-        that no account can have."""
+        """The same as `Accounts`, without passwords. Raises ConfigError for an invalid value."""
         accounts = Accounts()
         for user in self.users:
             accounts = accounts.with_new_user(msgspec.structs.replace(user, password="?"))
@@ -77,16 +75,18 @@ class Held:
         return accounts
 
 
-async def held(servers: Servers, addresses: Iterable[str], name: str = "") -> list[Held]:
-    """The users, and the policies for them, whose name has ``name`` in it, on each server that has
-    access control. Raises RemotingError, ClientError if none has."""
+async def list_accounts(
+    servers: Servers, addresses: Iterable[str], name: str = ""
+) -> list[ServerAccounts]:
+    """List the users whose name contains ``name``, and their policies, on each server with access
+    control. Raises RemotingError, and ClientError if no server has access control."""
     found = []
     for address in addresses:
         users = await _asked(servers, address, ListUsers(filter=name))
         if users is not None:
             acls = await _asked(servers, address, ListAcls(subject_filter=SUBJECT + name))
             found.append(
-                Held(
+                ServerAccounts(
                     address,
                     fastjson.decode(users.body or b"[]", list[UserInfo]),
                     fastjson.decode((acls and acls.body) or b"[]", list[AclInfo]),
@@ -99,18 +99,18 @@ async def held(servers: Servers, addresses: Iterable[str], name: str = "") -> li
 
 
 @dataclass(frozen=True)
-class Known:
+class ComparedAccounts:
     """The accounts of one server, for a comparison. ``accounts`` None: the server has no access
     control. ``passwords``: the accounts hold real passwords, which a server shows to Super users
-    alone. ``amiss``: a warning of the server about its accounts file."""
+    only. ``warning``: a warning of the server about its accounts file."""
 
     server: str
     accounts: Accounts | None
     passwords: bool = False
-    amiss: str | None = None
+    warning: str | None = None
 
 
-async def accounts_at(servers: Servers, address: str) -> Known | None:
+async def accounts_at(servers: Servers, address: str) -> ComparedAccounts | None:
     """Ask one server for its accounts; None without credentials, or if the server refuses."""
     credentials, nonce = servers.credentials, secrets.token_hex(NONCE_SIZE)
     if credentials is None:
@@ -118,17 +118,17 @@ async def accounts_at(servers: Servers, address: str) -> Known | None:
     try:
         answer = await servers.exchange(address, ListUsers(nonce=nonce))
         if _is_off(answer):
-            return Known(address, None)
+            return ComparedAccounts(address, None)
         if SEALED in (answer.ext or {}):
             accounts = Accounts.decode(unseal(answer.body, credentials.secret_key, nonce))
-            return Known(address, accounts, passwords=True, amiss=answer.remark)
-        (its,) = await held(servers, [address])
-        return Known(address, its.accounts, amiss=its.amiss)
+            return ComparedAccounts(address, accounts, passwords=True, warning=answer.remark)
+        (its,) = await list_accounts(servers, [address])
+        return ComparedAccounts(address, its.accounts, warning=its.warning)
     except TurbopumpError:
         return None
 
 
-def differing_accounts(one: Known, other: Known) -> str | None:
+def differing_accounts(one: ComparedAccounts, other: ComparedAccounts) -> str | None:
     """Describe how the accounts of ``other`` differ from those of ``one``, without secrets; None
     if they are equal."""
     if one.accounts is None or other.accounts is None:
@@ -144,7 +144,7 @@ def _differing(one: Accounts, other: Accounts, passwords: bool) -> Iterator[str]
     for name in sorted({*one.users, *other.users}):
         user, its = one.users.get(name), other.users.get(name)
         if user is None or its is None:
-            yield f"{name} is {'missing' if its is None else 'there alone'}"
+            yield f"{name} is {'missing' if its is None else 'only there'}"
         elif passwords and user.password != its.password:
             yield f"{name} has another password"
         elif _kind(user) != _kind(its):
@@ -173,56 +173,57 @@ async def _asked(servers: Servers, address: str, request: Request[Any]) -> Comma
 
 async def change_all(
     servers: Servers, addresses: Iterable[str], request: Request[Any], body: Body = b""
-) -> list[Told]:
-    """What each server that has access control makes of a change. Raises ClientError if none
-    has."""
-    told = []
+) -> list[ChangeOutcome]:
+    """Send a change to each server that has access control. Raises ClientError if none has."""
+    outcomes = []
     for address in addresses:
         try:
             answer = await servers.exchange(address, request, body)
         except RemotingError as error:
-            told.append(Told(address, str(error)))
+            outcomes.append(ChangeOutcome(address, str(error)))
             continue
         if _is_off(answer):
             continue
         if answer.code == ResponseCode.SUCCESS:
-            told.append(Told(address))
+            outcomes.append(ChangeOutcome(address))
         else:
-            told.append(Told(address, (answer.remark or f"code {answer.code}").strip()))
-    if not told:
+            outcomes.append(
+                ChangeOutcome(address, (answer.remark or f"code {answer.code}").strip())
+            )
+    if not outcomes:
         raise ClientError(OFF)
-    return told
+    return outcomes
 
 
 def _is_off(answer: Command) -> bool:
-    """Whether a server has no access control; Apache's name server does not know these requests."""
+    """Return True if a server has no access control. Apache's name server has no such requests."""
     return answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED or answer.remark == SWITCHED_OFF
 
 
 async def import_all(
     servers: Servers, addresses: Iterable[str], accounts: Accounts
-) -> tuple[list[str], list[Told]]:
-    """Make users, and the policies for them, that are not there. Which users were made where, and
-    what was refused."""
-    made, told, all_held = [], list[Told](), list[Held]()
+) -> tuple[list[str], list[ChangeOutcome]]:
+    """Create the users that a server lacks, with their policies. Return which users were created
+    where, and the refused changes."""
+    made, outcomes, all_held = [], list[ChangeOutcome](), list[ServerAccounts]()
     for address in addresses:
         try:
-            all_held += await held(servers, [address])
+            all_held += await list_accounts(servers, [address])
         except RemotingError as error:
-            told.append(Told(address, str(error)))
+            outcomes.append(ChangeOutcome(address, str(error)))
         except ClientError:  # no access control
             continue
-    if not all_held and not told:
+    if not all_held and not outcomes:
         raise ClientError(OFF)
     for one in all_held:
         for name, user in accounts.users.items():
             if one.user(name) is not None:
                 continue
             info = accounts.user_info(name)
-            told += await change_all(servers, [one.server], CreateUser(username=name), info)
+            outcomes += await change_all(servers, [one.server], CreateUser(username=name), info)
             acl = accounts.acl(name)
             if acl.policies:
                 request = CreateAcl(subject=SUBJECT + name)
-                told += await change_all(servers, [one.server], request, acl)
+                outcomes += await change_all(servers, [one.server], request, acl)
             made.append(f"{one.server}: {user.name}")
-    return made, [one for one in told if one.fault is not None]
+    return made, [one for one in outcomes if one.fault is not None]

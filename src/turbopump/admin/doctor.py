@@ -1,8 +1,7 @@
-"""What is wrong with a cluster, a topic on it or a group, as it is seen from here, and the command
-that mends it.
+"""Find the problems of a cluster, a topic or a group, as seen from this machine, each with its fix.
 
-Its rules: every question is asked of the running servers, and nothing is changed. What cannot be
-asked is a finding too. Each finding says one thing; what is wrong names what to do.
+The doctor asks running servers and changes nothing. A server that cannot be asked is a finding
+too. Each finding says one thing, and each problem has a fix.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from turbopump.admin.access import Known, accounts_at, differing_accounts
+from turbopump.admin.access import ComparedAccounts, accounts_at, differing_accounts
 from turbopump.admin.cluster import Servers
 from turbopump.admin.groups import group_members, group_names, group_offsets, running_info
-from turbopump.admin.replication import ask_replicas, open_ha_port, what_is_amiss
+from turbopump.admin.replication import ask_replicas, open_ha_port, replication_problems
 from turbopump.admin.topics import find_topic, topic_names, users_topics
 from turbopump.client.routes import refuse_other_than_name_server
 from turbopump.clock import Clock
@@ -51,21 +50,21 @@ from turbopump.remoting.tls import expiry_warning, peer_certificate_end
 
 CLOCK_TOLERANCE_MS: Final = 5_000
 SLOW_MS: Final = 1_000
-"""An answer to a small question that takes longer is a finding."""
+"""A slower answer to a small request is a finding."""
 DISK_DELETES: Final = 0.75
 DISK_REFUSES: Final = 0.90
 """Apache's ``diskMaxUsedSpaceRatio`` and ``diskSpaceWarningLevelRatio``, as shares."""
 UNFLUSHED_MAX: Final = 256 << 20
 UNDISPATCHED_MAX: Final = 64 << 20
-"""Bytes: a disk that keeps up is never so far behind."""
+"""In bytes. A disk that keeps up is never that far behind."""
 SENDS_WAIT_MS: Final = 200
-"""Apache's ``waitTimeMillsInSendQueue``: then sends are refused."""
+"""Apache's ``waitTimeMillsInSendQueue``, after which a broker refuses the send."""
 LOG_OF_BROKER: Final = "the broker's log has the details"
-_RESTARTED: Final = "; or it was just restarted and waits for its slave, 3 s at most"
+_RESTARTED: Final = "; or the broker has just restarted and waits for its slave, 3 s at most"
 
 
 class Level(StrEnum):
-    """How bad a finding is; ``WRONG`` makes the whole unhealthy."""
+    """Severity of a finding. One ``WRONG`` makes the cluster unhealthy."""
 
     OK = "ok"
     NOTE = "note"
@@ -74,66 +73,65 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``subject``: whom it is about; ``says``: one sentence; ``mend``: what to do, a command where
-    there is one."""
+    """One observation. ``subject``: the server, topic or group. ``message``: one sentence.
+    ``fix``: what to do, a command if there is one."""
 
     level: Level
     subject: str
-    says: str
-    mend: str = ""
+    message: str
+    fix: str = ""
 
 
 class Doctor:
-    """One examination, over open connections. ``findings`` grow as it goes on."""
+    """One examination over open connections. It appends to ``findings``."""
 
     def __init__(self, servers: Servers, clock: Clock) -> None:
         self.findings: list[Finding] = []
         self._servers = servers
         self._clock = clock
         self._masters: list[str] = []
-        """The addresses of masters that answer."""
-        self._accounts: dict[str, Known] = {}
-        """By address, where we may see them."""
+        """Addresses of the masters that answer."""
+        self._accounts: dict[str, ComparedAccounts] = {}
+        """Accounts by server address, of the servers that show them."""
 
     @property
     def healthy(self) -> bool:
         return all(finding.level is not Level.WRONG for finding in self.findings)
 
     async def examine(self, topic: str | None, group: str | None) -> None:
-        """Look at the name servers, at every broker that they know, and at the topic and the group
-        if they are given."""
-        cluster = await self._look_at_name_servers()
+        """Check the name servers, every broker that they know, and the given topic and group."""
+        cluster = await self._check_name_servers()
         if cluster is None:
             return
         for name, broker in sorted(cluster.broker_addr_table.items()):
-            await self._look_at_broker(name, broker)
-            await self._look_at_replication(name, broker)
+            await self._check_broker(name, broker)
+            await self._check_replication(name, broker)
         self._compare_accounts()
         if topic is not None and self._masters:
             subject = f"topic {topic}"
-            await self._reached(subject, self._look_at_topic(subject, topic, cluster))
+            await self._check_reachable(subject, self._check_topic(subject, topic, cluster))
         if group is not None and self._masters:
             subject = f"group {group}"
-            await self._reached(subject, self._look_at_group(subject, group, topic))
+            await self._check_reachable(subject, self._check_group(subject, group, topic))
 
-    async def _reached(self, subject: str, looking: Coroutine[Any, Any, None]) -> None:
+    async def _check_reachable(self, subject: str, check: Coroutine[Any, Any, None]) -> None:
         try:
-            await looking
+            await check
         except (RemotingError, ProtocolError) as error:
-            self._find(Level.WRONG, subject, f"it cannot be looked at: {error}", LOG_OF_BROKER)
+            self._add(Level.WRONG, subject, f"it cannot be checked: {error}", LOG_OF_BROKER)
 
-    def _find(self, level: Level, subject: str, says: str, mend: str = "") -> None:
-        self.findings.append(Finding(level, subject, says, mend))
+    def _add(self, level: Level, subject: str, message: str, fix: str = "") -> None:
+        self.findings.append(Finding(level, subject, message, fix))
 
     @property
     def _n(self) -> str:
-        """How a command names the name servers."""
+        """The -n option of suggested commands."""
         return f"-n '{';'.join(self._servers.name_servers)}'"
 
     # --- name servers
 
-    async def _look_at_name_servers(self) -> ClusterInfo | None:
-        """All the brokers that name servers know; None if there is none."""
+    async def _check_name_servers(self) -> ClusterInfo | None:
+        """Ask the name servers. Return all the brokers that they know, or None."""
         known: dict[str, ClusterInfo] = {}
         for address in self._servers.name_servers:
             subject = f"name server {address}"
@@ -143,12 +141,12 @@ class Doctor:
                 refuse_other_than_name_server(address, answer)
                 known[address] = reply_in(_successful(answer, request, address), request)
             except (RemotingError, ProtocolError) as error:
-                self._find(Level.WRONG, subject, *_of_name_server(error))
+                self._add(Level.WRONG, subject, *_of_name_server(error))
                 continue
             count = _count(len(known[address].broker_addr_table), "broker")
-            self._find(Level.OK, subject, f"{_software(answer)}, knows {count}")
-            self._judge_certificate(subject, address)
-            await self._judge_accounts(subject, address)
+            self._add(Level.OK, subject, f"{_software(answer)}, knows {count}")
+            self._check_certificate(subject, address)
+            await self._check_accounts(subject, address)
         everything = ClusterInfo(
             broker_addr_table={
                 name: broker
@@ -164,38 +162,38 @@ class Doctor:
         self.findings += differences(known)
         self.findings += rival_masters(known)
         if known and not everything.broker_addr_table:
-            self._find(
+            self._add(
                 Level.WRONG,
                 "brokers",
                 "no broker is registered",
                 f"start one: turbopump broker {self._n} --data DIR; one that runs must name these "
-                "name servers in namesrvAddr, and its log says why it could not register",
+                "name servers in namesrvAddr, and its log has the reason of a failed registration",
             )
         return everything if everything.broker_addr_table else None
 
     # --- brokers
 
-    async def _look_at_broker(self, name: str, broker: BrokerData) -> None:
+    async def _check_broker(self, name: str, broker: BrokerData) -> None:
         for number, address in sorted(broker.broker_addrs.items()):
             role = "" if number == MASTER_ID else f", slave {number}"
             subject = f"broker {name}{role}"
-            self._judge_address(subject, address)
-            if await self._look_at_member(subject, name, address) and number == MASTER_ID:
+            self._check_address(subject, address)
+            if await self._check_member(subject, name, address) and number == MASTER_ID:
                 self._masters.append(address)
 
-    def _judge_address(self, subject: str, address: str) -> None:
+    def _check_address(self, subject: str, address: str) -> None:
         elsewhere = [one for one in self._servers.name_servers if not _is_of_this_machine(one)]
         if _is_of_this_machine(address) and elsewhere:
-            self._find(
+            self._add(
                 Level.WRONG,
                 subject,
-                f"it tells clients the address {address}, which is this machine for each of them, "
-                f"while the name server {elsewhere[0]} is reached from others",
+                f"it advertises {address}, which every client takes for its own machine, while "
+                f"other machines can reach the name server {elsewhere[0]}",
                 _advertise(address),
             )
 
-    async def _look_at_member(self, subject: str, name: str, address: str) -> bool:
-        """Whether a broker of this name answers at its address."""
+    async def _check_member(self, subject: str, name: str, address: str) -> bool:
+        """Return True if a broker of this name answers at its address."""
         request = GetBrokerRuntimeInfo()
         asked = self._clock.now_ms()
         began = self._clock.monotonic()
@@ -203,10 +201,10 @@ class Doctor:
             answer = await self._servers.exchange(address, request)
             took_ms = (self._clock.monotonic() - began) * 1000
             if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                self._find(
+                self._add(
                     Level.WRONG,
                     subject,
-                    f"at {address} answers another server, which knows no broker's requests",
+                    f"{address} is answered by another server, which is not a broker",
                     _advertise(address),
                 )
                 return False
@@ -214,13 +212,14 @@ class Doctor:
             # every broker has a topic under its own name
             own = await self._servers.exchange(address, GetTopicConfig(topic=name))
         except (RemotingError, ProtocolError) as error:
-            self._find(Level.WRONG, subject, *_of_broker(address, error))
+            self._add(Level.WRONG, subject, *_of_broker(address, error))
             return False
         if own.code == ResponseCode.TOPIC_NOT_EXIST:
-            self._find(
+            self._add(
                 Level.WRONG,
                 subject,
-                f"at {address} answers another broker: two of them tell clients one address",
+                f"{address} is answered by a different broker: two brokers advertise the same "
+                "address",
                 _advertise(address),
             )
             return False
@@ -229,60 +228,60 @@ class Doctor:
         slow = took_ms > SLOW_MS
         version = table.get("brokerVersionDesc", "of an unknown version")
         version = version.removeprefix("V").replace("_", ".").lower()
-        self._find(
+        self._add(
             Level.NOTE if slow else Level.OK,
             subject,
             f"{address} answers in {took_ms:.0f} ms; RocketMQ {version}, {_clock(table, asked)}, "
             f"{_room(table)}",
-            "look at the load of its machine and at the network" if slow else "",
+            "check the load of its machine and the network" if slow else "",
         )
-        self._judge_certificate(subject, address)
-        await self._judge_accounts(subject, address)
+        self._check_certificate(subject, address)
+        await self._check_accounts(subject, address)
         return True
 
-    async def _look_at_replication(self, name: str, broker: BrokerData) -> None:
+    async def _check_replication(self, name: str, broker: BrokerData) -> None:
         brokers = await ask_replicas(self._servers, name, broker)
-        amiss = list(what_is_amiss(brokers, self._n))
-        self.findings += [Finding(Level.WRONG, f"broker {name}", *one) for one in amiss]
+        problems = list(replication_problems(brokers, self._n))
+        self.findings += [Finding(Level.WRONG, f"broker {name}", *one) for one in problems]
         masters = [one.status for one in brokers if one.status is not None and one.status.master]
         in_sync = sum(one.in_sync for status in masters for one in status.ha_connection_info)
-        if in_sync and not amiss:
-            self._find(Level.OK, f"broker {name}", f"{_count(in_sync, 'slave')} in sync")
+        if in_sync and not problems:
+            self._add(Level.OK, f"broker {name}", f"{_count(in_sync, 'slave')} in sync")
         notes = filter(None, map(open_ha_port, brokers))
         self.findings += [Finding(Level.NOTE, f"broker {name}", *one) for one in notes]
 
-    def _judge_certificate(self, subject: str, address: str) -> None:
-        """Of a server that was asked over TLS."""
+    def _check_certificate(self, subject: str, address: str) -> None:
+        """Check the certificate of a server that was asked over TLS."""
         connection = self._servers.connection(address)
         end = None if connection is None else peer_certificate_end(connection.transport)
         now = datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC)
         warning = None if end is None else expiry_warning(end, now)
         if warning is not None:
-            self._find(
+            self._add(
                 Level.WRONG,
                 subject,
                 f"its TLS certificate {warning}",
-                "write the new one over tls.server.certPath and tls.server.keyPath: it is in force "
-                "at once, without a restart",
+                "write the new one over tls.server.certPath and tls.server.keyPath: the server "
+                "loads it at once, without a restart",
             )
 
-    async def _judge_accounts(self, subject: str, address: str) -> None:
-        """How a server with access control keeps its users, if we may ask it for them."""
+    async def _check_accounts(self, subject: str, address: str) -> None:
+        """Check the accounts file of a server with access control, if the server shows it."""
         its = await accounts_at(self._servers, address)
         if its is None:
             return
         self._accounts[address] = its
-        if its.amiss:
-            self._find(
+        if its.warning:
+            self._add(
                 Level.WRONG,
                 subject,
-                its.amiss,
-                "then give its users new passwords, if others may have read it",
+                its.warning,
+                "if others may have read the file, also give its users new passwords",
             )
 
     def _compare_accounts(self) -> None:
-        """Compare the users of name servers and masters: each server keeps its own. Slaves copy
-        their master's, and are compared with it elsewhere."""
+        """Compare the users of name servers and masters, for each server keeps its own. Slaves
+        are compared with their master in `admin.replication`."""
         addresses = (*self._servers.name_servers, *self._masters)
         found = [self._accounts[one] for one in addresses if one in self._accounts]
         keeping = [one for one in found if one.accounts is not None]
@@ -290,17 +289,17 @@ class Doctor:
             first = keeping[0]
             differing = differing_accounts(first, other)
             if differing is not None:
-                self._find(
+                self._add(
                     Level.NOTE,
                     "accounts",
                     f"{other.server} has other users and policies than {first.server}: {differing}",
-                    "make the same change on both: turbopump auth user|policy … does, and with "
-                    "--server ADDR on one of them",
+                    "make the missing change with turbopump auth user|policy … (all servers; with "
+                    "--server ADDR one of them)",
                 )
 
     # --- a topic
 
-    async def _look_at_topic(self, subject: str, topic: str, cluster: ClusterInfo) -> None:
+    async def _check_topic(self, subject: str, topic: str, cluster: ClusterInfo) -> None:
         route = await self._route(subject, topic, cluster)
         if route is None:
             return
@@ -312,7 +311,7 @@ class Doctor:
             found += judge_queues(subject, topic, queues, settings.get(address), self._n)
         absent = sorted(set(self._masters) - set(settings))
         if absent:
-            self._find(
+            self._add(
                 Level.NOTE,
                 subject,
                 f"it is not on {', '.join(absent)}",
@@ -323,8 +322,8 @@ class Doctor:
             writable = sum(one.write_queue_nums for one in route.queue_datas)
             messages = await self._messages(topic, settings)
             brokers = ", ".join(sorted(one.broker_name or "" for one in route.queue_datas))
-            says = f"{_count(writable, 'queue')} on {brokers}, {messages:,} messages are kept"
-            self._find(Level.OK, subject, says)
+            message = f"{_count(writable, 'queue')} on {brokers}, {messages:,} messages stored"
+            self._add(Level.OK, subject, message)
 
     async def _route(self, subject: str, topic: str, cluster: ClusterInfo) -> TopicRouteData | None:
         known: dict[str, TopicRouteData] = {}
@@ -336,27 +335,28 @@ class Doctor:
                 if error.code == ResponseCode.TOPIC_NOT_EXIST:
                     absent.append(address)
             except (RemotingError, ProtocolError):
-                continue  # that was found before
+                continue  # already reported
         if known and absent:
-            self._find(
+            self._add(
                 Level.WRONG,
                 subject,
-                f"{', '.join(known)} knows it, {', '.join(absent)} does not",
+                f"the name server {', '.join(known)} knows it, {', '.join(absent)} does not",
                 "the broker must register with all of them: namesrvAddr in its broker.conf",
             )
         if known:
             return next(iter(known.values()))
         there = await find_topic(self._servers, self._masters, topic)
         if there:
-            self._find(
+            self._add(
                 Level.WRONG,
                 subject,
-                f"{', '.join(there)} has it, and no name server knows: its registration fails",
+                f"{', '.join(there)} has it, and no name server knows it: the broker cannot "
+                "register",
                 f"{LOG_OF_BROKER} (registration failed); look at its namesrvAddr",
             )
         else:
             near = did_you_mean(topic, users_topics(await topic_names(self._servers), cluster))
-            self._find(
+            self._add(
                 Level.WRONG,
                 subject,
                 f"it does not exist{near}",
@@ -377,44 +377,44 @@ class Doctor:
 
     # --- a group
 
-    async def _look_at_group(self, subject: str, group: str, topic: str | None) -> None:
+    async def _check_group(self, subject: str, group: str, topic: str | None) -> None:
         names = await group_names(self._servers, self._masters)
         if group not in names:
             near = did_you_mean(group, names)
-            self._find(
+            self._add(
                 Level.WRONG,
                 subject,
                 f"no broker knows it{near}",
-                "start a consumer of it: a broker makes a group when it first hears of it",
+                "start a consumer of it: brokers create a group when its first consumer starts",
             )
             return
-        await self._judge_settings(subject, group)
+        await self._check_settings(subject, group)
         members = await group_members(self._servers, self._masters, group)
         rows = await group_offsets(self._servers, self._masters, group, topic)
         before = len(self.findings)
         self.findings += judge_members(subject, group, topic, members, self._masters)
         await self._ask_members(subject, group, members)
-        await self._look_at_dead_letters(subject, group)
+        await self._check_dead_letters(subject, group)
         clients = {one.client_id for body in members.values() for one in body.connection_set}
         behind = sum(row["behind"] for row in rows)
         if behind and not clients:
-            self._find(
+            self._add(
                 Level.WRONG,
                 subject,
-                f"{behind:,} messages wait, and no consumer of it runs",
+                f"lag {behind:,}, and no consumer of the group is running",
                 f"start one with group={group!r}",
             )
         elif not any(one.level is Level.WRONG for one in self.findings[before:]):
-            says = f"{_count(len(clients), 'consumer')}, {self._lag(rows)}"
-            self._find(Level.NOTE if behind else Level.OK, subject, says)
+            message = f"{_count(len(clients), 'consumer')}, {self._lag(rows)}"
+            self._add(Level.NOTE if behind else Level.OK, subject, message)
 
     def _lag(self, rows: Sequence[Mapping[str, int]]) -> str:
         behind = sum(row["behind"] for row in rows)
         if not behind:
-            return "nothing waits for it" if rows else "it has no offset yet"
+            return "no lag" if rows else "no committed offset yet"
         read = [row["last_timestamp"] for row in rows if row["behind"] and row["last_timestamp"]]
-        since = f"; what it read last was stored {self._ago(min(read))} ago" if read else ""
-        return f"behind by {behind:,}{since}"
+        since = f"; its last read message was stored {self._ago(min(read))} ago" if read else ""
+        return f"lag {behind:,}{since}"
 
     def _ago(self, ms: int) -> str:
         seconds = max(self._clock.now_ms() - ms, 0) // 1000
@@ -423,17 +423,17 @@ class Doctor:
                 return f"{seconds // size} {unit}"
         return f"{seconds} s"
 
-    async def _judge_settings(self, subject: str, group: str) -> None:
+    async def _check_settings(self, subject: str, group: str) -> None:
         for address in self._masters:
             try:
                 settings = await self._servers.call(address, GetGroup(group=group))
             except (RemotingError, ProtocolError):
-                continue  # a broker of 4.x does not tell; one that does not know it makes it
+                continue  # a broker of 4.x refuses this request; others create an unknown group
             if not settings.consume_enable:
-                self._find(
+                self._add(
                     Level.WRONG,
                     subject,
-                    f"{address} lets it consume nothing (consumeEnable=false)",
+                    f"{address} forbids it to consume (consumeEnable=false)",
                     f"mqadmin updateSubGroup {self._n} -b {address} -g {group} -s true",
                 )
 
@@ -449,23 +449,23 @@ class Doctor:
                 asked.add(client_id)
                 info = await running_info(self._servers, address, group, client_id)
                 if isinstance(info, str):
-                    self._find(
+                    self._add(
                         Level.WRONG,
                         subject,
                         f"the consumer {client_id} does not answer: {info}",
-                        "look at that process: it may be stopped, or its event loop blocked",
+                        "check that process: it may be stopped, or its event loop blocked",
                     )
                     continue
                 failed = sum(one.consume_failed_msgs for one in info.status_table.values())
                 if failed:
-                    self._find(
+                    self._add(
                         Level.NOTE,
                         subject,
                         f"{client_id} failed to handle {failed:,} messages in the last hour",
-                        f"its log says why; turbopump consumer status {group} {self._n}",
+                        f"read the reason in its log; turbopump consumer status {group} {self._n}",
                     )
 
-    async def _look_at_dead_letters(self, subject: str, group: str) -> None:
+    async def _check_dead_letters(self, subject: str, group: str) -> None:
         name = DLQ_PREFIX + group
         try:
             settings = await find_topic(self._servers, self._masters, name)
@@ -473,7 +473,7 @@ class Doctor:
         except (RemotingError, ProtocolError):
             return
         if count:
-            self._find(
+            self._add(
                 Level.NOTE,
                 subject,
                 f"it has {_count(count, 'dead letter')}",
@@ -485,7 +485,7 @@ class Doctor:
 
 
 def differences(known: Mapping[str, ClusterInfo]) -> list[Finding]:
-    """Brokers that one name server knows, and another does not."""
+    """Find brokers that one name server knows and another does not."""
     members = {
         address: {
             (name, at)
@@ -508,7 +508,7 @@ def differences(known: Mapping[str, ClusterInfo]) -> list[Finding]:
 
 
 def rival_masters(known: Mapping[str, ClusterInfo]) -> list[Finding]:
-    """Brokers of which name servers know different masters."""
+    """Find broker names for which name servers know different masters."""
     masters: dict[str, dict[str, str]] = {}
     for server, info in known.items():
         for name, broker in info.broker_addr_table.items():
@@ -519,10 +519,12 @@ def rival_masters(known: Mapping[str, ClusterInfo]) -> list[Finding]:
             Level.WRONG,
             f"broker {name}",
             "it has two masters: "
-            + " and ".join(f"{at} (says {server})" for at, server in sorted(rivals.items())),
-            "each takes messages that the other does not have: stop one, look at what it has "
-            "(turbopump store dump), and start it as the other's slave: brokerRole=SLAVE, "
-            "brokerId=1, an empty store",
+            + " and ".join(
+                f"{at} (according to {server})" for at, server in sorted(rivals.items())
+            ),
+            "each accepts messages that the other lacks: stop one, save its messages (turbopump "
+            "store dump), and start it as the other's slave: brokerRole=SLAVE, brokerId=1, an "
+            "empty store",
         )
         for name, rivals in sorted(masters.items())
         if len(rivals) > 1
@@ -530,53 +532,54 @@ def rival_masters(known: Mapping[str, ClusterInfo]) -> list[Finding]:
 
 
 def judge_runtime(subject: str, table: Mapping[str, str], now_ms: float) -> list[Finding]:
-    """What a broker's figures (28) say, which it gave at ``now_ms`` by the clock here."""
+    """Judge a broker's figures (request 28), received at ``now_ms`` by this machine's clock."""
     found: list[Finding] = []
 
-    def wrong(says: str, mend: str, level: Level = Level.WRONG) -> None:
-        found.append(Finding(level, subject, says, mend))
+    def wrong(message: str, fix: str, level: Level = Level.WRONG) -> None:
+        found.append(Finding(level, subject, message, fix))
 
     its_ms = _its_time(table)
     if its_ms is not None and abs(its_ms - now_ms) > CLOCK_TOLERANCE_MS:
         seconds = (its_ms - now_ms) / 1000
         wrong(
-            f"its clock is {abs(seconds):.0f} s {'ahead of' if seconds > 0 else 'behind'} the one "
-            "here: delays, times of delivery and searches by time are off by that",
-            "set both by NTP: timedatectl set-ntp true, or chronyc makestep",
+            f"its clock is {abs(seconds):.0f} s {'ahead of' if seconds > 0 else 'behind'} this "
+            "machine's: delays, delivery times and searches by time are off by as much",
+            "synchronise both by NTP: timedatectl set-ntp true, or chronyc makestep",
         )
     refusal = table.get("writeRefusal", "")
     used = _number(table.get("commitLogDiskRatio"))
-    room = "free some of it, lower fileReservedTime, or move storePathCommitLog to a larger one"
+    room = "free space, lower fileReservedTime, or move storePathCommitLog to a larger disk"
     if refusal:
-        wrong(f"it refuses messages: {refusal}", room if "disk" in refusal else LOG_OF_BROKER)
+        wrong(f"it refuses sends: {refusal}", room if "disk" in refusal else LOG_OF_BROKER)
     elif used is not None and used > DISK_REFUSES:
-        wrong(f"its disk is {used * 100:.0f} % full: from 90 % on messages are refused", room)
+        wrong(f"its disk is {used * 100:.0f} % full: from 90 % on the broker refuses sends", room)
     elif used is not None and used > DISK_DELETES:
         wrong(
-            f"its disk is {used * 100:.0f} % full: from 75 % on old messages are deleted early",
+            f"its disk is {used * 100:.0f} % full: from 75 % on the broker deletes old messages "
+            "early",
             room,
             Level.NOTE,
         )
     until = _number(table.get("startAcceptSendRequestTimeStamp")) or 0
     if until > now_ms:
         wrong(
-            f"it takes no messages for {(until - now_ms) / 1000:.0f} s more",
-            "that is startAcceptSendRequestTimeStamp in its broker.conf",
+            f"it accepts no sends for another {(until - now_ms) / 1000:.0f} s",
+            "wait, or change startAcceptSendRequestTimeStamp in its broker.conf",
         )
     unflushed = _bytes(table.get("remainHowManyDataToFlush"))
     if unflushed > UNFLUSHED_MAX:
         wrong(
-            f"{unflushed >> 20} MiB are not on its disk yet: the disk does not keep up",
-            f"look at the disk (iostat -x 1), {LOG_OF_BROKER}",
+            f"{unflushed >> 20} MiB are not flushed yet: the disk does not keep up",
+            f"check the disk (iostat -x 1); {LOG_OF_BROKER}",
         )
     behind = _number(table.get("dispatchBehindBytes")) or 0
     if behind > UNDISPATCHED_MAX:
-        wrong(f"{int(behind) >> 20} MiB of its log wait to be seen by consumers", LOG_OF_BROKER)
+        wrong(f"{int(behind) >> 20} MiB of its log are not visible to consumers yet", LOG_OF_BROKER)
     waits = _number(table.get("sendThreadPoolQueueHeadWaitTimeMills")) or 0
     if waits > SENDS_WAIT_MS:
         wrong(
-            f"sends wait {waits:.0f} ms in its queue, and are refused from {SENDS_WAIT_MS} ms on",
-            "it has more load than its disk or processor can take: send less, or add a broker",
+            f"sends wait {waits:.0f} ms in its queue; from {SENDS_WAIT_MS} ms on it refuses them",
+            "the load is too high for its disk or processor: send less, or add a broker",
         )
     return found
 
@@ -584,46 +587,47 @@ def judge_runtime(subject: str, table: Mapping[str, str], now_ms: float) -> list
 def judge_queues(
     subject: str, topic: str, queues: QueueData, settings: TopicConfig | None, n: str
 ) -> list[Finding]:
-    """What is wrong with a topic on one broker: ``queues`` as the name server has them, and
-    ``settings`` as the broker itself has them, if it could be asked."""
+    """Judge a topic on one broker. ``queues``: as the name server has them. ``settings``: as the
+    broker has them, None if it was not asked."""
     found: list[Finding] = []
     name = queues.broker_name
 
-    def wrong(says: str, mend: str, level: Level = Level.WRONG) -> None:
-        found.append(Finding(level, subject, says, mend))
+    def wrong(message: str, fix: str, level: Level = Level.WRONG) -> None:
+        found.append(Finding(level, subject, message, fix))
 
     for bit, what in ((PERM_READ, "read from"), (PERM_WRITE, "sent to")):
         if queues.perm & bit:
             continue
         if settings is not None and settings.perm & bit:
             wrong(
-                f"it may not be {what} on {name}: the name server has taken that away, or the "
-                f"broker's brokerPermission does{_RESTARTED if bit == PERM_WRITE else ''}",
-                f"turbopump broker drain {name} --undo {n}; look at brokerPermission in its "
+                f"it cannot be {what} on {name}: the permission is removed at the name server, or "
+                f"by the broker's brokerPermission{_RESTARTED if bit == PERM_WRITE else ''}",
+                f"turbopump broker drain {name} --undo {n}; check brokerPermission in its "
                 "broker.conf",
             )
         else:
             wrong(
-                f"it may not be {what} on {name} (perm {queues.perm})",
+                f"it cannot be {what} on {name} (perm {queues.perm})",
                 f"turbopump topic alter {topic} --perm 6 {n}",
             )
     read, write = queues.read_queue_nums, queues.write_queue_nums
     if write > read:
         wrong(
-            f"on {name} {_count(write - read, 'queue')} that are written to are not read "
-            f"({read} to read, {write} to write)",
+            f"on {name} {_count(write - read, 'queue')} with messages cannot be read "
+            f"(readQueueNums={read} writeQueueNums={write})",
             f"turbopump topic alter {topic} --read-queues {write} {n}",
         )
     elif read > write:
-        wrong(f"on {name} {read} queues are read, {write} written to", "", Level.NOTE)
+        wrong(f"on {name} it has {read} queues to read and {write} to write", "", Level.NOTE)
     if not read or not write:
         wrong(f"on {name} it has no queue", f"turbopump topic alter {topic} --queues 8 {n}")
     ours = (read, write)
     if settings is not None and (settings.read_queue_nums, settings.write_queue_nums) != ours:
         wrong(
             f"{name} has {settings.read_queue_nums} queues to read and "
-            f"{settings.write_queue_nums} to write, the name server {read} and {write}",
-            f"it registers again within 30 s; else {LOG_OF_BROKER} (registration failed)",
+            f"{settings.write_queue_nums} to write; the name server has {read} and {write}",
+            "wait 30 s for its next registration; if that fails, "
+            f"{LOG_OF_BROKER} (registration failed)",
         )
     return found
 
@@ -635,11 +639,11 @@ def judge_members(
     members: Mapping[str, ConsumerConnection],
     masters: Iterable[str],
 ) -> list[Finding]:
-    """What is wrong among the consumers of a group, by the brokers' word."""
+    """Judge the consumers of a group, as the brokers know them."""
     found: list[Finding] = []
     everybody = {one.client_id or "" for body in members.values() for one in body.connection_set}
     conflicts = dict.fromkeys(one for body in members.values() for one in body.conflicts or ())
-    status = f"turbopump consumer status {group} shows each; make them alike"
+    status = f"turbopump consumer status {group} shows each; give all the same settings"
     found += [Finding(Level.WRONG, subject, conflict, status) for conflict in conflicts]
     for address in masters:
         body = members.get(address, ConsumerConnection())
@@ -648,9 +652,9 @@ def judge_members(
                 Finding(
                     Level.WRONG,
                     subject,
-                    f"the consumer {client_id} is not known to the broker {address}, and reads "
-                    "nothing of it",
-                    f"look whether its machine reaches {address}",
+                    f"the broker {address} does not know the consumer {client_id}, which therefore "
+                    "reads nothing from it",
+                    f"check that its machine reaches {address}",
                 )
             )
     subscribed = {name for body in members.values() for name in body.subscription_table}
@@ -661,13 +665,13 @@ def judge_members(
                 Level.WRONG,
                 subject,
                 f"its consumers do not subscribe to {topic}{did_you_mean(topic, subscribed)}; "
-                f"they do to: {theirs}",
+                f"they subscribe to: {theirs}",
                 f"subscribe all of them to {topic}",
             )
         )
     if any(body.message_model is MessageModel.BROADCASTING for body in members.values()):
-        says = "it is broadcasting: its consumers keep their offsets themselves"
-        found.append(Finding(Level.NOTE, subject, says))
+        message = "it is broadcasting: each consumer keeps its own offsets"
+        found.append(Finding(Level.NOTE, subject, message))
     return found
 
 
@@ -678,7 +682,7 @@ _SIZE: Final = re.compile(r"([\d.]+) ?([KMGTPE]?)i?B")
 
 
 def _its_time(table: Mapping[str, str]) -> float | None:
-    """The broker's time in ms: Apache's says since when and for how long it runs, to the
+    """Return the broker's time in ms. Apache's broker reports its start and its uptime, to the
     second."""
     now = _number(table.get("currentTimeMillis"))
     boot, runs = _number(table.get("bootTimestamp")), _RUNTIME.search(table.get("runtime", ""))
@@ -700,7 +704,7 @@ def _number(text: str | None) -> float | None:
 
 
 def _bytes(text: str | None) -> int:
-    """``1.5 MiB`` as bytes; 0 if it is none."""
+    """Parse a size such as ``1.5 MiB`` into bytes; 0 if the text is not a size."""
     found = _SIZE.fullmatch(text or "")
     if found is None:
         return 0
@@ -718,7 +722,8 @@ def _room(table: Mapping[str, str]) -> str:
 
 
 def _software(answer: Command) -> str:
-    """``RocketMQ 5.3.3 (JAVA)``; from 4.5.0 on Apache's numbers go up by two with each version."""
+    """Name a server's version, such as ``RocketMQ 5.3.3 (JAVA)``. From 4.5.0 on Apache's version
+    numbers rise by two with each release."""
     known = {code.value: code.name for code in LanguageCode}
     since_450 = answer.version - 312
     digits = 450 + since_450 // 2
@@ -727,56 +732,56 @@ def _software(answer: Command) -> str:
 
 
 def _of_name_server(error: Exception) -> tuple[str, str]:
-    """What is said of a name server that does not answer, and what to do."""
+    """Explain why a name server does not answer, and say what to do."""
     if isinstance(error, ConnectError):
         return str(error), _of_tls(error) or (
-            "start it (turbopump namesrv), or look at -n, at NAMESRV_ADDR and at what lies between"
+            "start it (turbopump namesrv), or check -n, NAMESRV_ADDR and the network"
         )
     if "is no name server" in str(error):
         return str(error), "give the name server's address with -n; its usual port is 9876"
     if isinstance(error, ResponseError):
         return str(error), _denied(error)
     return (
-        f"{error}: something listens there, and it may be no name server, or take TLS alone",
-        "look at -n; whom TLS is to trust is said by --tls-trust FILE, or --tls",
+        f"{error}: the server there may not be a name server, or accepts only TLS",
+        "check -n; for TLS use --tls-trust FILE or --tls",
     )
 
 
 def _of_broker(address: str, error: Exception) -> tuple[str, str]:
     if isinstance(error, ConnectError):
-        return f"clients are told {address}: {error}", _of_tls(error) or (
-            f"start it if it has ended; else {_advertise(address)}"
+        return f"it advertises {address}: {error}", _of_tls(error) or (
+            f"start it if it has stopped; otherwise {_advertise(address)}"
         )
     if isinstance(error, ResponseError):
         return str(error), _denied(error)
-    return f"{address} does not answer: {error}", "look at its load, its disk and its log"
+    return f"{address} does not answer: {error}", "check its load, its disk and its log"
 
 
 def _of_tls(error: ConnectError) -> str | None:
-    """What to do where TLS has failed; None: it has not."""
+    """Return the fix for a TLS failure, or None for another error."""
     text = str(error)
     if "certificate has expired" in text:
         return "write a new one over tls.server.certPath and tls.server.keyPath"
     if "certificate is not trusted" in text:
         return (
-            "name the certificate that it has, or that has signed it: --tls-trust FILE; it must be "
-            "for the name or the address that is asked for"
+            "name its certificate, or the one that signed it, with --tls-trust FILE; the "
+            "certificate must be issued for the name or address in use"
         )
     if text.startswith("no TLS connection"):
-        return "it has no certificate (tls.server.certPath), or no TLS: its log says so"
+        return "its tls.server.certPath is not set, or TLS is off: read the reason in its log"
     return None
 
 
 def _denied(error: ResponseError) -> str:
     if error.code == ResponseCode.NO_PERMISSION:
-        return "access control is on: name a user who may do it, with --credentials FILE"
+        return "access control is on: give a permitted user with --credentials FILE"
     return LOG_OF_BROKER
 
 
 def _advertise(address: str) -> str:
     return (
-        "have it tell clients an address that they reach: turbopump broker --advertise HOST[:PORT],"
-        f" or brokerIP1 in its broker.conf, instead of {address}"
+        "give it an address that clients can reach instead of "
+        f"{address}: turbopump broker --advertise HOST[:PORT], or brokerIP1 in its broker.conf"
     )
 
 

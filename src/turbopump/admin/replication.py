@@ -1,6 +1,4 @@
-"""Where replication stands on the brokers of a cluster, and what is amiss: what `turbopump cluster
-ha` shows, and the doctor.
-"""
+"""State and problems of replication in a cluster, for `turbopump cluster ha` and the doctor."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from turbopump.admin.access import Known, accounts_at, differing_accounts
+from turbopump.admin.access import ComparedAccounts, accounts_at, differing_accounts
 from turbopump.admin.cluster import Servers, refuse_unknown_cluster
 from turbopump.config import properties
 from turbopump.config.addresses import host_of
@@ -22,8 +20,9 @@ ANSWER_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class BrokerReplication:
-    """A broker, and what it answers; ``fault``: why it does not. ``settings``: of a master that
-    tells them. ``accounts``: where we may see them."""
+    """The answer of one broker about replication. ``fault``: the reason if it did not answer.
+    ``settings``: a master's configuration, empty if it refuses to show it. ``accounts``: None if
+    the caller may not see them."""
 
     name: str
     id: int
@@ -31,17 +30,17 @@ class BrokerReplication:
     status: HARuntimeInfo | None
     fault: str | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
-    accounts: Known | None = None
+    accounts: ComparedAccounts | None = None
 
     @property
     def copies_from(self) -> str | None:
-        """Of a slave: the HA address that it is connected to; None: to none."""
+        """The HA address that a slave is connected to, or None."""
         client = None if self.status is None else self.status.ha_client_runtime_info
         return client.master_addr if client is not None and client.last_read_timestamp else None
 
     @property
     def row(self) -> dict[str, Any]:
-        """As JSON. Offsets are those of the log, in bytes."""
+        """A row for JSON output. Offsets are positions in the log, in bytes."""
         found: dict[str, Any] = {"broker": self.name, "id": self.id, "address": self.address}
         status = self.status
         if status is None:
@@ -72,15 +71,15 @@ class BrokerReplication:
 
 
 def seconds_left(behind: int, rate: int) -> int | None:
-    """About how long a slave takes to catch up; None: it cannot be told."""
+    """Estimate how long a slave needs to catch up; None if nothing is being sent."""
     if behind <= 0:
         return 0
     return -(-behind // rate) if rate > 0 else None
 
 
 async def ha_status(servers: Servers, cluster: str | None = None) -> list[BrokerReplication]:
-    """Every broker's, by name and id. Raises RemotingError if no name server answers, ClientError
-    for a cluster that is not there."""
+    """Ask every broker, in the order of name and id. Raises RemotingError if no name server
+    answers, ClientError for an unknown cluster."""
     info = await servers.brokers()
     if cluster is not None:
         refuse_unknown_cluster(info, cluster)
@@ -93,7 +92,7 @@ async def ha_status(servers: Servers, cluster: str | None = None) -> list[Broker
 
 
 async def ask_replicas(servers: Servers, name: str, broker: BrokerData) -> list[BrokerReplication]:
-    """The brokers of one name, by id."""
+    """Ask the brokers of one name, in the order of their ids."""
     found = []
     for number, address in sorted(broker.broker_addrs.items()):
         status, fault, settings = None, None, dict[str, str]()
@@ -102,7 +101,7 @@ async def ask_replicas(servers: Servers, name: str, broker: BrokerData) -> list[
         except (RemotingError, BodyError) as error:
             fault = str(error)
         if status is not None and status.master:
-            try:  # one with access control does not tell strangers
+            try:  # access control may forbid it
                 answer = await servers.exchange(address, GetBrokerConfig(), timeout=ANSWER_S)
                 settings = properties.decode(answer.body)
             except (RemotingError, ProtocolError, ConfigError):
@@ -112,57 +111,58 @@ async def ask_replicas(servers: Servers, name: str, broker: BrokerData) -> list[
     return found
 
 
-class Amiss(NamedTuple):
-    """What is wrong with the brokers of one name, in a sentence, and what to do."""
+class Problem(NamedTuple):
+    """A problem of the brokers of one name: one sentence, and what to do."""
 
-    says: str
-    mend: str
+    message: str
+    fix: str
 
 
-def what_is_amiss(brokers: Sequence[BrokerReplication], n: str) -> Iterator[Amiss]:
-    """Among the brokers of one name. ``n``: how a command names the name servers."""
+def replication_problems(brokers: Sequence[BrokerReplication], n: str) -> Iterator[Problem]:
+    """Find problems among the brokers of one name. ``n``: the -n option of suggested commands."""
     name = brokers[0].name
     master = next((one for one in brokers if one.id == MASTER_ID), None)
     if master is None:
-        yield Amiss(
-            "it has no master now: its slaves are read, and it cannot be sent to",
+        yield Problem(
+            "it has no master now: consumers read from its slaves, and sends fail",
             "start its master again, or one with the same brokerName and brokerId=0",
         )
     slaves = [one for one in brokers if one.id != MASTER_ID]
     idle = [one for one in slaves if one.status is not None and one.copies_from is None]
     if master is not None:
         for one in idle:
-            yield _does_not_copy(one, n)
+            yield _slave_not_copying(one, n)
         for one in slaves:
-            yield from _of_accounts(master, one)
+            yield from _account_problems(master, one)
     if master is None or master.status is None or not master.status.master:
         return
     copying = master.status.ha_connection_info
     hosts = len({host_of(one.addr or "") for one in copying})
-    yield from _of_settings(name, master.settings, len(slaves), hosts, n)
+    yield from _setting_problems(name, master.settings, len(slaves), hosts, n)
     if len(copying) + len(idle) < len(slaves):
-        yield Amiss(
+        yield Problem(
             f"{len(copying)} of its {_slaves(len(slaves))} copy from it",
-            "the logs of the others say why (the slave does not copy cause=…)",
+            "read the cause in the logs of the others (the slave does not copy cause=…)",
         )
     for slave in copying:
         if slave.proof == COMPARING:
-            yield Amiss(
-                f"its slave {slave.addr} compares its log with its master's and copies nothing yet",
-                f"wait: turbopump cluster ha {n} shows what comes out",
+            yield Problem(
+                f"its slave {slave.addr} still compares its log with the master's and copies no "
+                "messages yet",
+                f"wait, then look again: turbopump cluster ha {n}",
             )
         elif not slave.in_sync:
             rate = slave.transferred_byte_in_second
             seconds = seconds_left(slave.diff, rate)
             left = "" if rate <= 0 else f", about {seconds} s at {rate:,} bytes/s"
-            yield Amiss(
+            yield Problem(
                 f"its slave {slave.addr} is not in sync, {slave.diff:,} bytes behind{left}",
-                "look at that slave's disk and at the network; turbopump cluster ha "
-                f"{n} shows how it goes on",
+                "check that slave's disk and the network; see the progress with "
+                f"turbopump cluster ha {n}",
             )
 
 
-def open_ha_port(master: BrokerReplication) -> Amiss | None:
+def open_ha_port(master: BrokerReplication) -> Problem | None:
     """Report a master whose HA port gives all messages to anyone who can connect. The port of
     Apache's brokers can never be closed, so it is not reported."""
     if "haAllowedPeers" not in master.settings:
@@ -174,63 +174,63 @@ def open_ha_port(master: BrokerReplication) -> Amiss | None:
         is_open = build(BrokerConfig, master.settings, {}).ha_port_is_open
     except ConfigError:  # of another release
         return None
-    says = f"haListenPort of {master.address} gives all messages to anyone who can connect to it"
-    return Amiss(says, CLOSE_HA_PORT) if is_open else None
+    message = f"haListenPort of {master.address} gives all messages to anyone who can connect to it"
+    return Problem(message, CLOSE_HA_PORT) if is_open else None
 
 
-def _does_not_copy(slave: BrokerReplication, n: str) -> Amiss:
+def _slave_not_copying(slave: BrokerReplication, n: str) -> Problem:
     client = None if slave.status is None else slave.status.ha_client_runtime_info
     knows = None if client is None else client.master_addr
     fault = None if client is None else client.fault
-    return Amiss(
+    return Problem(
         f"its slave {slave.id} ({slave.address}) does not copy"
-        + (f" from {knows}" if knows else ": no name server tells it where its master is")
+        + (f" from {knows}" if knows else ": no name server has the address of its master")
         + (f": {fault}" if fault else ""),
-        "the slave's log says why (the slave does not copy cause=…), and its master's; "
-        f"docs/guide/cluster.md says what to do for each; then turbopump cluster ha {n}",
+        "read the cause in the log of the slave (the slave does not copy cause=…) and of its "
+        "master; docs/guide/cluster.md has the fix for each cause; then check with turbopump "
+        f"cluster ha {n}",
     )
 
 
-def _of_accounts(master: BrokerReplication, slave: BrokerReplication) -> Iterator[Amiss]:
+def _account_problems(master: BrokerReplication, slave: BrokerReplication) -> Iterator[Problem]:
     if master.accounts is None or slave.accounts is None:
         return
     differing = differing_accounts(master.accounts, slave.accounts)
     if differing is not None:
-        yield Amiss(
-            f"its slave {slave.id} ({slave.address}) has not the users and policies of its "
+        yield Problem(
+            f"its slave {slave.id} ({slave.address}) has other users and policies than its "
             f"master: {differing}",
-            "the slave's log says why it does not copy them (users and policies stay as they are "
-            "cause=…); both need authenticationEnabled=true and the same "
-            "innerClientAuthenticationCredentials",
+            "read the cause in the slave's log (users and policies stay as they are cause=…); both "
+            "need authenticationEnabled=true and the same innerClientAuthenticationCredentials",
         )
 
 
-def _of_settings(
+def _setting_problems(
     name: str, settings: Mapping[str, str], slaves: int, hosts: int, n: str
-) -> Iterator[Amiss]:
-    """``hosts``: from so many addresses do slaves copy."""
+) -> Iterator[Problem]:
+    """Find problems of a sync master's settings. ``hosts``: number of addresses that copy."""
     if settings.get("brokerRole") != "SYNC_MASTER":
         return
     in_sync_replicas = settings.get("inSyncReplicas", "2")  # Apache 4: no such key, it waits for 1
     wanted = int(in_sync_replicas) - 1 if in_sync_replicas.isdecimal() else 0
     if wanted <= 0:
-        yield Amiss(
-            "brokerRole=SYNC_MASTER with inSyncReplicas=1 waits for no slave: what it acknowledges "
-            "is lost with its machine",
-            "inSyncReplicas=2 in its broker.conf, and start it again (turbopump broker drain "
-            f"{name} {n} before); or brokerRole=ASYNC_MASTER",
+        yield Problem(
+            "brokerRole=SYNC_MASTER with inSyncReplicas=1 waits for no slave: acknowledged "
+            "messages are lost with its machine",
+            "set inSyncReplicas=2 in its broker.conf and restart it (first turbopump broker drain "
+            f"{name} {n}); or set brokerRole=ASYNC_MASTER",
         )
     if slaves < wanted:
-        yield Amiss(
+        yield Problem(
             f"it waits for {_slaves(wanted)} (inSyncReplicas={wanted + 1}) and has {slaves}: sends "
             "are answered SLAVE_NOT_AVAILABLE",
-            f"start another: turbopump broker -c FILE with brokerName={name}, brokerRole=SLAVE, "
-            f"brokerId={slaves + 1}; or a smaller inSyncReplicas",
+            f"start another slave: turbopump broker -c FILE with brokerName={name}, "
+            f"brokerRole=SLAVE, brokerId={slaves + 1}; or set a smaller inSyncReplicas",
         )
     elif 0 < hosts < wanted:
-        yield Amiss(
-            f"it waits for {_slaves(wanted)} (inSyncReplicas={wanted + 1}), and those that copy "
-            f"count as {hosts}: those of one address are taken for one that has connected again",
+        yield Problem(
+            f"it waits for {_slaves(wanted)} (inSyncReplicas={wanted + 1}), and its slaves count "
+            f"as {hosts}: slaves at one address count as one",
             f"run slaves on {wanted} machines, or set inSyncReplicas={hosts + 1}",
         )
 

@@ -1,12 +1,12 @@
-"""Whether a request may be handled: who sent it, what its rule asks for, and what the policies for
-that user say; and the audit log of all that.
+"""Authorisation of requests: the sender, the rule of the request, the policies of that user, and
+the audit log.
 
-It is the ``authorise`` of every router of a server (``remoting/router.py``). Nobody learns whether
-a user exists: without the right signature there is one answer, whatever is wrong, and it takes as
-long. What was allowed is kept in mind until users or policies change, and no longer.
+Every router of a server calls ``authorise`` (``remoting/router.py``). Nobody learns if a user
+exists: every wrong signature gets the same answer after the same time. Allowed requests are cached
+until users or policies change.
 
 Source: apache/rocketmq ``DefaultAuthenticationHandler``, ``UserAuthorizationHandler``,
-``AclAuthorizationHandler``. It must not know files.
+``AclAuthorizationHandler``. Files are unknown here.
 """
 
 from __future__ import annotations
@@ -28,24 +28,26 @@ from turbopump.errors import ProtocolError
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.frame import JSON
 from turbopump.protocol.request import Request
-from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import UNREAD, Refusal, RequestContext, refusal
+from turbopump.remoting.response import Refusal, refusal
+from turbopump.remoting.router import UNREAD, RequestContext
 from turbopump.remoting.turns import Steps, finished
+from turbopump.remoting.wire import Wire
 from turbopump.repeated_line import RepeatedLine
 
 audit = logging.getLogger("turbopump.audit")
-"""Who, what, from where, and which rule decided. Denials and changes are always logged, the rest at
-level DEBUG."""
+"""Audit log: the user, the request, the address, and the deciding rule. Denials and changes are
+always logged, the rest at level DEBUG."""
 _DENIED: Final = "denied user=%s code=%d asked=%s peer=%s rule=%s"
 _ALLOWED: Final = "allowed user=%s code=%d asked=%s peer=%s rule=%s"
 _denied = RepeatedLine(audit, logging.WARNING, _DENIED)
 
 KNOWN_MAX: Final = 10_000
-"""What was allowed and is kept in mind."""
+"""Number of allowed requests that the cache holds."""
 NAME_SIZE_MAX: Final = 300
 """Characters of a topic or group in that."""
 LARGE_BODY: Final = 8 * 1024
-"""Bytes of a body above which what it asks for is judged in steps: of so many resources each."""
+"""Size of a body in bytes above which its resources are judged in steps, and the resources of one
+step."""
 STEP: Final = 50
 NOTED_MAX: Final = 20
 """Resources that the log names of those that a request needs."""
@@ -55,7 +57,7 @@ _CHANGES: Final = frozenset({Action.CREATE, Action.UPDATE, Action.DELETE})
 KEYS: Final = {
     int(code): rule.key for code, rule in RULES.items() if rule.key is not None and not rule.message
 }
-"""What decides about requests that come often, none of which changes anything."""
+"""Header fields that decide about frequent requests, none of which changes anything."""
 CHANGING: Final = frozenset(
     code
     for code, rule in RULES.items()
@@ -69,7 +71,7 @@ NOT_KNOWN: Final = refusal(
 )
 """The answer to who is not known, is disabled, or has another secret."""
 NOBODY: Final = User("-", secrets.token_hex())
-"""Who has not signed, where that is allowed; and in place of a user who does not exist."""
+"""User of an unsigned request, if the whitelist allows it; also stands in for a missing user."""
 _NO_RULE: Final = Rule(who=Who.SUPER)
 _ALWAYS: Final = (Who.SUPER, Who.SECRETS)
 """Users of these kinds are always required: no setting opens such a request to others."""
@@ -98,9 +100,9 @@ class AccessControl:
         self._settings = settings
         self._clusters = clusters
         self._known: dict[Hashable, tuple[str, str]] = {}
-        self.on_narrowed: Callable[[], None] = lambda: None
-        """Is called when somebody may perhaps less than before: requests that were allowed and wait
-        are to be answered."""
+        self.on_permissions_reduced: Callable[[], None] = lambda: None
+        """Called when a user may have lost permissions: requests that were allowed and wait are to
+        be answered."""
 
     @property
     def accounts(self) -> Accounts:
@@ -112,7 +114,7 @@ class AccessControl:
         before, self._accounts = self._accounts, accounts
         self._known.clear()
         if before.allowed_more_than(accounts):
-            self.on_narrowed()
+            self.on_permissions_reduced()
 
     def __call__(
         self, request: Request[Any], context: RequestContext
@@ -151,8 +153,8 @@ class AccessControl:
             return judging
         return finished(judging)
 
-    def may_publish(self, peer: Connection, topic: str) -> bool:
-        """Whether the user who has asked last over a connection may publish to a topic now."""
+    def may_publish(self, peer: Wire, topic: str) -> bool:
+        """Return True if the last user of a connection may publish to a topic now."""
         user = self._accounts.users.get(peer.user or "")
         if user is None or not user.enabled:
             return not self._settings.authorization and peer.user == NOBODY.name
@@ -164,7 +166,7 @@ class AccessControl:
     # --- who
 
     def _sender(self, context: RequestContext) -> User | None:
-        """Who has signed a request, if it is a user who may; None: nobody has."""
+        """Return the enabled user who signed a request; None if it is unsigned."""
         frame, body, version = context.frame, context.body, context.version
         try:
             if frame.serialize_type != JSON or len(frame.header) > HEADER_SIZE:
@@ -190,8 +192,8 @@ class AccessControl:
         context: RequestContext,
         key: Hashable = None,
     ) -> Steps[Refusal | None]:
-        """What the rule of a request says about a user who is not Super. ``key``: for what it is
-        kept in mind."""
+        """Judge a request of a user who is not Super, by the rule of the request. ``key``: the
+        cache key of a permission."""
         code, peer = context.code, context.peer
         if rule.who is not Who.POLICY or user is NOBODY:
             is_inner = user is not NOBODY and user.name == self._settings.inner_user
@@ -229,16 +231,16 @@ class AccessControl:
         self._note_allowed(user, context, *known)
         return None
 
-    def _may_somewhere(self, user: User, peer: Connection, *actions: Action) -> bool:
+    def _may_somewhere(self, user: User, peer: Wire, *actions: Action) -> bool:
         mine, type_ = self._accounts.policies.get(user.name, _NO_POLICIES), ResourceType.TOPIC
         return any(mine.allow_somewhere(type_, action, peer.peer_ip) for action in actions)
 
-    def _allowing(self, user: User, peer: Connection, wanted: Need) -> Entry | None:
+    def _allowing(self, user: User, peer: Wire, wanted: Need) -> Entry | None:
         found = self._deciding(user, peer, wanted)
         return found if found is not None and found.decision is Decision.ALLOW else None
 
-    def judge(self, user: User, code: int, peer: Connection, wanted: Need) -> Refusal | None:
-        """What the policies for a user say about one thing that a request needs."""
+    def judge(self, user: User, code: int, peer: Wire, wanted: Need) -> Refusal | None:
+        """Judge one need of a request by the policies of a user."""
         entry = self._deciding(user, peer, wanted)
         if entry is not None and entry.decision is Decision.ALLOW:
             return None
@@ -250,7 +252,7 @@ class AccessControl:
             f"{why}: request {code} needs {' or '.join(wanted.actions)}",
         )
 
-    def _deciding(self, user: User, peer: Connection, wanted: Need) -> Entry | None:
+    def _deciding(self, user: User, peer: Wire, wanted: Need) -> Entry | None:
         policies = self._accounts.policies.get(user.name, _NO_POLICIES)
         found = policies.deciding(wanted.resource, wanted.actions, peer.peer_ip)
         return None if found is None else found[1]
@@ -263,7 +265,7 @@ class AccessControl:
             audit.log(level, _ALLOWED, user.name, context.code, asked, context.peer.peer, why)
 
     def _changed(self, request: Request[Any], rule: Rule, context: RequestContext) -> str:
-        """What is changed by a request that needs no policy."""
+        """Describe the change made by a request that needs no policy."""
         subject = getattr(request, "subject", None) or getattr(request, "username", None)
         if subject:
             return SUBJECT + str(subject).removeprefix(SUBJECT)[:NAME_SIZE_MAX]
@@ -275,7 +277,7 @@ class AccessControl:
         except ProtocolError:  # its handler says so
             return "-"
 
-    def _note_denied(self, name: str, code: int, peer: Connection, asked: str, why: str) -> None:
+    def _note_denied(self, name: str, code: int, peer: Wire, asked: str, why: str) -> None:
         _denied(name, code, asked, peer.peer, why, kind=(name, code, asked, peer.peer_ip))
 
 
@@ -289,13 +291,13 @@ def _fields(context: RequestContext) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _TopicsOfMessages:
-    """Judges the topic of a message that a request has named by its place alone. It must not hold
-    the request's context, which holds it and is unknown to Python's collector."""
+    """Judge of the topic of a message that a request named only by its position. It must not hold
+    the request's context, which refers back to it: the collector would not see the cycle."""
 
     access: AccessControl
     user: User
     code: int
-    peer: Connection
+    peer: Wire
     actions: tuple[Action, ...]
 
     def __call__(self, topic: str, group: str | None) -> Refusal | None:

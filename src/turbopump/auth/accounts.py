@@ -1,7 +1,7 @@
-"""Who there is, and what they may do: the users and policies of a server, and how they are changed.
+"""Users and policies of a server, and the ways to change them.
 
-An ``Accounts`` never changes: an edit makes another one, or raises ConfigError in words for who
-asked. Its text is one JSON object, in the words of the requests that change it
+An ``Accounts`` is immutable: an edit returns a new one, or raises ConfigError with a sentence for
+the requester. Its text is one JSON object, in the terms of the requests that change it
 (``protocol/requests/access.py``)::
 
     {"users": [{"username": …, "password": …, "userType": "Super"|"Normal",
@@ -9,9 +9,9 @@ asked. Its text is one JSON object, in the words of the requests that change it
      "acls":  [{"subject": "User:NAME", "policies": [{"policyType": "Custom"|"Default", "entries":
                 [{"resource": …, "actions": […], "sourceIps": […], "decision": "Allow"|"Deny"}]}]}]}
 
-The passwords stand in it as they are, since HMAC needs the secret itself. Source of the rules of
-change: apache/rocketmq ``AuthenticationMetadataManagerImpl``, ``AuthorizationMetadataManagerImpl``.
-It must not know files.
+The passwords are in plain text, since HMAC needs the secret itself. Source of the rules of change:
+apache/rocketmq ``AuthenticationMetadataManagerImpl``, ``AuthorizationMetadataManagerImpl``. Files
+are unknown here.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class User:
 
     @cached_property
     def key(self) -> SigningKey:
-        """What checks their signatures."""
+        """Key that checks the user's signatures."""
         return SigningKey(self.password)
 
     @property
@@ -82,8 +82,7 @@ class Accounts:
     policies: Mapping[str, Policies] = field(default_factory=dict)
 
     def allowed_more_than(self, later: Accounts) -> bool:
-        """Whether somebody may perhaps less by those who come later: is another user there, or has
-        other policies."""
+        """Return True if ``later`` may allow somebody less: its users or policies differ."""
         users, policies = later.users, later.policies
         return any(users.get(name) != user for name, user in self.users.items()) or any(
             policies.get(name) != mine for name, mine in self.policies.items()
@@ -93,8 +92,8 @@ class Accounts:
 
     @classmethod
     def decode(cls, text: bytes) -> Accounts:
-        """Raises ConfigError for a text that is none, or says what cannot be. Whatever is not
-        understood is refused: it might have been a Deny."""
+        """Decode the text. Raises ConfigError for an invalid text. Unknown content is refused too,
+        for it might be a Deny."""
         try:
             content = decoder_of(_Content, strict=True).decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -1,5 +1,5 @@
-"""Where the credentials of a command or of an application on Spark come from: options, a file, the
-environment. The one rule: no sentence shows what they are."""
+"""Sources of the credentials of a command or of a Spark application: options, a file, the
+environment. No error text contains them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ _FILE_NAMES: Final = {
 def credentials_of(
     secrets: Mapping[str, str | None], environment: Mapping[str, str]
 ) -> Credentials | None:
-    """What the values of ``SECRET_FIELDS`` say, else ``environment``. Raises ConfigError."""
+    """Read the credentials from the values of ``SECRET_FIELDS``, else from ``environment``. Raises
+    ConfigError."""
     path = secrets["credentials_file"]
     secrets = {name: value for name, value in secrets.items() if name != "credentials_file"}
     if path is not None:

@@ -1,12 +1,11 @@
 """``plain_acl.yml`` of RocketMQ 4.x, as users and policies.
 
-What is taken over, and how, is as in apache/rocketmq ``AuthMigrator``: an admin becomes a Super
-user; topicPerms and groupPerms become a Custom policy, defaultTopicPerm and defaultGroupPerm a
-Default one. Addresses that 4.x served without a signature (globalWhiteRemoteAddresses,
-whiteRemoteAddress) are not taken over.
+The import follows apache/rocketmq ``AuthMigrator``: an admin becomes a Super user; topicPerms and
+groupPerms become a Custom policy, defaultTopicPerm and defaultGroupPerm a Default one. Addresses
+that 4.x served without a signature (globalWhiteRemoteAddresses, whiteRemoteAddress) are left out.
 
 PyYAML (the extra ``acl-import``) reads the file, with every scalar as text. Of two equal keys the
-last one counts, as in 4.x. A value of an unexpected kind is refused: it might have been a DENY.
+last one counts, as in 4.x. A value of an unexpected kind is refused, for it might be a DENY.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _Value = Any
 
 @dataclass(frozen=True)
 class Found:
-    """What a file holds; ``left_out``: what has no place in policies, in words."""
+    """Content of a file. ``left_out``: sentences about parts that no policy can express."""
 
     accounts: Accounts
     left_out: tuple[str, ...] = ()

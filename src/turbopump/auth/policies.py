@@ -1,22 +1,22 @@
-"""What users may do: policies, and the entry of them that decides about one resource.
+"""Policies of users, and the choice of the entry that decides about one resource.
 
-An entry allows or denies some actions on a resource, perhaps from some addresses only. Whoever asks
-names one resource and one or several actions, of which any one is enough. Who decides::
+An entry allows or denies some actions on a resource, perhaps from some addresses only. A question
+names one resource and one or several actions, of which any one is enough. The decision::
 
     the entries of the Custom policy that match resource, action and address; if there are none,
     those of the Default policy; if there are none, the answer is no.
     Of several: a literal name before a prefix, a longer prefix before a shorter one, a prefix
     before ``Topic:*``, that before ``*``; of entries for the same resource, Deny before Allow.
 
-    Topics that are a broker's own are allowed by a literal name alone: messages meant for other
-    topics wait there, which ``Topic:*`` with a Deny for one of those would give out.
+    A broker's own topics can be allowed by a literal name only: they hold messages of other
+    topics, and ``Topic:*`` with a Deny for one of those topics would give its messages out.
 
-RocketMQ: knows no topics of a broker's own here, and has the rest so since 5.4.0. Up to 5.3.3
+RocketMQ: has no such rule for a broker's own topics, and the other rules since 5.4.0. Up to 5.3.3
 ``Topic:*`` comes before a literal name, a shorter prefix before a longer one, and Allow before Deny
 (apache/rocketmq #9539).
 
 Values in, values out. Source: apache/rocketmq ``AclAuthorizationHandler``, ``Resource``,
-``PolicyEntry``, ``IPAddressUtils``. It must not know requests.
+``PolicyEntry``, ``IPAddressUtils``. Requests are unknown here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ EnumT = TypeVar("EnumT", bound=StrEnum)
 
 
 class ResourceType(StrEnum):
-    """What a resource is."""
+    """Type of a resource."""
 
     ANY = "Any"
     CLUSTER = "Cluster"
@@ -45,8 +45,8 @@ class ResourceType(StrEnum):
 
 
 class Pattern(StrEnum):
-    """Which names a resource of a policy stands for: one, those with a prefix, all. In the order
-    in which they count."""
+    """Names that a policy's resource matches: one name, a prefix, or all; in order of
+    precedence."""
 
     LITERAL = "LITERAL"
     PREFIXED = "PREFIXED"
@@ -54,8 +54,8 @@ class Pattern(StrEnum):
 
 
 class Action(StrEnum):
-    """What may be done. In a policy ``ALL`` stands for every action; ``ANY`` is asked for by who
-    needs no particular one."""
+    """Actions on a resource. In a policy ``ALL`` means every action; a question with ``ANY`` needs
+    no particular one."""
 
     ALL = "All"
     ANY = "Any"
@@ -69,7 +69,7 @@ class Action(StrEnum):
 
 
 class Decision(StrEnum):
-    """What an entry says."""
+    """Decision of an entry."""
 
     ALLOW = "Allow"
     DENY = "Deny"
@@ -116,7 +116,7 @@ class Resource:
         return f"{self.type}:{self.name}{end}"
 
     def matches(self, asked: Resource) -> bool:
-        """Whether this, of a policy, stands for the one that is asked about."""
+        """Return True if this resource of a policy matches the resource in question."""
         if self.type is not asked.type:
             return self.type is ResourceType.ANY
         if self.pattern is Pattern.LITERAL:
@@ -138,8 +138,7 @@ _RANKS = {pattern: rank for rank, pattern in enumerate(Pattern)}
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a policy says about one resource. ``sources``: addresses and CIDR ranges it is meant
-    for; empty: all."""
+    """Entry of a policy for one resource. ``sources``: addresses and CIDR ranges; empty: all."""
 
     resource: Resource
     actions: frozenset[Action]
@@ -157,7 +156,7 @@ class Entry:
         object.__setattr__(self, "_ranges", tuple(map(_address_range, self.sources)))
 
     def matches(self, asked: Resource, actions: Sequence[Action], source: str) -> bool:
-        """Whether it decides about any of these actions on a resource, asked for from an
+        """Return True if the entry decides about one of these actions on a resource, from an
         address."""
         return (
             self.resource.matches(asked)
@@ -175,7 +174,7 @@ class Entry:
 
     @property
     def allows_many(self) -> bool:
-        """Whether it allows something on more than one name."""
+        """True if the entry allows an action on more than one name."""
         pattern, decision = self.resource.pattern, self.decision
         return decision is Decision.ALLOW and pattern is not Pattern.LITERAL
 
@@ -191,7 +190,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """What one user may do. ``custom`` and ``default`` in the order in which they were made."""
+    """Policies of one user. ``custom`` and ``default`` keep the order in which entries were
+    made."""
 
     custom: tuple[Entry, ...] = ()
     default: tuple[Entry, ...] = ()
@@ -218,7 +218,7 @@ class Policies:
         return None
 
     def allow_somewhere(self, type_: ResourceType, action: Action, source: str) -> bool:
-        """Whether an entry allows an action on some resource of this type."""
+        """Return True if an entry allows an action on some resource of this type."""
         return any(
             entry.decision is Decision.ALLOW
             and entry.matches(replace(entry.resource, type=type_), (action,), source)
@@ -233,8 +233,8 @@ class Policies:
     def with_entries(
         self, type_: PolicyType, entries: Iterable[Entry], *, anew: bool = False
     ) -> Policies:
-        """With more entries. Each takes the place of the first one for the same resource, unless
-        they are ``anew``. Raises ConfigError if there are none."""
+        """Return a copy with more entries. A new entry replaces the first one for the same
+        resource, unless ``anew`` is set. Raises ConfigError if there are no entries."""
         made, more = list(dict(self.by_type())[type_]), list(entries)
         if not more:
             raise ConfigError(f"The policy entries is empty: the {type_} policy needs some")
@@ -262,7 +262,7 @@ class Policies:
         return replace(self, default=made)
 
     def allow(self, asked: Resource, actions: Sequence[Action], source: str) -> bool:
-        """Whether they allow any of these actions."""
+        """Return True if the policies allow one of these actions."""
         found = self.deciding(asked, actions, source)
         return found is not None and found[1].decision is Decision.ALLOW
 
@@ -284,7 +284,7 @@ class _Table:
                 self._others.append(entry)
 
     def entries_for(self, asked: Resource) -> tuple[Sequence[Entry], Sequence[Entry]]:
-        """Those that may match, the nearer ones first."""
+        """Return the entries that may match, the closest first."""
         return self._literal.get(asked, ()), self._others
 
 

@@ -1,19 +1,19 @@
-"""Who may send which request: one table, a rule for every request code that a server answers.
+"""Access rules: one table with a rule for every request code that a server answers.
 
-A rule asks for actions on the resources that the request names; of several actions for one resource
-any is enough, of several resources all are needed. Nothing is open to whoever has no account. A
-code without a rule is for Super users alone. Where a rule is stricter than Apache's 5.3.3, or
-wider, ``apache`` says what that does.
+A rule asks for actions on the resources that the request names. Of several actions for one resource
+any is enough; of several resources all are needed. No request is open to users without an account.
+A code without a rule is for Super users only. Where a rule differs from Apache's 5.3.3, ``apache``
+describes Apache's.
 
 Two things hold for all rules:
 
-- The retry topic of a group is the group's: ``Sub`` on the group stands for publishing to it, too.
-  Where messages of a topic wait that the group has popped, the topic is meant (``consumed``).
-- A request that names a message by its place alone (33, 36, 37, 309, 323) is also asked about the
-  topic of the message that is found there, by the handler that has found it (``message``).
+- The retry topic of a group belongs to the group: ``Sub`` on the group also permits publishing
+  to it. A topic in which messages popped by the group wait counts as the topic (``consumed``).
+- A request that names a message by its position only (33, 36, 37, 309, 323) is also judged by
+  the topic of the message found there, by the handler that found it (``message``).
 
 Source: apache/rocketmq ``DefaultAuthorizationContextBuilder``, ``@RocketMQAction`` of the header
-classes. It must not know users.
+classes. Users are unknown here.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ Reading = Callable[[Any, Any, Collection[str]], Names]
 
 
 class Who(Enum):
-    """Whom a rule is for: users whose policies allow what is asked for, or those whom no policy
-    makes."""
+    """Kinds of users that a rule admits: users with a policy for the request, or users that no
+    policy can make."""
 
     POLICY = "policy"
     BROKERS = "the brokers' own account (innerClientAuthenticationCredentials) or a Super user"
@@ -64,9 +64,9 @@ class Need(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What a rule asks for: ``actions`` on the resources of this type whose names are read from a
-    request. ``about``: which of them, for the page. ``always``: on the one without a name, too, if
-    it names none."""
+    """Demand of a rule: ``actions`` on the resources of one type that a request names. ``about``:
+    description of these resources for the page. ``always``: also demand it on the empty name if the
+    request names none."""
 
     type: ResourceType
     names: Reading
@@ -81,12 +81,13 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """``asks``: all of them. ``message``: actions of which one is needed on the topic of a message
-    that is found. ``from_body``: what is asked for stands in the body; ``pieces``: how a large one
-    is read. ``produces``: of producers that it names only those count whose user may publish to
-    some topic. ``somewhere``: of who is asked for nothing by name one of these is needed on some
-    topic. ``key``: the header fields that decide, of requests that come often. ``secrets``: what a
-    request for passwords has (not None); it is for those of ``Who.SECRETS``."""
+    """Rule of one request code. Every one of ``asks`` must be allowed. ``message``: actions of
+    which one is needed on the topic of a message that is found. ``from_body``: the body names the
+    resources; ``pieces``: a reader for large bodies. ``produces``: of the producers named by the
+    request, only those count whose user may publish to some topic. ``somewhere``: one of these
+    actions is needed on some topic, for a request without names. ``key``: the header fields that
+    decide about a frequent request. ``secrets``: a field that is not None in a request for
+    passwords, which only ``Who.SECRETS`` may send."""
 
     asks: tuple[Ask, ...] = ()
     who: Who = Who.POLICY
@@ -127,7 +128,7 @@ class Rule:
 
     @property
     def text(self) -> str:
-        """Who may, in words."""
+        """Text for the page: the users who may send the request."""
         parts = [str(ask) for ask in self.asks] or [self.who.value]
         if self.somewhere:
             parts.append(f"through CLUSTER_REPLY_TOPIC {' or '.join(self.somewhere)} on some topic")
@@ -144,7 +145,7 @@ _SECRETS: Final = Rule(who=Who.SECRETS)
 
 
 def need(type_: ResourceType, name: str, actions: tuple[Action, ...]) -> Need:
-    """What is needed for actions on a topic, group or cluster. A retry topic counts as its
+    """Make the need of some actions on a topic, group or cluster. A retry topic counts as its
     group."""
     if not name.startswith(RETRY_PREFIX) or type_ not in (ResourceType.TOPIC, ResourceType.GROUP):
         return Need(Resource(type_, name), actions)
@@ -231,7 +232,7 @@ def _ended(request: Any, _body: Any, _clusters: Collection[str]) -> Names:
 
 
 def is_reply_topic(name: str, clusters: Collection[str]) -> bool:
-    """Whether the replies in one of these clusters travel through it."""
+    """Return True for a topic that carries the replies of one of these clusters."""
     return name.endswith(REPLY_TOPIC_END) and name.removesuffix(REPLY_TOPIC_END) in clusters
 
 

@@ -1,12 +1,12 @@
-"""Access control of one server: its users and policies, the file that keeps them, and the answers
-to those who read and change them (3001–3010).
+"""Access control of one server: its users and policies, their file, and the answers to requests
+that read or change them (3001–3010).
 
-The file is ``accounts.json``, of mode 0600, replaced in one step. It is looked at once a second:
-what somebody else has written is in force then; what cannot be read leaves in force what is. That
-others than its owner can read it is a warning in the log, and a remark to who asks for users. A
-change by request is on the disk when it is answered. It is made to what the file says at that time,
-under a lock, so that servers and commands may share a file. A slave's are copied from its master
-(``broker/slave_accounts.py``).
+The file ``accounts.json`` has mode 0600 and is replaced in one step. The server checks it once a
+second and applies edits by others; if it cannot read the file, the last good content stays valid.
+If other users can read the file, the log has a warning, and answers to requests for users have a
+remark. A change by request is on the disk before the answer. The change is made to the file's
+present content, under a lock, so that servers and commands can share a file. A slave copies its
+master's accounts (``broker/slave_accounts.py``).
 
 Source: apache/rocketmq ``AdminBrokerProcessor.createUser`` and its neighbours.
 """
@@ -32,7 +32,8 @@ from turbopump.protocol import fastjson
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.requests import access as requests
 from turbopump.protocol.requests.access import SEALED, AclInfo, UserInfo
-from turbopump.remoting.router import RequestContext, Response, Router, refusal
+from turbopump.remoting.response import Response, refusal
+from turbopump.remoting.router import RequestContext, Router
 from turbopump.repeated_line import RepeatedLine
 from turbopump.store.disk import Disk
 
@@ -41,9 +42,9 @@ _not_read = RepeatedLine(log, logging.ERROR, "users and policies stay as they ar
 
 FILE_NAME: Final = "accounts.json"
 LOOK_INTERVAL_S: Final = 1.0
-"""How often the file is looked at."""
+"""Seconds between two checks of the file."""
 OTHERS: Final = 0o077
-"""Of a file's mode: what its group and everybody may do."""
+"""Bits of a file's mode for its group and for everybody."""
 
 Change = Callable[[Accounts], Accounts]
 
@@ -79,7 +80,7 @@ class ServerAccess:
         self._path = directory / FILE_NAME
         self._text: bytes | None = None
         self._open_to_others: str | None = None
-        """In words, once it was seen."""
+        """Last warning about the file's mode."""
         self._looking = False
         self._changing = asyncio.Lock()
 
@@ -345,8 +346,8 @@ def change_file(
 
 
 def open_to_others(disk: Disk, path: Path) -> str | None:
-    """In words, that others than its owner can read or write a file of users, and what to do; None:
-    they cannot, or there is no such file."""
+    """Return a warning with its fix if other users can read or write a file of accounts; None if
+    they cannot, or if there is no such file."""
     mode = disk.file_mode(path)
     if mode is None or not mode & OTHERS:
         return None
@@ -357,6 +358,6 @@ def open_to_others(disk: Disk, path: Path) -> str | None:
 
 
 def inner_signer(config: AccessConfig) -> RequestSigner | None:
-    """What signs a server's own requests to others; None: nothing does."""
+    """Return the signer of a server's own requests to others; None if it has no credentials."""
     inner = config.inner_user
     return None if inner is None else RequestSigner(Credentials(*inner))

@@ -1,4 +1,4 @@
-"""The signature of a request: made, and checked.
+"""Signatures of requests: making and checking them.
 
 ::
 
@@ -6,12 +6,13 @@
     content = the fields' values by name (upper case before lower), joined, UTF-8; then the body
     Signature = Base64(HMAC-SHA1(secret key, content))
 
-The same in 4.x and 5.x; clients up to 4.9.3 leave ``_UNIQUE_KEY_QUERY`` out, which they add later.
-It holds no time: who has seen a signed request can send it again (TLS prevents that).
+The algorithm is the same in 4.x and 5.x; clients up to 4.9.3 leave out ``_UNIQUE_KEY_QUERY``, which
+they add later. A signature contains no time, so an observer can send a request again (TLS prevents
+that).
 
 Source: apache/rocketmq ``AclClientRPCHook``, ``AclUtils``, ``DefaultAuthenticationContextBuilder``.
-Values in, values out; a secret is in no text that this room makes. It must not know what a request
-means.
+Values in, values out. No text of this room contains a secret. The meaning of a request is unknown
+here.
 """
 
 from __future__ import annotations
@@ -41,13 +42,14 @@ V4_9_3: Final = 399
 BLOCK_SIZE: Final = 64
 """Bytes that SHA-1 reads at a time."""
 ORDERS_MAX, NAMES_MAX, NAMES_SIZE = 512, 64, 1024
-"""Sets of header fields whose order is kept in mind, of so many names, and characters in all."""
+"""Limits of the cache of field orders: its entries, the fields of one entry, and their
+characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a cluster with access control knows a user by; ``security_token`` for temporary
-    credentials. Raises ConfigError if empty."""
+    """Credentials of a user in a cluster with access control; ``security_token`` for temporary
+    ones. Raises ConfigError if empty."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -96,7 +98,7 @@ class RequestSigner:
         return fields
 
     def signature(self, content: bytes, body: bytes) -> str:
-        """Of the values of the fields in order, and the body."""
+        """Sign the values of the fields, in order, and the body."""
         return b64encode(hmac.digest(self._secret, content + body, "sha1")).decode()
 
 
@@ -115,7 +117,7 @@ class SigningKey:
         self._outer = hashlib.sha1(bytes(byte ^ 0x5C for byte in key), usedforsecurity=False)
 
     def has_signed(self, content: bytes, signature: str) -> bool:
-        """Whether this is the signature of the content; takes as long if it is not."""
+        """Return True for a valid signature of the content, in constant time."""
         inner, outer = self._inner.copy(), self._outer.copy()
         inner.update(content)
         outer.update(inner.digest())
@@ -153,8 +155,8 @@ def signed_in_fields(
 
 
 def signed_content(fields: Mapping[str, str], body: bytes, version: int) -> bytes:
-    """What the signature of a request with these header fields, AccessKey and Signature among them,
-    is made of."""
+    """Return the signed content of a request with these header fields, which include AccessKey and
+    Signature."""
     if version <= V4_9_3 and UNIQUE_KEY_QUERY in fields:
         fields = {name: text for name, text in fields.items() if name != UNIQUE_KEY_QUERY}
     names = tuple(fields)

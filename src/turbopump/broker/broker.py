@@ -91,9 +91,10 @@ from turbopump.config.broker_config import (
 from turbopump.config.running import RunningConfiguration
 from turbopump.errors import ConfigError, NotStartedError
 from turbopump.remoting.client import RemotingClient
-from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Authorise, Router
 from turbopump.remoting.server import RemotingServer
+from turbopump.remoting.turns import Turns
+from turbopump.remoting.wire import Wire
 from turbopump.replication.history import LogHistory, new_id
 from turbopump.store.disk import Disk, SystemDisk
 from turbopump.store.log.cold_reads import ReadPace
@@ -147,7 +148,8 @@ class Broker:
         self._random = source or random.Random()
         self._ends = AsyncExitStack()
         self._timetable = Timetable()
-        self.held_pulls = HeldPulls()
+        self._turns = Turns()
+        self.held_pulls = HeldPulls(self._turns)
         self.access: ServerAccess | None = None
         self._store: MessageStore | None = None
         self._tables: Tables | None = None
@@ -257,7 +259,7 @@ class Broker:
         self._request_modes.begun_ms = tables.begun_ms
         self._request_modes.load()
         tables.save_too(self._request_modes)
-        self._clients: ClientTable[Connection] = ClientTable()
+        self._clients: ClientTable[Wire] = ClientTable()
         self._share = TurnShare(loop.time)
         self.clients_handler = ClientsHandler(
             config, self._clients, tables.topics, tables.groups, self._request_modes, self._share
@@ -302,6 +304,7 @@ class Broker:
             on_close=self.clients_handler.connection_lost,
             idle_timeout=float(config.server_channel_max_idle_time_seconds),
             backlog=self.sends.backlog,
+            turns=self._turns,
             memory_max=config.connection_memory_max,
             per_address=config.max_connections_per_address,
             tls=config.server_tls,
@@ -434,6 +437,7 @@ class Broker:
         )
         self.pop = Pop(
             config,
+            self._turns,
             store,
             tables,
             self.timers,
@@ -625,10 +629,10 @@ class Broker:
         self.held_pulls.expire_all()
         self.pop.held.expire_all()
 
-    def _answer_waiting(self) -> None:
-        """What waits was allowed once, and its users may less by now."""
-        self.held_pulls.narrow()
-        self.pop.held.narrow()
+    def _revoke_held(self) -> None:
+        """Answer held requests whose users may have lost permissions."""
+        self.held_pulls.revoke_all()
+        self.pop.held.revoke_all()
 
     def _register(self) -> None:
         self.tables.topics.on_change = self._registration.changed
@@ -667,7 +671,7 @@ class Broker:
             self._registration.all_again,
         )
         if self.access is not None:
-            self.access.control.on_narrowed = self._answer_waiting
+            self.access.control.on_permissions_reduced = self._revoke_held
             every(ACCESS_LOOK_S, self.access.look)
         if config.is_slave:
             every(MASTER_LOOK_S, self._look_for_master)

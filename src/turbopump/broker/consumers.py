@@ -26,7 +26,7 @@ from turbopump.protocol.requests.clients import (
     MessageModel,
     SubscriptionData,
 )
-from turbopump.remoting.router import Refusal, refusal
+from turbopump.remoting.response import Refusal, refusal
 from turbopump.store.queues.queue_reader import PropertyFilter
 
 TAG: Final = "TAG"

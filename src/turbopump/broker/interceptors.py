@@ -17,7 +17,7 @@ from turbopump.config.broker_config import BrokerConfig
 from turbopump.message.properties import INNER_NUM, SysFlag, encode_properties, property_value
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import SendMessage
-from turbopump.remoting.router import Refusal, Response, refusal
+from turbopump.remoting.response import Refusal, Response, refusal
 
 
 class Destination(msgspec.Struct, frozen=True):

@@ -25,8 +25,8 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.clients import MessageModel, SubscriptionData
 from turbopump.protocol.requests.pull import PullMessage, PullMessageReply, PullSysFlag
 from turbopump.protocol.requests.topics import PERM_READ, TopicConfig
-from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import Response, refusal
+from turbopump.remoting.response import Response, refusal
+from turbopump.remoting.wire import Wire
 from turbopump.store.queues.queue_reader import PropertyFilter, TagsFilter
 
 FORBIDDEN_BROKER: Final = 1
@@ -54,7 +54,7 @@ class PullChecks:
     config: BrokerConfig
     topics: TopicTable
     groups: GroupTable
-    clients: ClientTable[Connection]
+    clients: ClientTable[Wire]
 
     def refusal(self, request: PullMessage) -> Response[PullMessageReply] | None:
         """Why this pull may not be, or None."""

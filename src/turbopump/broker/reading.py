@@ -19,7 +19,8 @@ from turbopump.errors import ReadsRefusedError, StoreError
 from turbopump.filtering.tag import code_filter
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.request import ReplyT
-from turbopump.remoting.router import Outcome, Refusal, RequestContext, failure_response, refusal
+from turbopump.remoting.response import Refusal, refusal
+from turbopump.remoting.router import Outcome, RequestContext, failure_response
 from turbopump.remoting.turns import awaited
 from turbopump.store.disk import Found, Piece
 from turbopump.store.log.cold_reads import ColdReads, ReadState, Steps
@@ -61,11 +62,10 @@ def answer(
             context.settle(failure_response(error, context))
 
     def wanted() -> bool:
-        peer = context.peer
-        if again is not None and peer.full:
-            peer.when_room(again)
+        if again is not None and context.served.full:
+            context.served.when_room(again)
             return False
-        return not peer.closed
+        return not context.peer.closed
 
     try:
         outcome = _start(reads, steps, done, wanted, failed)

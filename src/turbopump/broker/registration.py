@@ -46,7 +46,7 @@ from turbopump.protocol.requests.topics import (
     TopicConfigAndMappingSerializeWrapper,
 )
 from turbopump.remoting.client import RemotingClient
-from turbopump.remoting.connection import Connection
+from turbopump.remoting.wire import Wire
 from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
@@ -293,7 +293,7 @@ class ToldNameServer:
         self._remoting = remoting
         self._announcement = announcement
         self._timeout = timeout
-        self._confirmed: Connection | None = None
+        self._confirmed: Wire | None = None
         """On which it has confirmed everything but ``_pending``."""
         self._pending: dict[str, None] = {}
         self._all = True
@@ -431,7 +431,7 @@ class ToldNameServer:
         asyncio.get_running_loop().call_later(pause, self._wanted.set)
 
 
-def keep_alive(connection: Connection) -> None:
+def keep_alive(connection: Wire) -> None:
     """Let the system see to it that the other end is there."""
     transport = connection.transport
     end = transport.get_extra_info("socket") if transport is not None else None

@@ -18,7 +18,7 @@ import msgspec
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.replication import HELD, PARTIAL, TABLE_VERSION
-from turbopump.remoting.router import Refusal, refusal
+from turbopump.remoting.response import Refusal, refusal
 from turbopump.store.json_table import JsonTable
 
 SLICE_SIZE: Final = 32 * 1024

@@ -40,7 +40,7 @@ from turbopump.message.rules import (
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import SendMessage
 from turbopump.protocol.requests.topics import FLAG_UNIT, FLAG_UNIT_SUB, PERM_WRITE, TopicConfig
-from turbopump.remoting.router import Refusal, refusal
+from turbopump.remoting.response import Refusal, refusal
 from turbopump.store.disk_space import NO_ROOM
 from turbopump.store.message_store import COPY_REFUSAL, MessageStore
 

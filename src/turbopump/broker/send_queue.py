@@ -17,7 +17,7 @@ from typing import Final
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.protocol.codes import ResponseCode
 from turbopump.remoting.backlog import Backlog, BacklogLimits, BacklogRefusal
-from turbopump.remoting.router import Refusal, refusal
+from turbopump.remoting.response import Refusal, refusal
 
 log = logging.getLogger(__name__)
 

@@ -39,7 +39,8 @@ from turbopump.protocol.requests.topics import (
     TopicConfig,
     TopicConfigSerializeWrapper,
 )
-from turbopump.remoting.router import Outcome, Refusal, RequestContext, refusal
+from turbopump.remoting.response import Refusal, refusal
+from turbopump.remoting.router import Outcome, RequestContext
 from turbopump.repeated_line import RepeatedLine
 from turbopump.store.disk import Disk
 from turbopump.store.files import StorePaths

@@ -1,5 +1,5 @@
-"""`turbopump auth user|policy|test|import|export`: users and policies, on every server of a cluster
-that has access control, or in a server's file."""
+"""`turbopump auth user|policy|test|import|export`: users and policies on every server of a cluster
+that has access control, or in one server's file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from turbopump.admin.access import OFF, Held, Told, change_all, held, import_all
+from turbopump.admin.access import (
+    OFF,
+    ChangeOutcome,
+    ServerAccounts,
+    change_all,
+    import_all,
+    list_accounts,
+)
 from turbopump.admin.cluster import Servers
 from turbopump.auth import plain_acl
 from turbopump.auth.accounts import SUBJECT, Accounts
@@ -37,10 +44,10 @@ from turbopump.store.disk import SystemDisk
 
 F = TypeVar("F", bound=Callable[..., Any])
 DENIED: Final = 3
-"""Exit code of `auth test`: it is not allowed."""
+"""Exit code of `auth test` for a refusal."""
 
 command = command_group("auth", "Users and policies: who may do what.")
-user = command_group("user", "List, make, change and delete users.")
+user = command_group("user", "List, create, change and delete users.")
 policy = command_group("policy", "List, add and delete policies.")
 command.add_command(user)
 command.add_command(policy)
@@ -50,7 +57,7 @@ _file = click.option(
     "file",
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Do it in this accounts.json, beside its server, and ask nobody.",
+    help="Edit this accounts.json directly instead of asking a server.",
 )
 _server = click.option(
     "--server",
@@ -60,29 +67,30 @@ _server = click.option(
 )
 
 
-def places(function: F) -> F:
-    """Where it is done."""
+def place_options(function: F) -> F:
+    """Add --server and --file, the place of a change."""
     return _file(_server(function))
 
 
 async def _addresses(servers: Servers, server: str | None) -> list[str]:
-    """The name servers, and the brokers that they know: masters before slaves, so that no slave
-    copies an older state after its change."""
+    """Return the name servers and their brokers, masters before slaves. The order keeps a slave
+    from copying an older state over its change."""
     return [server] if server else [*servers.name_servers, *await servers.members()]
 
 
-async def _held(
+async def _read_accounts(
     servers: Servers, server: str | None, file: Path | None, name: str
-) -> tuple[list[Held], int]:
-    """What each server, or the file, holds; exit code 1 if a server could not be asked."""
+) -> tuple[list[ServerAccounts], int]:
+    """Read the accounts of each server or of the file. The exit code is 1 if a server could not
+    be asked."""
     if file is not None:
         accounts = _read_file(file)
         infos = [one.info for one in accounts.users.values()]
-        return [Held(str(file), infos, accounts.acls())], 0
-    found, faults = list[Held](), list[RemotingError]()
+        return [ServerAccounts(str(file), infos, accounts.acls())], 0
+    found, faults = list[ServerAccounts](), list[RemotingError]()
     for address in await _addresses(servers, server):
         try:
-            found += await held(servers, [address], name)
+            found += await list_accounts(servers, [address], name)
         except RemotingError as error:
             faults.append(error)
         except ClientError:  # it has no access control
@@ -92,8 +100,8 @@ async def _held(
     for fault in faults:
         complain(f"not asked: {fault}")
     for one in found:
-        if one.amiss:
-            complain(f"{one.server}: {one.amiss}")
+        if one.warning:
+            complain(f"{one.server}: {one.warning}")
     return found, INCOMPLETE if faults else 0
 
 
@@ -104,18 +112,18 @@ async def _change(
     change: Change,
     request: Request[Any],
     body: Body = b"",
-) -> list[Told]:
+) -> list[ChangeOutcome]:
     if file is not None:
         try:
             _change_file(file, change)
         except ConfigError as error:
             raise ConfigError(_plain(str(error))) from None
-        return [Told(str(file))]
+        return [ChangeOutcome(str(file))]
     return await change_all(servers, await _addresses(servers, server), request, body)
 
 
 def _change_file(file: Path, change: Change) -> None:
-    """Change it; a complaint if others than its owner can read it, or could before."""
+    """Change the file. Warn if other users can read it, or could before."""
     disk = SystemDisk()
     before = open_to_others(disk, file)
     change_file(disk, file, change)
@@ -124,28 +132,28 @@ def _change_file(file: Path, change: Change) -> None:
         complain(now)
     elif before is not None:
         complain(
-            f"{file} was open to others than its owner, and has mode 0600 now; whoever has read "
-            "it knows its passwords until you change them"
+            f"{file} could be read by other users and has mode 0600 now; change its passwords if "
+            "others may have read it"
         )
 
 
 def _read_file(path: Path) -> Accounts:
-    """The users and policies in a file, with passwords; a complaint if others can read it. Raises
+    """Read users and policies with passwords from a file. Warn if others can read it. Raises
     ConfigError, OSError."""
-    amiss = open_to_others(SystemDisk(), path)
-    if amiss is not None:
-        complain(amiss)
+    warning = open_to_others(SystemDisk(), path)
+    if warning is not None:
+        complain(warning)
     try:
         return Accounts.decode(path.read_bytes())
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
 
-def _say(output: str, told: Sequence[Told], what: str) -> int:
-    """Exit code 1 if it is not done everywhere."""
-    rows = [{"server": one.server, "done": one.fault is None} for one in told]
-    show(output, rows, [f"{one.server}: {what}" for one in told if one.fault is None])
-    failed = [one for one in told if one.fault is not None]
+def _show_outcomes(output: str, outcomes: Sequence[ChangeOutcome], what: str) -> int:
+    """Show the outcomes. The exit code is 1 if a server refused the change."""
+    rows = [{"server": one.server, "done": one.fault is None} for one in outcomes]
+    show(output, rows, [f"{one.server}: {what}" for one in outcomes if one.fault is None])
+    failed = [one for one in outcomes if one.fault is not None]
     for one in failed:
         complain(f"{one.server}: {_plain(one.fault or '')}")
     return INCOMPLETE if failed else 0
@@ -160,15 +168,15 @@ _APACHES_WORDS: Final = (
 
 
 def _plain(fault: str) -> str:
-    """What a server says in Apache's words, which mqadmin shows, in plain ones."""
+    """Translate a refusal from Apache's words, which mqadmin shows, into plain ones."""
     for pattern, words in _APACHES_WORDS:
         fault = re.sub(pattern, words, fault)
     return fault
 
 
 def _password(from_file: str | None) -> str:
-    """The first line of a file (- is standard input), else of what is typed. Never an argument:
-    others see the arguments of a process."""
+    """Read a password from the first line of a file (- is standard input), or from a prompt. A
+    password is never an argument, for other users see the arguments of a process."""
     if from_file is None:
         if not sys.stdin.isatty():
             raise click.UsageError("give --password-file FILE, or - for standard input")
@@ -177,17 +185,17 @@ def _password(from_file: str | None) -> str:
         text = sys.stdin.readline() if from_file == "-" else Path(from_file).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         cause = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ConfigError(f"the file of the password cannot be read: {cause}") from None
+        raise ConfigError(f"cannot read the password file: {cause}") from None
     line = text.split("\n", 1)[0].removesuffix("\r")
     if not line.strip():
-        raise ConfigError("the first line of the file of the password is empty")
+        raise ConfigError("the first line of the password file is empty")
     return line
 
 
 _password_file = click.option(
     "--password-file",
     metavar="FILE",
-    help="File whose first line is the password; - is standard input.  [default: it is asked for]",
+    help="File whose first line is the password; - is standard input.  [default: ask]",
 )
 
 
@@ -195,10 +203,10 @@ _password_file = click.option(
 
 
 @client_command(user, "list", short_help="Users, without passwords.")
-@places
+@place_options
 async def list_users(servers: Servers, file: Path | None, server: str | None, output: str) -> int:
     """List the users of each server."""
-    found, code = await _held(servers, server, file, "")
+    found, code = await _read_accounts(servers, server, file, "")
     rows = [
         {
             "server": one.server,
@@ -213,11 +221,13 @@ async def list_users(servers: Servers, file: Path | None, server: str | None, ou
     return code
 
 
-@client_command(user, "create", short_help="Make a user.")
+@client_command(user, "create", short_help="Create a user.")
 @click.argument("name")
-@click.option("--super", "is_super", is_flag=True, help="A user who may do everything.")
+@click.option(
+    "--super", "is_super", is_flag=True, help="Create a Super user, who may do everything."
+)
 @_password_file
-@places
+@place_options
 async def create_user(
     servers: Servers,
     name: str,
@@ -227,22 +237,29 @@ async def create_user(
     server: str | None,
     output: str,
 ) -> int:
-    """Make a user who is not there. NAME is the access key of clients, the password their secret
-    key. Without a policy a user may do nothing."""
+    """Create a new user. NAME is the access key of clients, the password their secret key. A user
+    without a policy may do nothing."""
     kind = "Super" if is_super else "Normal"
     info = UserInfo(username=name, password=_password(password_file), user_type=kind)
     change = _edit(Accounts.with_new_user, info)
     request = CreateUser(username=name)
-    return _say(output, await _change(servers, server, file, change, request, info), "created")
+    return _show_outcomes(
+        output, await _change(servers, server, file, change, request, info), "created"
+    )
 
 
 @client_command(user, "alter", short_help="Change a user.")
 @click.argument("name")
-@click.option("--password", "new_password", is_flag=True, help="Give them another password.")
+@click.option("--password", "new_password", is_flag=True, help="Set another password.")
 @_password_file
-@click.option("--enable/--disable", default=None, help="Whether their signature counts.")
-@click.option("--super/--normal", "is_super", default=None, help="Whether they may do everything.")
-@places
+@click.option("--enable/--disable", default=None, help="Accept or reject the user's signature.")
+@click.option(
+    "--super/--normal",
+    "is_super",
+    default=None,
+    help="Make the user Super (may do everything) or Normal.",
+)
+@place_options
 async def alter_user(
     servers: Servers,
     name: str,
@@ -254,7 +271,7 @@ async def alter_user(
     server: str | None,
     output: str,
 ) -> int:
-    """Change the password, the status or the type of a user. It is in force with the next
+    """Change the password, the status or the type of a user. Servers apply the change to the next
     request."""
     wants_password = new_password or password_file is not None
     if not wants_password and enable is None and is_super is None:
@@ -267,19 +284,21 @@ async def alter_user(
     )
     change = _edit(Accounts.with_changed_user, info)
     request = UpdateUser(username=name)
-    return _say(output, await _change(servers, server, file, change, request, info), "changed")
+    return _show_outcomes(
+        output, await _change(servers, server, file, change, request, info), "changed"
+    )
 
 
-@client_command(user, "delete", short_help="Delete a user, and the policies for them.")
+@client_command(user, "delete", short_help="Delete a user and their policies.")
 @click.argument("name")
-@places
+@place_options
 async def delete_user(
     servers: Servers, name: str, file: Path | None, server: str | None, output: str
 ) -> int:
-    """Delete a user, and the policies for them. One who is not there is no error."""
+    """Delete a user and their policies. A missing user is no error."""
     change = _edit(Accounts.without_user, name)
-    told = await _change(servers, server, file, change, DeleteUser(username=name))
-    return _say(output, told, "deleted")
+    outcomes = await _change(servers, server, file, change, DeleteUser(username=name))
+    return _show_outcomes(output, outcomes, "deleted")
 
 
 def _edit(method: Callable[..., Accounts], *arguments: Any) -> Change:
@@ -290,13 +309,13 @@ def _edit(method: Callable[..., Accounts], *arguments: Any) -> Change:
 
 
 @client_command(policy, "list", short_help="Policies of users.")
-@click.option("--user", "name", metavar="NAME", default="", help="Only of this user.")
-@places
+@click.option("--user", "name", metavar="NAME", default="", help="Show only this user.")
+@place_options
 async def list_policies(
     servers: Servers, name: str, file: Path | None, server: str | None, output: str
 ) -> int:
     """List the policies of each server."""
-    found, code = await _held(servers, server, file, name)
+    found, code = await _read_accounts(servers, server, file, name)
     rows = [
         {"server": one.server, "user": (acl.subject or "").removeprefix(SUBJECT)}
         | {"policy": policy.policy_type, "resource": entry.resource, "actions": entry.actions}
@@ -326,14 +345,17 @@ _resources = click.option(
     metavar="TYPE:NAME",
     multiple=True,
     required=True,
-    help="Topic:NAME, Group:NAME, Cluster:NAME, with * at the end for a prefix; more than once.",
+    help="Topic:NAME, Group:NAME, Cluster:NAME, with * at the end for a prefix; repeatable.",
 )
 _default_policy = click.option(
-    "--default", "is_default", is_flag=True, help="Of the Default policy, not the Custom one."
+    "--default",
+    "is_default",
+    is_flag=True,
+    help="Use the Default policy instead of the Custom one.",
 )
 
 
-@client_command(policy, "add", short_help="Allow or deny a user something.")
+@client_command(policy, "add", short_help="Allow or deny actions to a user.")
 @click.argument("name", metavar="USER")
 @_resources
 @click.option(
@@ -342,14 +364,18 @@ _default_policy = click.option(
     metavar="ACTION",
     multiple=True,
     required=True,
-    help="All, Pub, Sub, Create, Update, Delete, Get or List; more than once.",
+    help="All, Pub, Sub, Create, Update, Delete, Get or List; repeatable.",
 )
-@click.option("--deny", is_flag=True, help="Deny it.  [default: allow it]")
+@click.option("--deny", is_flag=True, help="Deny the actions.  [default: allow]")
 @click.option(
-    "--from", "sources", metavar="ADDR", multiple=True, help="Only from this address or range."
+    "--from",
+    "sources",
+    metavar="ADDR",
+    multiple=True,
+    help="Apply only to this client address or range; repeatable.",
 )
 @_default_policy
-@places
+@place_options
 async def add_policy(
     servers: Servers,
     name: str,
@@ -362,7 +388,7 @@ async def add_policy(
     server: str | None,
     output: str,
 ) -> int:
-    """Allow or deny a user actions on resources. What there was for the same resource is replaced.
+    """Allow or deny a user actions on resources. A policy for the same resource is replaced.
 
     \b
     turbopump auth policy add billing --resource Topic:orders --resource Group:billing --action Sub
@@ -380,14 +406,18 @@ async def add_policy(
     acl = AclInfo(subject=SUBJECT + name, policies=policies)
     change = _edit(Accounts.with_acl, acl)
     request = CreateAcl(subject=acl.subject)
-    return _say(output, await _change(servers, server, file, change, request, acl), "added")
+    return _show_outcomes(
+        output, await _change(servers, server, file, change, request, acl), "added"
+    )
 
 
 @client_command(policy, "delete", short_help="Delete policies of a user.")
 @click.argument("name", metavar="USER")
-@click.option("--resource", metavar="TYPE:NAME", help="Of this resource.  [default: all]")
+@click.option(
+    "--resource", metavar="TYPE:NAME", help="Delete only this resource's policy.  [default: all]"
+)
 @_default_policy
-@places
+@place_options
 async def delete_policy(
     servers: Servers,
     name: str,
@@ -397,11 +427,11 @@ async def delete_policy(
     server: str | None,
     output: str,
 ) -> int:
-    """Delete what a user is allowed or denied on a resource, or everywhere."""
+    """Delete the policies of a user for one resource, or for all."""
     type_ = _policy_type(is_default) if resource else None
     change = _edit(Accounts.without_acl, SUBJECT + name, type_, resource)
     request = DeleteAcl(subject=SUBJECT + name, policy_type=type_, resource=resource)
-    return _say(output, await _change(servers, server, file, change, request), "deleted")
+    return _show_outcomes(output, await _change(servers, server, file, change, request), "deleted")
 
 
 def _policy_type(is_default: bool) -> str:
@@ -411,14 +441,21 @@ def _policy_type(is_default: bool) -> str:
 # --- which rule decides
 
 
-@client_command(command, "test", short_help="Which policy decides about something.")
-@click.option("--user", "name", metavar="NAME", required=True, help="Who would do it.")
-@click.option("--action", "actions", metavar="ACTION", multiple=True, required=True, help="What.")
-@click.option("--topic", metavar="NAME", help="On a topic.")
-@click.option("--group", metavar="NAME", help="On a group.")
-@click.option("--cluster", metavar="NAME", help="On a cluster.")
-@click.option("--from", "source", metavar="ADDR", default="127.0.0.1", help="From this address.")
-@places
+@client_command(command, "test", short_help="Show which policy decides.")
+@click.option("--user", "name", metavar="NAME", required=True, help="The user.")
+@click.option(
+    "--action",
+    "actions",
+    metavar="ACTION",
+    multiple=True,
+    required=True,
+    help="The action; repeatable.",
+)
+@click.option("--topic", metavar="NAME", help="The topic.")
+@click.option("--group", metavar="NAME", help="The group.")
+@click.option("--cluster", metavar="NAME", help="The cluster.")
+@click.option("--from", "source", metavar="ADDR", default="127.0.0.1", help="The client's address.")
+@place_options
 async def test(
     servers: Servers,
     name: str,
@@ -431,8 +468,8 @@ async def test(
     server: str | None,
     output: str,
 ) -> int:
-    """Say whether a user may do one of these actions on a resource, and which policy decides.
-    Nothing is sent in the user's name. Exit code 3: it is not allowed everywhere."""
+    """Show if a user may do one of these actions on a resource, and which policy decides. The
+    command sends nothing in the user's name. Exit code 3: at least one server denies it."""
     named = [
         f"{kind}:{text}"
         for kind, text in (("Topic", topic), ("Group", group), ("Cluster", cluster))
@@ -443,7 +480,7 @@ async def test(
     asked = Resource.parse(named[0])
     wanted = [one_of(Action, action, "action") for action in actions]
     rows = []
-    found, code = await _held(servers, server, file, name)
+    found, code = await _read_accounts(servers, server, file, name)
     for one in found:
         allowed, why = _decision(one, name, asked, wanted, source)
         rows.append({"server": one.server, "allowed": allowed, "because": why})
@@ -456,7 +493,7 @@ async def test(
 
 
 def _decision(
-    place: Held, name: str, asked: Resource, actions: Sequence[Action], source: str
+    place: ServerAccounts, name: str, asked: Resource, actions: Sequence[Action], source: str
 ) -> tuple[bool, str]:
     if place.user(name) is None:
         return False, f"there is no user {name}"
@@ -469,7 +506,7 @@ def _decision(
     policies = accounts.policies.get(name)
     decided = None if policies is None else policies.deciding(asked, actions, source)
     if decided is None:
-        return False, "no policy says anything about it"
+        return False, "no policy matches"
     type_, entry = decided
     return entry.decision == "Allow", f"by the {type_} policy: {entry}"
 
@@ -477,30 +514,29 @@ def _decision(
 # --- from and to files
 
 
-@client_command(command, "import", short_help="Take users and policies over from a file.")
+@client_command(command, "import", short_help="Import users and policies from a file.")
 @click.argument("source", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))
-@places
+@place_options
 async def import_(
     servers: Servers, source: Path, file: Path | None, server: str | None, output: str
 ) -> int:
-    """Take over users that are not there, with their passwords and policies: from a plain_acl.yml
-    of RocketMQ 4.x (this needs the extra acl-import), or from what `turbopump auth export` has
-    written."""
+    """Import the users that a server lacks, with passwords and policies. FILE is a plain_acl.yml of
+    RocketMQ 4.x (needs the extra acl-import) or a file from `turbopump auth export`."""
     accounts, left_out = _read(source)
     for text in left_out:
         complain(f"left out: {text}")
     made: list[str] = []
-    failed: Iterable[Told] = ()
+    failed: Iterable[ChangeOutcome] = ()
     if file is not None:
 
-        def take_over(old: Accounts) -> Accounts:
+        def add_users(old: Accounts) -> Accounts:
             made.extend(f"{file}: {name}" for name in accounts.users if name not in old.users)
             return old.with_more(accounts)
 
-        _change_file(file, take_over)
+        _change_file(file, add_users)
     else:
         made, failed = await import_all(servers, await _addresses(servers, server), accounts)
-    show(output, made, made or ["every user is there already"])
+    show(output, made, made or ["all users exist already"])
     for one in failed:
         complain(f"{one.server}: {one.fault}")
     return INCOMPLETE if failed else 0
@@ -513,7 +549,7 @@ def _read(source: Path) -> tuple[Accounts, Sequence[str]]:
     return _read_file(source), ()
 
 
-@click.command(name="export", short_help="Write the users of a file, with passwords.")
+@click.command(name="export", short_help="Write the users of a file with passwords.")
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))
 def export(file: Path) -> None:
     """Write the users, passwords and policies of an accounts.json to standard output. No server

@@ -18,7 +18,7 @@ from typing import Any, Final, TypedDict, TypeVar
 import click
 
 from turbopump.admin.cluster import Servers
-from turbopump.admin.replication import ha_status, what_is_amiss
+from turbopump.admin.replication import ha_status, replication_problems
 from turbopump.auth.credentials import SECRET_FIELDS, credentials_of
 from turbopump.auth.signatures import Credentials
 from turbopump.cli.entry import command_group, complain
@@ -344,20 +344,20 @@ command = command_group("cluster", "Look at a cluster as a whole.")
 @client_command(command, "ha", short_help="Masters, their slaves, and how far these are behind.")
 @click.option("--cluster", metavar="NAME", help="Only this cluster.")
 async def ha(servers: Servers, output: str, cluster: str | None) -> int:
-    """Show each master with its slaves: how far they are behind, bytes a second, time left. Exit
-    code 1 if something is amiss, or a broker could not be asked."""
+    """Show each master with its slaves: bytes behind, bytes a second, seconds left. The exit code
+    is 1 if there is a problem, or a broker could not be asked."""
     brokers = await ha_status(servers, cluster)
     n = f"-n '{';'.join(servers.name_servers)}'"
-    amiss = [
-        {"broker": name, "says": says, "mend": mend}
+    problems = [
+        {"broker": name, "message": message, "fix": fix}
         for name, replicas in itertools.groupby(brokers, lambda one: one.name)
-        for says, mend in what_is_amiss(list(replicas), n)
+        for message, fix in replication_problems(list(replicas), n)
     ]
     lines = [line for one in brokers for line in _ha_lines(one.row)]
-    for one in amiss:
-        lines += [f"WRONG  broker {one['broker']}: {one['says']}", f"       -> {one['mend']}"]
-    show(output, {"brokers": [one.row for one in brokers], "amiss": amiss}, lines)
-    return INCOMPLETE if amiss or any(one.status is None for one in brokers) else 0
+    for one in problems:
+        lines += [f"WRONG  broker {one['broker']}: {one['message']}", f"       -> {one['fix']}"]
+    show(output, {"brokers": [one.row for one in brokers], "problems": problems}, lines)
+    return INCOMPLETE if problems or any(one.status is None for one in brokers) else 0
 
 
 def _ha_lines(row: dict[str, Any]) -> Iterator[str]:
@@ -377,5 +377,5 @@ def _ha_lines(row: dict[str, Any]) -> Iterator[str]:
             f"  slave {slave['address']}  log {slave['log_end']}  behind {slave['behind']}  "
             f"{'in sync' if slave['in_sync'] else 'not in sync'}  "
             + (f"{slave['proof']}  " if slave["proof"] not in (None, PROVED) else "")
-            + f"{slave['bytes_per_second']} bytes/s  left {'?' if left is None else left} s"
+            + f"{slave['bytes_per_second']} bytes/s  {'?' if left is None else left} s left"
         )

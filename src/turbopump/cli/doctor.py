@@ -1,5 +1,4 @@
-"""`turbopump doctor`: what is wrong with a cluster, a topic or a group, seen from here, and what
-mends it."""
+"""`turbopump doctor`: problems of a cluster, a topic or a group, seen from here, with fixes."""
 
 from __future__ import annotations
 
@@ -17,15 +16,15 @@ from turbopump.clock import SystemClock
 
 @client_command(None, "doctor")
 @click.option(
-    "-t", "--topic", metavar="NAME", callback=checked_topic, help="Look at this topic, too."
+    "-t", "--topic", metavar="NAME", callback=checked_topic, help="Also check this topic."
 )
-@click.option("-g", "--group", metavar="NAME", help="Look at this consumer group, too.")
+@click.option("-g", "--group", metavar="NAME", help="Also check this consumer group.")
 async def command(servers: Servers, output: str, topic: str | None, group: str | None) -> int:
-    """Look for what is wrong, and say what mends it: name servers, brokers and the addresses that
-    they tell clients, their clocks, versions and disks; a topic, its route and permissions; a
-    group, its consumers and how far they are behind. Nothing is changed.
+    """Find problems and show the fix for each. The doctor checks name servers, brokers, their
+    advertised addresses, clocks, versions and disks. It also checks a topic's route and
+    permissions, and a group's consumers and lag. It changes nothing.
 
-    Exit code 0: all is well. 1: something is wrong.
+    Exit code 0: no problem. 1: at least one problem.
     """
     doctor = Doctor(servers, SystemClock())
     await doctor.examine(topic, group)
@@ -41,9 +40,9 @@ async def command(servers: Servers, output: str, topic: str | None, group: str |
 def _lines(findings: Sequence[Finding]) -> Iterator[str]:
     for finding in findings:
         level = finding.level.upper() if finding.level is Level.WRONG else finding.level
-        yield f"{level:6} {finding.subject}: {finding.says}"
-        if finding.mend:
-            yield f"       -> {finding.mend}"
+        yield f"{level:6} {finding.subject}: {finding.message}"
+        if finding.fix:
+            yield f"       -> {finding.fix}"
     wrong = sum(finding.level is Level.WRONG for finding in findings)
-    count = "1 thing is wrong" if wrong == 1 else f"{wrong} things are wrong"
-    yield count if wrong else "all is well"
+    count = "1 problem" if wrong == 1 else f"{wrong} problems"
+    yield count if wrong else "no problem found"

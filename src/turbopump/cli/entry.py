@@ -31,7 +31,7 @@ COMMANDS: Final = {
     "broker": "A broker.",
     "produce": "Send messages from JSON lines on standard input.",
     "consume": "Write messages as JSON lines to standard output.",
-    "doctor": "Look for what is wrong, and say what mends it.",
+    "doctor": "Find problems of a cluster and show the fixes.",
     "tls": "Certificates for servers that have none.",
     "cluster": "Look at a cluster as a whole: masters and slaves.",
     "topic": "List, create, change, delete and find topics.",
@@ -167,7 +167,7 @@ def _failed(sentence: str, code: int) -> int:
 
 
 def complain(sentence: str) -> None:
-    """Say on standard error what is amiss."""
+    """Write a warning to standard error."""
     click.echo(f"turbopump: {sentence}", err=True)
 
 

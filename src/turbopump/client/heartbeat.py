@@ -12,7 +12,7 @@ from turbopump.message.message import MessageQueue, ReceivedMessage
 from turbopump.protocol.requests.clients import ConsumerData, HeartbeatData, ProducerData
 from turbopump.protocol.requests.consumers import ConsumeMessageDirectlyResult, ConsumerRunningInfo
 from turbopump.protocol.requests.send import CheckTransactionState
-from turbopump.remoting.connection import Connection
+from turbopump.remoting.wire import Wire
 
 
 def _ignore(_: object = None) -> None:
@@ -37,9 +37,9 @@ class InstanceMember:
     on_group_change: Callable[[], None] = _ignore
     on_route_change: Callable[[TopicRoute], None] = _ignore
     on_disconnect: Callable[[str], None] = _ignore
-    on_transaction_check: (
-        Callable[[CheckTransactionState, ReceivedMessage, Connection], None] | None
-    ) = None
+    on_transaction_check: Callable[[CheckTransactionState, ReceivedMessage, Wire], None] | None = (
+        None
+    )
     exclusive: bool = False
     announced: bool = True
     left: bool = False

@@ -34,7 +34,8 @@ from turbopump.protocol.requests.clients import (
 )
 from turbopump.protocol.requests.send import CheckTransactionState, PushReplyMessageToClient
 from turbopump.remoting.client import RemotingClient, VipChannel
-from turbopump.remoting.router import RequestContext, Response, Router
+from turbopump.remoting.response import Response
+from turbopump.remoting.router import RequestContext, Router
 from turbopump.repeated_line import RepeatedLine
 
 

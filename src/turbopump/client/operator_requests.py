@@ -35,7 +35,8 @@ from turbopump.protocol.requests.offsets import (
     ResetConsumerOffset,
     ResetOffsetBody,
 )
-from turbopump.remoting.router import Refusal, RequestContext, Response, Router, refusal
+from turbopump.remoting.response import Refusal, Response, refusal
+from turbopump.remoting.router import RequestContext, Router
 
 STACK_MAX: Final = 256 * 1024
 """Characters of stacks in an answer."""

@@ -43,7 +43,7 @@ from turbopump.protocol.requests.send import (
     EndTransaction,
     TransactionOutcome,
 )
-from turbopump.remoting.connection import Connection
+from turbopump.remoting.wire import Wire
 from turbopump.repeated_line import RepeatedLine
 
 
@@ -107,7 +107,7 @@ class StateQuestion(NamedTuple):
 
     request: CheckTransactionState
     message: ReceivedMessage
-    peer: Connection
+    peer: Wire
 
 
 @dataclass(eq=False)
@@ -428,7 +428,7 @@ class TransactionProducer(Producer):
         return True
 
     @staticmethod
-    async def _connect(sender: Sender, topic: str, broker_name: str) -> tuple[str, Connection]:
+    async def _connect(sender: Sender, topic: str, broker_name: str) -> tuple[str, Wire]:
         """The broker's master, where it is known to be or has moved to. Raises ConnectError."""
         routes, connect = sender.instance.routes, sender.instance.remoting.connect
         route = routes.known.get(topic)
@@ -445,9 +445,7 @@ class TransactionProducer(Producer):
                 return newer, await connect(newer)
         raise refused
 
-    def _asked(
-        self, request: CheckTransactionState, message: ReceivedMessage, peer: Connection
-    ) -> None:
+    def _asked(self, request: CheckTransactionState, message: ReceivedMessage, peer: Wire) -> None:
         if self._sender is not None:
             self._answers.take(StateQuestion(request, message, peer), self._sender)
 
@@ -467,7 +465,7 @@ class TransactionProducer(Producer):
     def _write(
         self,
         sender: Sender,
-        connection: Connection,
+        connection: Wire,
         request: EndTransaction,
         remark: str | None,
         address: str,
@@ -475,7 +473,7 @@ class TransactionProducer(Producer):
         state: TransactionState,
     ) -> None:
         """Send it on its way, and call the hooks."""
-        command = request_command(request, opaque=connection.next_opaque, oneway=True)
+        command = request_command(request, opaque=connection.calls.next_opaque, oneway=True)
         command.remark = remark
         if sender.instance.signer is not None:
             command.ext = sender.instance.signer(command.ext, b"")

@@ -1,2 +1,2 @@
-"""What a broker and a name server can be told, in Apache's keys. It imports nothing: clients want
-the settings of TLS and not those of servers."""
+"""Settings of brokers and name servers, under Apache's keys. This file imports nothing, so that
+clients can load the TLS settings without the server settings."""

@@ -1,7 +1,7 @@
-"""What a server can be told about who may do what: settings that name servers and brokers share, in
-the words of Apache's broker (its name server has none), and the JSON texts in two of them.
+"""Access control settings that name servers and brokers share, and the JSON texts in two of them.
+The keys are those of Apache's broker; Apache's name server has none.
 
-No value of a secret is in any error. It must not know users or files.
+Errors never contain the value of a secret. This module knows no users and no files.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ class AccessConfig(TlsConfig):
 
     @property
     def unsigned_codes(self) -> frozenset[int]:
-        """Those of `authenticationWhitelist`. Raises ConfigError."""
+        """Return the request codes of `authenticationWhitelist`. Raises ConfigError."""
         return _codes("authenticationWhitelist", self.authentication_whitelist)
 
     @property
     def unasked_codes(self) -> frozenset[int]:
-        """Those of `authorizationWhitelist`. Raises ConfigError."""
+        """Return the request codes of `authorizationWhitelist`. Raises ConfigError."""
         return _codes("authorizationWhitelist", self.authorization_whitelist)
 
     @property

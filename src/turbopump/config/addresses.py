@@ -1,6 +1,6 @@
-"""Network addresses as text: `host:port`, lists of them, and which hosts are this machine alone.
+"""Network addresses as text: `host:port`, lists of them, and loopback hosts.
 
-Its one rule: no name is ever looked up and no packet sent. It must not know who listens where.
+This module never looks up a name and never sends a packet.
 """
 
 import ipaddress
@@ -23,7 +23,7 @@ def parse_address(text: str, *, what: str = "address") -> tuple[str, int]:
 
 
 def split_host_port(text: str, *, what: str = "address") -> tuple[str, int | None]:
-    """As `parse_address`, but the port may be missing."""
+    """Split `host:port` like `parse_address`, but allow a missing port."""
     text = text.strip()
     if "," in text:
         raise ConfigError(f"{what} {text!r} holds a comma: several are separated by ;")
@@ -142,11 +142,11 @@ def is_of_this_machine(host: str) -> bool:
 
 
 def outward_address() -> str:
-    """The address of this machine's interface towards the rest of the world, loopback when there is
-    none.
+    """Return the address of this machine's outward interface, or loopback if it has none.
 
-    What Apache's broker advertises unless `brokerIP1` is set. A UDP socket is given a peer, which
-    asks the kernel for the way and sends nothing; 192.0.2.1 is a documentation address (RFC 5737).
+    Apache's broker advertises this address unless `brokerIP1` is set. Connecting a UDP socket makes
+    the kernel choose an interface and sends nothing. 192.0.2.1 is a documentation address (RFC
+    5737).
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:

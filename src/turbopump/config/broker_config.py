@@ -1,9 +1,9 @@
-"""What a broker can be told. Each field is one of Apache's keys that this broker honours, or one of
+"""Settings of a broker. Each field is one of Apache's keys that this broker honours, or one of
 Turbopump's own.
 
-A field's key, default, unit, bounds and meaning stand here and nowhere else; checks, `-p` and
-docs/reference/configuration.md derive from them. Defaults are Apache 5.3.3's except where the
-meaning says so. This module must not know what reads a field.
+A field declares its key, default, unit, bounds and meaning once; checks, `-p` and
+docs/reference/configuration.md derive from them. Defaults are Apache 5.3.3's unless the meaning
+says otherwise. This module does not know the readers of a field.
 """
 
 import enum
@@ -68,7 +68,7 @@ class BrokerRole(enum.StrEnum):
 
 
 class DefaultRequestMode(enum.StrEnum):
-    """How a group reads a topic unless it was told otherwise (401)."""
+    """Default way of a group to read a topic, until request 401 sets another."""
 
     PULL = "PULL"
     POP = "POP"
@@ -640,7 +640,7 @@ class BrokerConfig(AccessConfig):
 
     @property
     def is_slave(self) -> bool:
-        """Whether it is the copy of a master."""
+        """True if this broker copies a master."""
         return self.broker_role == BrokerRole.SLAVE
 
     @property
@@ -650,7 +650,7 @@ class BrokerConfig(AccessConfig):
 
     @property
     def slave_acks(self) -> int:
-        """How many slaves must have a message before its send is acknowledged."""
+        """Number of slaves that must have a message before its send is acknowledged."""
         return self.in_sync_replicas - 1 if self.broker_role == BrokerRole.SYNC_MASTER else 0
 
     @property
@@ -671,14 +671,14 @@ class BrokerConfig(AccessConfig):
 
     @property
     def advertised_host(self) -> str:
-        """The host that clients are told."""
+        """The host that clients receive from the name server."""
         if self.broker_ip1:
             return bare_host(self.broker_ip1)
         return outward_address() if is_wildcard(self.bind_address) else self.bind_address
 
     @property
     def connects_with_tls(self) -> bool:
-        """Whether it speaks TLS to name servers."""
+        """True if the broker connects to name servers with TLS."""
         return self.use_tls or self.tls_enable or self.tls_server_mode is TlsMode.ENFORCING
 
     @property
@@ -688,12 +688,13 @@ class BrokerConfig(AccessConfig):
 
     @property
     def commit_log_directories(self) -> tuple[Path, ...]:
-        """Where new segments go; empty: below the root. Raises ConfigError."""
+        """Directories for new segments; empty: the directory below the store's root. Raises
+        ConfigError."""
         return _directories("storePathCommitLog", self.store_path_commit_log)
 
     @property
     def read_only_commit_log_directories(self) -> tuple[Path, ...]:
-        """Where segments are and none is made. Raises ConfigError."""
+        """Directories with old segments, in which the broker creates none. Raises ConfigError."""
         return _directories("readOnlyCommitLogStorePaths", self.read_only_commit_log_store_paths)
 
     @property
@@ -750,8 +751,8 @@ def load_broker_config(
 
 
 def _bind_address_for(advertised: str) -> str:
-    """The interface to listen on where ``bindAddress`` is not set: the address that clients are
-    told. Raises ConfigError if that is not an address of this machine, as behind NAT or in
+    """Return the interface to listen on if ``bindAddress`` is not set: the advertised address.
+    Raises ConfigError if this machine does not have that address, as behind NAT or in
     Kubernetes."""
     if not advertised or is_loopback(advertised):
         return LOOPBACK
@@ -765,7 +766,7 @@ def _bind_address_for(advertised: str) -> str:
 
 
 def check_together(config: BrokerConfig) -> None:
-    """Check what no key alone can tell. Raises ConfigError."""
+    """Check rules that concern several keys. Raises ConfigError."""
     for address in parse_addresses(config.namesrv_addr, what="namesrvAddr"):
         check_host(host_of(address), what="namesrvAddr")
     for key, host in (

@@ -1,7 +1,7 @@
 """The text of ``messageDelayLevel``: ``1s 5s 10s``, each word a level, counted from 1.
 
-Source: apache/rocketmq ``ScheduleMessageService.parseDelayLevel``. It must not know what is
-delayed.
+Source: apache/rocketmq ``ScheduleMessageService.parseDelayLevel``. This module does not know the
+delayed messages.
 """
 
 from __future__ import annotations

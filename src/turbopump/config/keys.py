@@ -14,7 +14,7 @@ from turbopump.config.setting import LONG_MAX, SettingsClass, settings_of
 
 
 class KeyClass(enum.Enum):
-    """What a key in a file does here."""
+    """The effect of a configuration key on this server."""
 
     HONOURED = "honoured"
     ACCEPTED = "accepted without effect"
@@ -35,13 +35,13 @@ class Key:
 
     @property
     def own(self) -> bool:
-        """Whether it is one of Turbopump's, and not Apache's."""
+        """True for a key of Turbopump's own, which Apache's servers do not know."""
         return self.default_5 is None and self.default_4 is None
 
 
 @dataclass(frozen=True, slots=True)
 class KeyFinding:
-    """What is to be said about a key: the reason for having no effect, or the nearest known key."""
+    """A remark about a key in a file: the reason for having no effect, or the nearest known key."""
 
     key_class: KeyClass
     reason: str = ""
@@ -67,8 +67,8 @@ def classify(name: str, table: KeyTable) -> KeyFinding:
 
 
 def is_default(key: Key, text: str) -> bool:
-    """Whether a value is Apache's default, of 5.3.3 or 4.9.8, on a machine with as many cores as
-    this one. Any value may be that of a variable of the environment."""
+    """Return True for Apache's default value, of 5.3.3 or 4.9.8, on a machine with this number of
+    cores. A default may be the value of an environment variable."""
     return any(
         default.startswith("variable ") or text == on_this_machine(default)
         for default in (key.default_5, key.default_4)

@@ -1,4 +1,4 @@
-"""What a name server can be told. Each field is one of Apache's keys that this name server honours,
+"""Settings of a name server. Each field is one of Apache's keys that this name server honours,
 declared as in `broker_config.py`."""
 
 from collections.abc import Mapping

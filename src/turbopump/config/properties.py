@@ -1,8 +1,9 @@
-"""Java `.properties` files: what `java.util.Properties` reads and writes, as `dict[str, str]`.
+r"""Java `.properties` files, read and written like `java.util.Properties`, as `dict[str, str]`.
 
-The grammar is Java's (comments, continuation lines, `\\uXXXX`, three kinds of separator), because
+The grammar is Java's (comments, continuation lines, `\uXXXX`, three kinds of separator), because
 `broker.conf` files are Java's. Source: the class documentation of `java.util.Properties.load` and
-`store`. A strange key never stops a server: it is logged. What a key is, its caller's table says.
+`store`. An unknown key never stops a server; the server logs it. The caller's table defines the
+keys.
 """
 
 import logging
@@ -37,7 +38,7 @@ def decode(data: bytes) -> dict[str, str]:
 
 
 def decode_text(text: str) -> dict[str, str]:
-    """As `decode`, from text."""
+    """Decode properties like `decode`, from text."""
     found: dict[str, str] = {}
     for _, entry in lines_of(text):
         if entry:
@@ -159,7 +160,7 @@ def _escape(text: str, *, blanks: bool) -> str:
 
 _FILE_SIZE_MAX = 4 * 1024 * 1024
 EVERYBODY = 0o007
-"""Of a file's mode: what users may do who are neither its owner nor in its group."""
+"""Bits of a file's mode for users who are neither its owner nor in its group."""
 
 
 def read_properties(path: Path | str, known: KeyTable) -> dict[str, str]:

@@ -1,8 +1,7 @@
 """`docs/reference/configuration.md`, written from the tables: `python -m turbopump.config.reference
 > docs/reference/configuration.md`.
 
-Its one rule: nothing is said in the page that is not said in the tables or in the preface below. It
-must not know files.
+Every fact of the page comes from the tables or from the preface below. This module reads no files.
 """
 
 from collections.abc import Iterator

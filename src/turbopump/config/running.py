@@ -1,8 +1,8 @@
 """The configuration of a running server, as tools read and change it.
 
-Its one rule: only keys declared ``hot`` can be changed, all of a request or none. Paths, addresses
-and whatever concerns access are never hot (CVE-2023-33246, CVE-2023-37582). Values that are secrets
-are never shown. It must not know which server it is. Source: apache/rocketmq ``Configuration``.
+A request can change only keys declared ``hot``: all of its keys or none. Paths, addresses and
+access settings are never hot (CVE-2023-33246, CVE-2023-37582). Values that are secrets are never
+shown. The module is the same for both servers. Source: apache/rocketmq ``Configuration``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CHANGE_SIZE_MAX: Final = 32 * 1024
 
 
 class FileDisk(Protocol):
-    """What a configuration file needs of a ``Disk``."""
+    """The part of a ``Disk`` that a configuration file needs."""
 
     def read_file(self, path: Path) -> bytes | None: ...
     def replace_file(self, path: Path, data: bytes) -> None: ...
@@ -66,8 +66,9 @@ class RunningConfiguration:
         store: str = "",
         check: Callable[[Any], None] | None = None,
     ) -> RunningConfiguration:
-        """That of a server started with ``file``, which keeps changes; without one, ``store``
-        does if it is named. RocketMQ: NamesrvStartup sets configStorePath to the file of -c."""
+        """Make the configuration of a server started with ``file``, which keeps later changes.
+        Without a file, changes go to the file that ``store`` names. RocketMQ: NamesrvStartup sets
+        configStorePath to the file of -c."""
         given = {} if file is None else properties.decode(file.read_bytes())
         kept_in = file or (Path(store).expanduser() if store else None)
         return cls(config, table, kept_in, given, check)

@@ -10,14 +10,14 @@ from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints
 from turbopump.errors import ConfigError
 
 HIDDEN = "******"
-"""What is shown in place of a secret."""
+"""Text shown in place of a secret."""
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Setting:
-    """What is known of a key beside its field's type and default."""
+    """Facts about a key beside its field's type and default."""
 
     key: str
     about: str
@@ -30,7 +30,8 @@ class Setting:
     """A key of Turbopump's, not one of Apache's."""
     held: tuple[int, int] | None = None
     hot: bool = False
-    """It can be changed while the server runs: whoever needs it reads it when it is used."""
+    """True if the setting can change while the server runs; its readers then read it at each
+    use."""
     secret: bool = False
     """Its value is shown nowhere."""
 
@@ -142,8 +143,8 @@ def hot_keys(config: type[SettingsClass]) -> frozenset[str]:
 
 
 def effective(config: SettingsClass) -> dict[str, str]:
-    """Every key with the text of its value, as `-p` prints them and as they would stand in a
-    file; but for secrets."""
+    """Return every key with the text of its value, in the form of a file and of `-p`, without
+    secrets."""
     texts = {known: render(getattr(config, name)) for name, known in settings_of(type(config))}
     return {known.key: HIDDEN if known.secret and text else text for known, text in texts.items()}
 

@@ -1,9 +1,9 @@
-"""What a server or a client is told about TLS, in the words of Apache's system properties.
+"""TLS settings of servers and clients, under the names of Apache's system properties.
 
 Apache's servers and Java clients read these names as properties of the JVM, and from the file that
-`tls.config.file` names, which wins. Here they stand in a server's own file, too. Three defaults are
-safer than Apache's: a client checks the server's certificate, and that it is for the host it asked
-for, and client certificates, where they are asked for, are checked. It must not know sockets.
+`tls.config.file` names, which wins. Here a server's own file may contain them too. Three defaults
+are safer than Apache's: a client checks the server's certificate, a client checks the host name in
+it, and a server that asks for client certificates checks them. This module knows no sockets.
 Source: apache/rocketmq `TlsSystemConfig`, `TlsHelper`.
 """
 
@@ -25,7 +25,7 @@ CONFIG_FILE: Final = "/etc/rocketmq/tls.properties"
 
 
 class TlsMode(enum.StrEnum):
-    """Which connections a server takes, by their first byte."""
+    """Kinds of connections that a server accepts, told apart by their first byte."""
 
     DISABLED = "disabled"
     PERMISSIVE = "permissive"
@@ -33,7 +33,7 @@ class TlsMode(enum.StrEnum):
 
 
 class ClientAuth(enum.StrEnum):
-    """Whether a server asks its clients for a certificate."""
+    """Policy of a server for certificates of its clients."""
 
     NONE = "none"
     OPTIONAL = "optional"
@@ -42,8 +42,8 @@ class ClientAuth(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTls:
-    """How a server speaks TLS. Paths are of PEM files; `key` is empty where `certificate` holds the
-    key, too. `trust`: the certificates that sign those of clients."""
+    """TLS settings of a server. Paths are of PEM files; `key` is empty if `certificate` also holds
+    the key. `trust`: the certificates that sign those of clients."""
 
     mode: TlsMode = TlsMode.PERMISSIVE
     certificate: str = ""
@@ -67,13 +67,13 @@ class ServerTls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientTls:
-    """How a client speaks TLS; all defaults: it trusts what this machine trusts.
+    """TLS settings of a client. By default it trusts the certificates of the operating system.
 
-    ``trust``: a PEM file of the certificates that sign the servers', or of the servers' own;
-    None: those of the operating system. ``certificate`` and ``key``: PEM files of what the client
-    shows to servers that ask for it; ``key_password`` if the key is encrypted. ``verify=False``
-    takes any server for the right one, and ``check_host_name=False`` any that has a trusted
-    certificate. Raises ConfigError.
+    ``trust``: a PEM file of the certificates that sign the servers', or of the servers' own; None:
+    those of the operating system. ``certificate`` and ``key``: PEM files that the client shows to
+    servers that ask for a certificate; ``key_password`` if the key is encrypted. ``verify=False``
+    accepts any server, and ``check_host_name=False`` any server with a trusted certificate. Raises
+    ConfigError.
     """
 
     trust: str | Path | None = None
@@ -97,7 +97,7 @@ class ClientTls:
 
 
 def meant(tls: ClientTls | bool) -> ClientTls | None:
-    """What a setting says that may be True for all defaults; None: plain text."""
+    """Resolve a setting: True means TLS with all defaults, False plain text (None)."""
     return tls if isinstance(tls, ClientTls) else ClientTls() if tls else None
 
 
@@ -190,7 +190,8 @@ class TlsConfig:
 
     @property
     def client_tls(self) -> ClientTls | None:
-        """How it speaks to others; None: in plain text. Raises ConfigError for what cannot be."""
+        """TLS settings for connections to other servers; None: plain text. Raises ConfigError for
+        settings that contradict each other."""
         return self.tls_of_clients() if self.connects_with_tls else None
 
     @property
@@ -201,11 +202,11 @@ class TlsConfig:
 
     @property
     def connects_with_tls(self) -> bool:
-        """Whether it speaks TLS to others."""
+        """True if this server connects to other servers with TLS."""
         return self.tls_enable
 
     def tls_of_clients(self) -> ClientTls:
-        """What the keys say for clients, whether TLS is on or not."""
+        """Client settings from the keys, also if TLS is off."""
         return ClientTls(
             trust=self.tls_client_trust_cert_path or None,
             certificate=self.tls_client_cert_path or None,
@@ -238,12 +239,12 @@ VARIABLES: Final = {
     "tls_trust": "TURBOPUMP_TLS_TRUST",
     "tls_config": "TURBOPUMP_TLS_CONFIG",
 }
-"""Of the environment, for what ``tls_of`` is not given."""
+"""Environment variables for arguments that ``tls_of`` is not given."""
 
 
 def tls_of(given: Mapping[str, str | None], environment: Mapping[str, str]) -> ClientTls | None:
-    """What commands and Spark's options say of TLS; None: plain text. ``tls``: true or false;
-    ``tls_trust``: a PEM file; ``tls_config``: a file with `tls.client.` keys. Either of the files
+    """Return the TLS settings of a command or of Spark's options; None: plain text. ``tls``: true
+    or false; ``tls_trust``: a PEM file; ``tls_config``: a file with `tls.client.` keys. Either file
     switches TLS on. Raises ConfigError."""
     told = {
         name: environment.get(variable) if given.get(name) is None else given[name]

@@ -1,10 +1,10 @@
-"""SQL92 filters: an expression over message properties, compiled once, asked for every message.
-Every oddity of Apache's is kept.
+"""SQL92 filters: an expression over message properties, compiled once and evaluated for every
+message. The filters keep every oddity of Apache's.
 
 ``price > 100 AND region IN ('eu', 'us') AND note IS NOT NULL``. Three values: true, false and
-unknown (None); only true matches. A property alone is unknown where it is absent and **false where
-it is there**, whatever it holds. What follows a whole expression is not read: ``a = 1 junk`` is ``a
-= 1``. ``NOT a = 'x'`` is ``(NOT a) = 'x'``; write ``NOT (a = 'x')``.
+unknown (None); only true matches. A property alone is unknown if it is absent and **false if it is
+present**, whatever its value. Text after a whole expression is not read: ``a = 1 junk`` is ``a =
+1``. ``NOT a = 'x'`` is ``(NOT a) = 'x'``; write ``NOT (a = 'x')``.
 
 Source: apache/rocketmq ``filter/…/parser/SelectorParser.jj`` and ``filter/…/expression/*``.
 """
@@ -25,19 +25,19 @@ DEPTH_MAX: Final = 60
 (``a = b = c``, ``a IS NULL IS NULL``). RocketMQ has no number for it: there a stack overflow
 refuses."""
 KEPT_MAX, SHORT = 256, 1024
-"""So many compiled filters of so many characters are kept, for the next pull or heartbeat with the
-same expression."""
+"""Number of cached filters, and their maximum length in characters, for the next pull or heartbeat
+with the same expression."""
 LONG_KEPT_MAX: Final = 16
-"""So many longer ones are: some MiB of memory each."""
+"""Number of cached filters that are longer, each with some MiB of memory."""
 
 _WORDS: Final = frozenset({"BETWEEN", "IN", *nodes.SEARCHES})
 
 
 def compile_sql(expression: str) -> nodes.Filter:
-    """Whether a message's properties match; a message that cannot be judged does not. Raises
-    SqlError if it is no SQL92 filter.
+    """Compile a SQL92 expression into a filter over a message's properties. The filter rejects a
+    message that it cannot judge. Raises SqlError for an invalid expression.
 
-    The same expression is compiled once.
+    Equal expressions share one compiled filter.
     """
     return _short(expression) if len(expression) <= SHORT else _long(expression)
 

@@ -1,7 +1,7 @@
-"""The parts of a SQL92 filter: for each kind of condition, what judges a message by it.
+"""Nodes of a compiled SQL92 filter, one class for each kind of condition.
 
-The rule: what cannot be meant is refused when a part is made, what cannot be judged when a message
-is. It must not know the grammar. Source: apache/rocketmq ``filter/…/expression/*``.
+A constructor refuses an invalid condition; evaluation handles values that cannot be compared. The
+grammar is unknown here. Source: apache/rocketmq ``filter/…/expression/*``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from turbopump.filtering.sql_tokens import NoVerdictError, SqlError, Tokens
 # Java class would refuse. Source: apache/rocketmq ``ComparisonExpression.__compare``;
 # ``java.lang.Integer.valueOf``, ``Double.valueOf``, ``Double.compareTo``.
 Value = str | int | float | bool
-"""Of a property or a literal; ``Long`` is an ``int`` too, and a bool is looked at first."""
+"""Value of a property or a literal. A ``Long`` is an ``int`` too; check for bool first."""
 
 INT_MIN, INT_MAX = -(2**31), 2**31 - 1
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
@@ -36,7 +36,7 @@ _HEX: Final = re.compile(
     r"[+-]?0[xX](?:[0-9a-fA-F]++(?:\.[0-9a-fA-F]*+)?|\.[0-9a-fA-F]++)[pP][+-]?[0-9]++[fFdD]?"
 )
 _TRIMMED: Final = "".join(map(chr, range(33)))
-"""What ``String.trim`` takes off."""
+"""Characters that ``String.trim`` removes."""
 
 
 class Long(int):
@@ -122,7 +122,7 @@ def double_of(text: str) -> float:
 
 
 class Properties(Protocol):
-    """What an expression asks for: the text of a property, None if it is absent. A dict will do."""
+    """Properties that an expression reads: the text of a property, or None. A dict is enough."""
 
     def get(self, name: str, /) -> str | None: ...
 
@@ -138,9 +138,9 @@ class Node(NamedTuple):
     kind: str
     evaluate: Evaluate
     value: Value | None = None
-    """Of a constant."""
+    """Value of a constant."""
     name: str = ""
-    """Of a property."""
+    """Name of a property."""
 
     @property
     def is_truth(self) -> bool:

@@ -84,12 +84,12 @@ class Tokens:
         return self.take()
 
     def unexpected(self, wanted: str) -> SqlError:
-        """What to raise where ``wanted`` should stand."""
+        """Make the error for a token other than ``wanted``."""
         found = "the end" if self.next.kind == END else repr(self.next.text)
         return SqlError(f"at character {self.next.at + 1}: {wanted} should stand here, not {found}")
 
     def refused(self, why: str) -> SqlError:
-        """What to raise for what has been read up to here."""
+        """Make the error for the text read so far."""
         return SqlError(f"before character {self.next.at + 1}: {why}")
 
     def texts(self) -> list[str]:
@@ -123,7 +123,7 @@ class Tokens:
         return Token(kind, text, at)
 
     def _no_word(self, at: int) -> Token:
-        """What stands where no word begins: the end."""
+        """Return the token at a place where no word begins: the end."""
         if at == len(self._text):
             return Token(END, "", at)
         hint = "; a string begins here and does not end: close it with '"
@@ -134,7 +134,7 @@ class Tokens:
 
 
 def text_of(string: str) -> str:
-    """What a word of the kind string says."""
+    """Return the value of a string literal."""
     return string[1:-1].replace("''", "'")
 
 

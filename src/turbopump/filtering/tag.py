@@ -36,14 +36,14 @@ def parse_tags(expression: str | None) -> frozenset[str]:
 
 
 _NOT_IN_A_TAG: Final = re.compile(r"[\s,;|&<>=()'\"]")
-"""Marks of filters and of other lists, which hardly stand in a tag."""
+"""Separators of filters and lists, which a tag rarely contains."""
 _BETWEEN_TAGS: Final = re.compile(r"\s*(?:\bOR\b|\|\||[,;|])\s*")
 _OF_A_FILTER: Final = re.compile(r"[<>=]|\b(?:AND|BETWEEN|CONTAINS|IN|IS|NOT)\b")
 
 
 def list_fault(expression: str) -> str | None:
-    """Why the user probably does not mean ``A || B`` by an expression, and what instead; None if
-    nothing looks odd. Such an expression is legal, and usually matches nothing."""
+    """Explain why an expression is probably not meant as ``A || B``, and what to write; None if it
+    looks right. Such an expression is legal and usually matches nothing."""
     tags = parse_tags(expression)
     odd = next(filter(_NOT_IN_A_TAG.search, sorted(tags)), None)
     if odd is None:

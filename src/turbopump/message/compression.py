@@ -1,7 +1,7 @@
-"""Message bodies: compressing and, within a bound, decompressing: zlib stream, LZ4 frame, ZSTD.
+"""Compression of message bodies, and decompression within a bound: zlib stream, LZ4 frame, ZSTD.
 
-The type stands in ``sysFlag``. Nothing is decompressed beyond ``size_max``: a body of a few KiB can
-otherwise ask for gigabytes.
+``sysFlag`` holds the type. Nothing is decompressed beyond ``size_max``: a body of a few KiB can
+otherwise expand to gigabytes.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class DelayLevels:
         return len(self.delays_ms)
 
     def lasting(self, wait_ms: int) -> int:
-        """The first level that waits so long, else the highest."""
+        """Return the first level with at least this wait, else the highest."""
         found = (level for level, delay in enumerate(self.delays_ms, 1) if delay >= wait_ms)
         return next(found, self.highest)
 

@@ -1,5 +1,4 @@
-"""Receipts of POP: what a broker says about popped messages, and the handle with which one of them
-is acknowledged.
+"""Receipts of POP: the texts about popped messages, and the handle that acknowledges one of them.
 
 ::
 
@@ -10,9 +9,9 @@ is acknowledged.
     orderCountInfo    <kind> <queue> <times>  or                                     joined by ;
                       <kind> qo<queue>%<queue offset> <times>
 
-Fields are separated by single spaces, times are milliseconds. ``kind`` names the topic in which the
-queue is: 0 the topic itself, 1 and 2 the group's retry topic for it. One rule: text ↔ values. It
-must not know what a checkpoint is.
+Fields are separated by single spaces, times are milliseconds. ``kind`` names the topic of the
+queue: 0 the topic itself, 1 and 2 the group's retry topic for it. This module converts between text
+and values; checkpoints are unknown here.
 
 Source: apache/rocketmq ``ExtraInfoUtil``, ``KeyBuilder``.
 """
@@ -47,8 +46,8 @@ class QueueKind(StrEnum):
 
 
 class QueueKey(NamedTuple):
-    """What the three texts name: a queue id as text, or ``qo<queue>%<queue offset>`` for one
-    message."""
+    """Key of an entry in the three texts: a queue id as text, or ``qo<queue>%<queue offset>`` for
+    one message."""
 
     kind: QueueKind
     name: str
@@ -64,13 +63,13 @@ def message_key(kind: QueueKind, queue_id: int, queue_offset: int) -> QueueKey:
 
 
 def pop_retry_topic(topic: str, group: str, *, v2: bool = False) -> str:
-    """Where messages of ``topic`` wait that ``group`` popped and did not acknowledge. RocketMQ:
-    ``buildPopRetryTopic``."""
+    """Return the retry topic for messages of ``topic`` that ``group`` popped and did not
+    acknowledge. RocketMQ: ``buildPopRetryTopic``."""
     return f"{RETRY_PREFIX}{group}{'+' if v2 else '_'}{topic}"
 
 
 def queue_kind_of(topic: str) -> QueueKind:
-    """Of a topic as it is stored. RocketMQ: ``ExtraInfoUtil.getRetry``."""
+    """Return the kind of a stored topic. RocketMQ: ``ExtraInfoUtil.getRetry``."""
     if not topic.startswith(RETRY_PREFIX):
         return QueueKind.NORMAL
     return QueueKind.RETRY_V2 if "+" in topic else QueueKind.RETRY
@@ -110,7 +109,7 @@ class PopHandle(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ordered(self) -> bool:
-        """Whether it comes of an ordered pop."""
+        """True for a handle from an ordered pop."""
         return self.revive_queue_id == ORDER_REVIVE_QUEUE
 
     @property
@@ -206,7 +205,7 @@ def _number(text: str, whole: str) -> int:
 # RocketMQ reads it up to its first space. Source: apache/rocketmq ``RecallMessageHandle``.
 @dataclass(frozen=True, slots=True)
 class RecallHandle:
-    """``time_text`` as it stands in the handle."""
+    """Handle that recalls a delayed message. ``time_text``: the time as written in the handle."""
 
     topic: str
     broker_name: str
@@ -241,6 +240,6 @@ class RecallHandle:
 
 
 def delete_key(topic: str, unique_id: str) -> str:
-    """What names the message that a recall is for. RocketMQ:
+    """Return the key of the message that a recall deletes. RocketMQ:
     ``TimerMessageStore.buildDeleteKey``."""
     return f"{topic}+{unique_id}"

@@ -1,10 +1,10 @@
 """Message ids.
 
 * Offset message id: upper hex of store host ip (4 or 16 bytes), port (4), commit-log offset (8):
-  where the message is.
+  the position of the message.
 * Unique id (property UNIQ_KEY), made by the producer: upper hex of ip (4 or 16), process id (low 2
   bytes), a hash of the generator (4), milliseconds since the start of the month (4), a counter (2).
-  The month is UTC's, RocketMQ's the local one; readers do not mind.
+  The month is in UTC, RocketMQ's in local time; no reader depends on it.
 
 Source: apache/rocketmq ``MessageDecoder.createMessageId``, ``MessageClientIDSetter``.
 """
@@ -61,8 +61,8 @@ def decode_offset_msg_id(msg_id: str) -> tuple[str, int, int]:
 
 
 class UniqueIds:
-    """Makes unique ids for one process. ``next()`` costs about 0.3 µs, 0.7 the first time in a
-    millisecond.
+    """Generator of unique ids for one process. ``next()`` costs about 0.3 µs, the first time in a
+    millisecond 0.7.
 
     ``ip`` is an address of this host, ``token`` tells generators of one process apart (four bytes).
     """

@@ -1,5 +1,4 @@
-"""What a message is: as a user sends it (``Message``) and as a consumer gets it
-(``ReceivedMessage``).
+"""A message, as a user sends it (``Message``) and as a consumer gets it (``ReceivedMessage``).
 
 The stored bytes are in ``codec.py``; the rules for names and sizes are in ``rules.py``.
 """
@@ -33,16 +32,20 @@ FLAG_MAX: Final = 2**31 - 1
 class Message:
     """A message to send.
 
-    ``body`` bytes (a str is encoded as UTF-8); ``tags`` one tag for filters, which a
-    subscription can name; ``keys`` one key or
-    several, for look-ups; ``properties`` your own string pairs, none of them blank, under names
-    that RocketMQ does not use itself; those of a received message may be handed on
-    (docs/guide/producing.md); ``flag`` an int of your own (32 bits, signed) that travels along.
-    ``wait_store_ok`` False: the broker need not wait for its disk or slaves before it answers.
-    ``delay_level``: it comes later, after the delay that the broker's table has for that level
-    (docs/guide/delayed-messages.md); 0: at once. ``deliver_at``: it comes at that time (ms since
-    1970 UTC, or a datetime); ``delay``: so much later (seconds, or a timedelta). Raises
-    MessageError for what is none of these, and if more than one of the last three is given.
+    - ``topic``: the topic.
+    - ``body``: bytes; a str is encoded as UTF-8.
+    - ``tags``: one tag for filters.
+    - ``keys``: one key or several, for look-ups.
+    - ``properties``: your own pairs of strings, not empty, under names that RocketMQ does not use.
+      The properties of a received message are allowed too (docs/guide/producing.md).
+    - ``flag``: an int of your own (32 bits, signed) that travels with the message.
+    - ``wait_store_ok``: False lets the broker answer before its disk or slaves have the message.
+    - ``delay_level``: deliver after the delay that the broker's table has for this level
+      (docs/guide/delayed-messages.md); 0: at once.
+    - ``deliver_at``: deliver at this time (ms since 1970 UTC, or a datetime).
+    - ``delay``: deliver after this time (seconds, or a timedelta).
+
+    Raises MessageError for invalid values, and if more than one of the last three is given.
     """
 
     __slots__ = ("body", "flag", "properties", "topic")
@@ -301,7 +304,7 @@ class ReceivedMessage:
 
     @property
     def offset_msg_id(self) -> str:
-        """Where it is stored: broker address and commit-log offset, in hex."""
+        """Position of the message: broker address and commit-log offset, in hex."""
         return offset_msg_id(self.store_host[0], self.store_host[1], self.commit_log_offset)
 
 

@@ -96,8 +96,8 @@ def decode_properties(text: str) -> dict[str, str]:
 
 
 def property_bytes(text: str) -> bytes:
-    """A property text as it is stored. Bytes that were no UTF-8 stand in the text as surrogates
-    (``surrogateescape``) and become what they were; other lone surrogates become ``?``, as in
+    """Encode a property text for the store. Bytes that were not UTF-8 are surrogates in the text
+    (``surrogateescape``) and become the original bytes; other lone surrogates become ``?``, as in
     Java."""
     try:
         return text.encode()
@@ -116,7 +116,8 @@ def readable_text(text: str) -> str:
 
 
 def whole_number(text: str | None, digits: int = 19) -> int | None:
-    """The number that a text of at most so many ASCII digits is; None if it is none."""
+    """Parse a text of ASCII digits, at most ``digits`` of them, as a number; None for another
+    text."""
     if text is None or len(text) > digits or not (text.isascii() and text.isdigit()):
         return None
     return int(text)
@@ -152,9 +153,9 @@ _KEYS: Final = KEYS + NAME_END
 def send_properties(
     text: str, added: bytes
 ) -> tuple[bool, str | None, str | None, str | None, bytes]:
-    """What a send needs of its property text: whether it may ask for more than to be stored (False
-    is sure), UNIQ_KEY, TAGS, KEYS, and the text to be stored: ended, with ``added`` behind. About
-    1.2 µs, compiled 0.3."""
+    """Return the facts that a send needs from its property text: False if it certainly asks only to
+    be stored, then UNIQ_KEY, TAGS, KEYS, and the text to store: terminated, with ``added`` behind.
+    About 1.2 µs, compiled 0.3."""
     special = (
         "DELAY" in text
         or "TIMER_D" in text
@@ -172,7 +173,7 @@ def send_properties(
 # The bits of a message's ``sysFlag`` (apache/rocketmq ``MessageSysFlag``,
 # ``CompressionType``).
 class SysFlag:
-    """What the store must know of a message. Plain ints: ``int & IntFlag`` would cost 0.7 µs,
+    """Flags of a message for the store. They are plain ints: ``int & IntFlag`` would cost 0.7 µs,
     several times per message."""
 
     COMPRESSED: Final = 0x1
@@ -230,6 +231,6 @@ def with_failure(
 
 
 def consume_failure(properties: Mapping[str, str], attempt: int) -> str | None:
-    """What the properties say about the failure of this attempt."""
+    """Return the reason in the properties for the failure of this attempt."""
     number, _, text = properties.get(CONSUME_FAILURE, "").partition(" ")
     return text if number == str(attempt) and text else None

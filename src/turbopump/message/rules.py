@@ -14,7 +14,7 @@ GROUP_SIZE_MAX: Final = 120
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
 REPLY_TOPIC_END: Final = "_REPLY_TOPIC"
-"""Of the topic of a cluster's replies, behind the cluster's name."""
+"""End of the topic of a cluster's replies; the cluster's name is before it."""
 DEFAULT_TOPIC: Final = "TBW102"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 
@@ -64,8 +64,7 @@ def tag_fault(tag: str) -> str | None:
 
 
 def is_unicode(text: str) -> bool:
-    """Whether it can be written as UTF-8: a str of Python may hold lone surrogates, which are no
-    text."""
+    """Return True if a str can be encoded as UTF-8; one with lone surrogates cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -74,13 +73,13 @@ def is_unicode(text: str) -> bool:
 
 
 def is_system_topic(topic: str) -> bool:
-    """Whether the broker keeps this topic for itself."""
+    """Return True for a topic that the broker keeps for itself."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
 
 
 def is_brokers_own(topic: str) -> bool:
-    """Whether it is one in which a broker keeps what is on its way: messages that are meant for
-    other topics wait there, and what it does with them is written there."""
+    """Return True for a topic of the broker's internal state: it holds messages on their way to
+    other topics, or records about them."""
     return topic in NOT_SENDABLE_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
 
 

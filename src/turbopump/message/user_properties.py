@@ -1,12 +1,12 @@
-"""Which properties a user may give a message: text with something in it, under names that RocketMQ
-does not keep for itself.
+"""Rules for the properties that a user may give a message: non-empty text, under names that
+RocketMQ does not reserve.
 
-One rule: what would be lost without a word, or mean something else than its user thinks, is refused
-in a sentence that says what to use. Those of a received message, which brokers and clients have
-added to, may be handed on as they are: what is not for the next message is left out. It must not
-know how messages are sent. Source: apache/rocketmq ``Message.putUserProperty``,
-``MessageConst.STRING_HASH_SET`` (5.3.3); other than there, ``UNIQ_KEY`` may be given: an id of
-one's own.
+A property that would be lost silently, or would mean something else than the user thinks, is
+refused with a sentence that names the right way. A received message's properties, with additions by
+brokers and clients, may be given to the next message: parts that do not belong to it are left out.
+Sending is unknown here. Source: apache/rocketmq ``Message.putUserProperty``,
+``MessageConst.STRING_HASH_SET`` (5.3.3); unlike there, a user may give ``UNIQ_KEY``, an id of their
+own.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _USE: Final[Mapping[str, str]] = {
     names.MESSAGE_TYPE: "use reply of Producer or PushConsumer",
     "INSTANCE_ID": "give the producer namespace=",
 }
-"""What to use instead."""
+"""The right way to set each reserved property."""
 
 _APACHES_OWN: Final = """
     BUYER_ID TRANSFER_FLAG CORRECTION_FLAG MQ2_FLAG RECONSUME_TIME EXTEND_UNIQ_INFO
@@ -71,8 +71,8 @@ RESERVED: Final = frozenset(
 _HANDED_ON: Final = frozenset(
     {names.KEYS, names.TAGS, names.CORRELATION_ID, names.REPLY_TO_CLIENT, names.TTL}
 )
-"""Of a received message: what its sender said of it, and to whom a reply goes. ``WAIT`` is not
-among them: brokers put it in too."""
+"""Reserved properties of a received message that its sender set, and the reply address. ``WAIT`` is
+not among them, because brokers set it too."""
 LEFT_BEHIND: Final = (RESERVED - _HANDED_ON) | {
     names.TRANSACTION_ID,
     names.TRANSACTION_CHECK_TIMES,
@@ -80,14 +80,14 @@ LEFT_BEHIND: Final = (RESERVED - _HANDED_ON) | {
     names.INNER_BASE,
     CONSUME_FAILURE,
 }
-"""Of a received message: what brokers and clients put in. The last five a user may give all the
-same, as in Java."""
+"""Properties that brokers and clients add to a message. A user may set the last five, as in
+Java."""
 _BLANKS: Final = "".join(map(chr, range(0x21)))
-"""What Java's ``trim`` takes off."""
+"""Characters that Java's ``trim`` removes."""
 
 
 def user_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """Those that are no names of RocketMQ's."""
+    """Return the properties under names that RocketMQ does not reserve."""
     return {
         name: value
         for name, value in properties.items()
@@ -96,8 +96,8 @@ def user_properties(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def handed_on(properties: Mapping[str, str]) -> dict[str, str]:
-    """Of a received message's properties, and what was put to them since, those that the next
-    message has too. Raises MessageError for what is no text, or empty."""
+    """Return those properties of a received message, with later additions, that the next message
+    gets too. Raises MessageError for a value that is empty or not text."""
     kept = {
         name: value for name, value in text_pairs(properties).items() if name not in LEFT_BEHIND
     }
@@ -108,7 +108,7 @@ def handed_on(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def checked_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """What a user gave, as a copy. Raises MessageError. About 0.15 µs each."""
+    """Check a user's properties and return a copy. Raises MessageError. About 0.15 µs each."""
     copied = text_pairs(properties)
     if not RESERVED.isdisjoint(copied):
         # brokers put both into every message

@@ -1,10 +1,10 @@
-"""What a name server answers: one method per request, each a question to the route table and its
+"""Handlers of a name server: one method per request, each a question to the route table and its
 answer in bytes.
 
-Its one rule: no state of its own beyond the table and the start time; nothing waits, but for the
-answer of a broker whose name another one wants. It must not know sockets. Codes and remarks follow
-apache/rocketmq `DefaultRequestProcessor` and `ClientRequestProcessor`; where Apache's remark says
-nothing, ours does.
+The handlers have no state beyond the table and the start time. Nothing waits, except for the answer
+of a broker whose name another broker claims. Sockets are unknown here. Codes and remarks follow
+apache/rocketmq `DefaultRequestProcessor` and `ClientRequestProcessor`; where Apache's remark is
+empty, ours explains.
 """
 
 import logging
@@ -58,17 +58,10 @@ from turbopump.protocol.requests.topics import (
     TopicConfigAndMappingSerializeWrapper,
     TopicList,
 )
-from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import (
-    Outcome,
-    Refusal,
-    RequestContext,
-    Response,
-    Router,
-    encode_response,
-    refusal,
-)
+from turbopump.remoting.response import Refusal, Response, encode_response, refusal
+from turbopump.remoting.router import Outcome, RequestContext, Router
 from turbopump.remoting.turns import Steps
+from turbopump.remoting.wire import Wire
 from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
@@ -93,7 +86,7 @@ ROUTES_SIZE_MAX: Final = 64 * 1024 * 1024
 RouteKey = tuple[str, bool, str | None]
 """A topic, whether the JSON is standard, and its queues if it is an ordered one."""
 OWNER_ANSWER_S: Final = 3.0
-"""How long a broker is waited for whose name another one wants."""
+"""Seconds to wait for the answer of a broker whose name another broker claims."""
 
 
 class NamesrvHandlers:
@@ -164,7 +157,7 @@ class NamesrvHandlers:
         return outcome
 
     def _register(
-        self, registration: Registration, peer: Connection
+        self, registration: Registration, peer: Wire
     ) -> Response[RegisterBrokerReply] | Occupied:
         broker, topics = registration.broker, registration.topics.topic_config_table
         known = self._table.data_version(broker.cluster, broker.address) is not None
@@ -188,14 +181,14 @@ class NamesrvHandlers:
         )
 
     async def _register_if_gone(
-        self, occupied: Occupied, registration: Registration, peer: Connection
+        self, occupied: Occupied, registration: Registration, peer: Wire
     ) -> Response[RegisterBrokerReply]:
         """Register a broker if the one that has its name and id does not answer any more. Brokers
         know no question of name servers, so a refusal is an answer."""
         owner, connection, broker = occupied.owner, occupied.connection, registration.broker
-        assert isinstance(connection, Connection)
+        assert isinstance(connection, Wire)
         try:
-            question = request_command(GetBrokerRuntimeInfo(), opaque=connection.next_opaque)
+            question = request_command(GetBrokerRuntimeInfo(), opaque=connection.calls.next_opaque)
             await connection.start_call(question.opaque, encode_command(question), OWNER_ANSWER_S)
         except RemotingError as error:
             log.warning("broker does not answer and is forgotten %s cause=%s", owner, error)
@@ -318,7 +311,7 @@ class NamesrvHandlers:
         return Response()
 
     def _ordered_topics(self) -> bytes:
-        """What a broker is told of ordered topics, as the body of the answer to 103."""
+        """Return the configuration of ordered topics, the body of the answer to 103."""
         if not self._config.return_order_topic_config_to_broker:
             return b""
         texts = self._kv.namespace(ORDER_TOPIC_CONFIG)

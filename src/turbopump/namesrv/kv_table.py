@@ -20,7 +20,7 @@ ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
 
 
 class KvFile(msgspec.Struct, kw_only=True, rename="camel"):
-    """What ``kvConfigPath`` holds."""
+    """Content of the file ``kvConfigPath``."""
 
     config_table: dict[str, dict[str, str]] = {}
 

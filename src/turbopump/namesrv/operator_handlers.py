@@ -1,8 +1,8 @@
-"""What operators and their tools ask a name server: the KV configuration, lists of special topics,
-a topic registered by hand, and the server's own configuration.
+"""Handlers for operators and their tools: the KV configuration, lists of special topics, a topic
+registered by hand, and the server's own configuration.
 
-Its one rule: a change is answered when it is on the disk. It must not know sockets. Codes follow
-apache/rocketmq `DefaultRequestProcessor`.
+A change is answered when it is on the disk. Sockets are unknown here. Codes follow apache/rocketmq
+`DefaultRequestProcessor`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from turbopump.namesrv.route_table import RouteTable
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests import namesrv as requests
 from turbopump.protocol.requests.topics import FLAG_UNIT, FLAG_UNIT_SUB, TopicList
-from turbopump.remoting.router import RequestContext, Response, Router, refusal
+from turbopump.remoting.response import Response, refusal
+from turbopump.remoting.router import RequestContext, Router
 from turbopump.store.disk import Disk
 
 log = logging.getLogger(__name__)

@@ -1,8 +1,8 @@
-"""Everything a name server knows: which broker is where, which topics it has, and until when that
-is believed.
+"""The routes of a name server: the address of each broker, its topics, and the time until which
+they are valid.
 
-Its one rule: no network, no clock, no waiting; times (monotonic seconds) and connections (any
-object, compared by identity) come in as values. It must not know bytes or requests. Source of the
+This module has no network, no clock and no waiting. Times (monotonic seconds) and connections (any
+object, compared by identity) come in as values. Bytes and requests are unknown here. Source of the
 rules: apache/rocketmq `RouteInfoManager`.
 """
 
@@ -197,7 +197,7 @@ class RouteTable:
 
     @property
     def broker_count(self) -> int:
-        """How many broker names are known."""
+        """Number of known broker names."""
         return len(self._brokers)
 
     # What an operator may change. Write permission that was taken stays so, whatever the broker
@@ -245,7 +245,7 @@ class RouteTable:
     # How the parts are kept together.
 
     def _owner(self, broker: BrokerIdentity, addresses: dict[int, str]) -> LiveBroker | None:
-        """Who has the broker's name and id, at another address."""
+        """Return the live broker with the same name and id at another address, or None."""
         address = addresses.get(broker.id)
         if address is None or address == broker.address:
             return None
@@ -396,8 +396,8 @@ class BrokerIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """What a broker registers. `acting_master` is None for brokers of 4.x, which do not send it;
-    `partial`: it says that it has more topics than these."""
+    """A registration by a broker. `acting_master` is None for brokers of 4.x, which do not send it.
+    `partial`: the list of topics is incomplete; keep the other topics."""
 
     broker: BrokerIdentity
     topics: TopicConfigAndMappingSerializeWrapper = field(
@@ -428,8 +428,8 @@ class Superseded:
 
 @dataclass(frozen=True, slots=True)
 class Occupied:
-    """A registration that cannot hold while `owner`, which has the same name and id, is there on
-    its `connection`. RocketMQ: the later one takes over, again and again if both go on."""
+    """A registration that is refused while `owner`, with the same name and id, is connected on
+    `connection`. RocketMQ: the later broker takes over, and the two alternate while both run."""
 
     owner: BrokerIdentity
     connection: object

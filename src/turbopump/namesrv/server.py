@@ -1,7 +1,6 @@
 """A name server: the route table, its handlers, a listening port, and the scan for silent brokers.
 
-Its one rule: whatever happens is turned into a call of the table with the time in it. It must not
-know files or signals.
+Every event becomes a call of the table with the time in it. Files and signals are unknown here.
 """
 
 import asyncio
@@ -17,16 +16,16 @@ from turbopump.namesrv.handlers import NamesrvHandlers
 from turbopump.namesrv.kv_table import KvTable
 from turbopump.namesrv.operator_handlers import OperatorHandlers
 from turbopump.namesrv.route_table import RouteTable
-from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Authorise, Router
 from turbopump.remoting.server import RemotingServer
+from turbopump.remoting.wire import Wire
 from turbopump.store.disk import Disk
 from turbopump.store.json_table import JsonTable
 
 log = logging.getLogger(__name__)
 
 LIST_KV_S: Final = 600.0
-"""How often the log lists the KV configuration."""
+"""Seconds between two log listings of the KV configuration."""
 
 
 class NameServer:
@@ -135,9 +134,9 @@ class NameServer:
         self.kv.save_again()
         for broker, connection in self.table.expire(self._clock.monotonic()):
             log.warning("broker expired %s", broker)
-            assert isinstance(connection, Connection)
+            assert isinstance(connection, Wire)
             connection.close()
 
-    def _connection_lost(self, connection: Connection) -> None:
+    def _connection_lost(self, connection: Wire) -> None:
         for broker in self.table.connection_lost(connection):
             log.warning("broker's connection lost %s", broker)

@@ -1,8 +1,8 @@
-"""The numbers of the remoting protocol: request codes, response codes, languages and versions.
+"""Numbers of the remoting protocol: request codes, response codes, languages and versions.
 
 Source: apache/rocketmq ``RequestCode``, ``ResponseCode``, ``RemotingSysResponseCode``,
-``LanguageCode``, ``MQVersion``. Of response codes those are listed that something here sends or
-understands. An unknown code on the wire stays a plain int.
+``LanguageCode``, ``MQVersion``. The response codes are those that Turbopump sends or understands.
+An unknown code on the wire stays a plain int.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 
 class RequestCode(IntEnum):
-    """What a peer asks for: every code of 5.3.3."""
+    """Request codes: all of 5.3.3."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -175,7 +175,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """How it went."""
+    """Response codes: the outcome of a request."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -215,7 +215,7 @@ class ResponseCode(IntEnum):
 
 
 class LanguageCode(IntEnum):
-    """Which client speaks; JSON headers carry the name, binary ones the number."""
+    """Language of a peer; JSON headers carry the name, binary ones the number."""
 
     JAVA = 0
     CPP = 1

@@ -52,7 +52,7 @@ HEADER_SIZE_MAX: Final = 4 * 1024 * 1024
 FEW_FIELDS_SIZE: Final = 64 * 1024
 """Bytes of a JSON header whose fields need not be counted before it is decoded."""
 _OTHER_FIELDS: Final = 8
-"""Of a header, beside those."""
+"""Number of other fields that a header may have."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -110,8 +110,8 @@ def request_command(
 
 
 def reply_in(command: Command, request: Request[ReplyT]) -> ReplyT:
-    """What ``command``, with code 0, answers to ``request``: its header fields, or its JSON body.
-    Raises HeaderError or BodyError if it cannot be read."""
+    """Decode the reply in ``command``, which has code 0, to ``request``: its header fields, or its
+    JSON body. Raises HeaderError or BodyError if it cannot be read."""
     type_: type[Any] | None = request.reply
     if type_ is None:
         return cast(ReplyT, None)
@@ -167,7 +167,7 @@ _SENDS: Final = frozenset(
     }
 )
 _PROPERTIES: Final = frozenset({"properties", "i"})
-"""Where the requests that send messages have their property text."""
+"""Names of the property text in requests that send messages."""
 
 
 def _lossy(text: str, code: int, name: str = "") -> str:

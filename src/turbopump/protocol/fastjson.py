@@ -1,9 +1,9 @@
-"""The one reader and writer of JSON as Apache's peers speak it (the fastjson 1.2 dialect).
+"""JSON in the dialect of Apache's peers (fastjson 1.2), read and written in this one place.
 
-`decode` gives the text to msgspec as it is; only what that refuses is looked at again: bare number
-keys and objects as keys, then enums by ordinal, numbers for strings, … `encode` writes what a Java
-peer would. Its one rule: bounded work, and `FastjsonError` for whatever is wrong. It must not know
-any particular body.
+`decode` passes the text to msgspec. If msgspec refuses it, a second pass handles bare number keys
+and objects as keys, then enums by ordinal, numbers for strings, … `encode` writes the same text as
+a Java peer. The work is bounded, and any fault raises `FastjsonError`. Particular bodies are
+unknown here.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ def encode(value: Any) -> bytes:
 
 
 def encode_steps(value: Any, *, standard: bool = False) -> Generator[None, None, bytes]:
-    """`encode`, or `encode_standard`, in steps of some 200 µs, however large the value is. It may
-    change between them: an entry is as it is when it is written."""
+    """Encode like `encode` or `encode_standard`, in steps of some 200 µs for a value of any size.
+    The value may change between steps: each entry is written as it is at that moment."""
     writer, chunks = Writer(standard=standard), list[bytes]()
     texts: list[str] = []
     for text in writer.texts(value):
@@ -159,8 +159,8 @@ def put_entries(text: bytes, member: str, entries: Iterable[bytes]) -> bytes:
 
 
 def compact(text: bytes) -> bytes:
-    """What `encode` makes of the value from which `encode_indented` made `text`: no string of it
-    has a raw tab or line break in it, so only its layout goes."""
+    """Remove the layout of `text`, made by `encode_indented`. The result is what `encode` makes of
+    the same value, for no string of it contains a raw tab or line break."""
     return text.translate(None, b"\n\t")
 
 
@@ -202,7 +202,7 @@ class Writer(NamedTuple):
     standard: bool = False
 
     def text(self, value: Any, level: int = 0) -> str:
-        """`value`, which stands so many levels deep."""
+        """Encode `value`, nested `level` deep."""
         kind: Any = type(value)
         if kind is str:
             return self.quote(value)
@@ -211,8 +211,8 @@ class Writer(NamedTuple):
         return _writer_of(kind)(self, value, level)
 
     def texts(self, value: Any) -> Iterator[str]:
-        """The pieces of `text(value)`: of what may be large each entry by itself. Not for the
-        indented form."""
+        """Yield the pieces of `text(value)`: each entry of a value that may be large is a piece.
+        The indented form has no pieces."""
         kind: Any = type(value)
         if _is_small(kind):
             yield self.text(value)
@@ -315,7 +315,8 @@ def _writer_of(kind: type) -> _Write:
 
 @cache
 def _is_small(kind: type) -> bool:
-    """Whether a value of this type is written in one piece: it holds no number of others."""
+    """Return True if values of this type are written in one piece, because they hold no
+    collections."""
     if issubclass(kind, msgspec.Struct):
         return _holds_few(cast(Any, msgspec.inspect.type_info(kind)))
     return not issubclass(kind, dict | list | tuple | set | frozenset)

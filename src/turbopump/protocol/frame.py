@@ -1,4 +1,4 @@
-"""Frames: where one command ends and the next begins.
+"""Frames: the boundaries between commands.
 
 ::
 
@@ -10,8 +10,8 @@
     8+headerLen  the rest   body
 
 All integers big-endian. Source: apache/rocketmq ``NettyDecoder``, ``RemotingCommand``. No I/O here:
-bytes in, frames out. Nothing is allocated for bytes that have not arrived; after a bad length the
-reader keeps the error and takes no more.
+bytes in, frames out. The reader allocates nothing for bytes that have not arrived. After a bad
+length it keeps the error and accepts no more bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PART_OVERHEAD: Final = 64
 _LENGTHS: Final = struct.Struct(">II").unpack_from
 
 TLS_HANDSHAKE: Final = 0x1603
-"""How a TLS connection begins; no frame is so long."""
+"""First two bytes of a TLS connection; no frame has this length."""
 JSON: Final = 0
 ROCKETMQ: Final = 1
 

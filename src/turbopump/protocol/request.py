@@ -1,13 +1,13 @@
-"""How a request is declared: one typed struct, from which codec, routing and calls derive.
+"""Declaration of a request: one typed struct, from which codec, routing and calls derive.
 
-A subclass of ``Request`` names its ``code``, its ``reply`` header and its fields; the fields travel
+A subclass of ``Request`` names its ``code``, its ``reply`` header and its fields. The fields travel
 as strings in the command's ``extFields`` under Apache's names (``rename="camel"``). To add a
 request: add its code to ``codes.py``, declare it (and its reply) in ``requests/``, give it a
 handler in the process that answers it, and record its golden bytes.
 
 The header rules are Apache's (``CommandCustomHeader``, ``RemotingCommand.makeCustomHeaderToNet``):
-null fields are not written, booleans are ``true``/``false``, numbers decimal. Reading is tolerant
-as real clients need it: numbers and booleans may come bare.
+null fields are not written, booleans are ``true``/``false``, numbers decimal. Reading is tolerant,
+because real clients send bare numbers and booleans.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class Request(Header, Generic[ReplyT], kw_only=True):
 
 
 def with_field_names(names: str) -> Callable[[type[HeaderT]], type[HeaderT]]:
-    """A class decorator: the fields of this request travel under these one-letter ``names``, in the
-    order of their declaration. They may be declared in a base class, where their names are long."""
+    """Make a class decorator that sends the fields of a request under these one-letter ``names``,
+    in the order of declaration. The base class may declare the fields under their long names."""
 
     def renamed(cls: type[HeaderT]) -> type[HeaderT]:
         own = msgspec.structs.fields(cls)[len(msgspec.structs.fields(Request)) :]
@@ -103,9 +103,10 @@ def header_from_ext(type_: type[HeaderT], ext: Mapping[str, Any]) -> HeaderT:
     """Read header fields of ``type_`` from ``extFields`` as real clients send them.
 
     Values may be strings, numbers or booleans. As in Apache's reader, a value that does not parse
-    as the declared type counts as absent. Raises HeaderError naming the field if a required one is
-    absent then, or, of a request, one with such a value would have a number that nobody asked for.
-    RocketMQ: a NumberFormatException or NullPointerException, also code 1.
+    as the declared type counts as absent. Raises HeaderError with the field's name if a required
+    field is absent. In a request an invalid value of an optional field raises it too, for the
+    default would be a number that nobody asked for. RocketMQ: a NumberFormatException or
+    NullPointerException, also code 1.
     """
     with contextlib.suppress(msgspec.ValidationError):
         return convert(ext, type_)

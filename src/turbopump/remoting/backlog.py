@@ -13,7 +13,7 @@ know what any request means.
 
 Other requests wait in their connection, unhandled and in order, where the turn has had its share or
 the peer does not read; so do those behind a request that took as long as hundreds of usual ones
-(``Connection.took_long``), which would keep all others in the line waiting. When they may be
+(``Served.took_long``), which would keep all others in the line waiting. When they may be
 handled, the connections take turns (``resume``), one request each.
 
 Reading has its share of a turn as well (``may_read_on``): a peer that sends faster than it is read
@@ -24,19 +24,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from itertools import chain
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.frame import Frame
-from turbopump.remoting.router import Refusal, encoder_of, refusal
-
-if TYPE_CHECKING:
-    from turbopump.remoting.connection import Connection
+from turbopump.remoting.response import Refusal, encoder_of, refusal
+from turbopump.remoting.wire import Wire
 
 TURN_S: Final = 0.02
 CREDIT: Final = 64 * 1024
@@ -64,6 +62,36 @@ RESUME_S: Final = 0.002
 """Connections that go on do so for so long, and one request more, before others have their turn."""
 
 
+class PeerRequests(Protocol):
+    """The requests of one connection (``Served``), as they are seen here. ``in_line`` of them stand
+    in the line."""
+
+    wire: Wire
+    in_line: int
+    interrupted: bool
+
+    def take(self, frame: Frame) -> None:
+        """Handle one frame now."""
+
+    def may_wait(self, frame: Frame) -> bool:
+        """Return True if a request may stand in the line."""
+
+    def stops(self, rest: Iterable[Frame], began: float) -> bool:
+        """Let the rest wait behind a frame that has ``interrupted``, or return True."""
+
+    def set_aside(self, frames: Iterable[Frame], *, first: bool = False) -> None:
+        """Let frames wait in the connection."""
+
+    def refuse(self, frame: Frame, answer: Callable[[int], bytes]) -> None:
+        """Answer a request that was not handled."""
+
+    def go_on(self) -> bool:
+        """Do one thing of those that wait. Return True if there is more to do at once."""
+
+    def read_on(self) -> None:
+        """Read the peer again."""
+
+
 class BacklogRefusal(Enum):
     """Why a request of the line is not handled."""
 
@@ -84,7 +112,7 @@ class BacklogLimits(NamedTuple):
 
 
 class _QueuedRequest(msgspec.Struct, frozen=True, gc=False):
-    connection: Connection
+    connection: PeerRequests
     frame: Frame
     arrived: float
 
@@ -125,10 +153,10 @@ class Backlog:
         self._still_until = 0.0
         self.refused: Counter[BacklogRefusal] = Counter()
         self._last_refusal: tuple[_Alike, Callable[[int], bytes]] | None = None
-        self._resumed: dict[Connection, None] = {}
+        self._resumed: dict[PeerRequests, None] = {}
         self._goes_on = False
         """Whether the loop will come to those that are resumed."""
-        self._unread: dict[Connection, None] = {}
+        self._unread: dict[PeerRequests, None] = {}
         """Connections that are read again in one of the next turns."""
         self._read_now = 0
         """Bytes of full reads in this turn."""
@@ -166,7 +194,7 @@ class Backlog:
         return self._held_since is not None
 
     def take_in_turns(
-        self, connection: Connection, frames: list[Frame], size: int, arrived: float
+        self, connection: PeerRequests, frames: list[Frame], size: int, arrived: float
     ) -> None:
         """Handle those of the frames, which came in one read of ``size`` bytes, that fit into this
         turn; the rest may have to wait."""
@@ -188,7 +216,7 @@ class Backlog:
         if self._line and self._loop.time() - self._served_at >= TURN_S:
             self._serve()
 
-    def wait_all(self, connection: Connection, frames: Iterator[Frame], arrived: float) -> None:
+    def wait_all(self, connection: PeerRequests, frames: Iterator[Frame], arrived: float) -> None:
         """Put into the line those that may wait; handle the others, or if this turn has had its
         share let the connection go on with all that is left in a later one."""
         for frame in frames:
@@ -203,7 +231,7 @@ class Backlog:
             if connection.interrupted and connection.stops(frames, arrived):
                 return
 
-    def resume(self, connection: Connection) -> None:
+    def resume(self, connection: PeerRequests) -> None:
         """The connection has requests that waited and may be handled now: let it ``go_on``, in turn
         with others."""
         self._resumed[connection] = None
@@ -226,7 +254,7 @@ class Backlog:
             if self._goes_on:
                 self._loop.call_soon(self._go_on)
 
-    def may_read_on(self, connection: Connection, size: int) -> bool:
+    def may_read_on(self, connection: PeerRequests, size: int) -> bool:
         """Whether the connection, whose full read brought so many bytes, may be read again in this
         turn; if not, its ``read_on`` is called in one of the next."""
         if not self._read_now and not self._unread:
@@ -272,7 +300,7 @@ class Backlog:
     def _held_for(self, seconds: float) -> bool:
         return self._held_since is not None and self._loop.time() - self._held_since > seconds
 
-    def hold(self, connection: Connection, frame: Frame) -> None:
+    def hold(self, connection: PeerRequests, frame: Frame) -> None:
         """A handler could not begin with this request until there is room: it waits, and all behind
         it, until ``release``."""
         now = self._loop.time()
@@ -352,11 +380,11 @@ class Backlog:
             if connection.interrupted and until < FOR_EVER:
                 self._take_out(connection)
 
-    def _take_out(self, connection: Connection) -> None:
+    def _take_out(self, connection: PeerRequests) -> None:
         """A request of the connection took long: all that it has in the line waits in the
         connection from now on, where it stands before nobody else's. What is late stays, to be
         refused."""
-        if connection.closed or self._held_since is not None:
+        if connection.wire.closed or self._held_since is not None:
             return
         connection.interrupted = False
         if connection.in_line:

@@ -25,9 +25,10 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Body, Command, encode_command, reply_in, request_command
 from turbopump.protocol.frame import JSON
 from turbopump.protocol.request import ReplyT, Request
-from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Router
+from turbopump.remoting.served import Served
 from turbopump.remoting.tls import ClientContext, failure_words
+from turbopump.remoting.wire import Wire
 
 log = logging.getLogger(__name__)
 
@@ -67,14 +68,14 @@ class RemotingClient:
         self._on_close = on_close
         self._signer = signer
         self._tls = None if tls is None else ClientContext(tls)
-        self._connections: dict[str, Connection] = {}
-        self._connecting: dict[str, asyncio.Task[Connection]] = {}
+        self._connections: dict[str, Wire] = {}
+        self._connecting: dict[str, asyncio.Task[Wire]] = {}
         self._ended = False
-        self._leaving: set[Connection] = set()
+        self._leaving: set[Wire] = set()
         self._gone = asyncio.Event()
 
     @property
-    def connections(self) -> Mapping[str, Connection]:
+    def connections(self) -> Mapping[str, Wire]:
         """Those that are open, by address."""
         return self._connections
 
@@ -111,7 +112,7 @@ class RemotingClient:
                 started = loop.time()
                 connection = await self.connect(address, timeout=timeout)
                 timeout = max(timeout - (loop.time() - started), 0.001)
-            command = request_command(request, body, opaque=connection.next_opaque)
+            command = request_command(request, body, opaque=connection.calls.next_opaque)
             command.serialize_type = self._serialize_type
             if self._signer is not None:
                 command.ext = self._signer(command.ext, command.body)
@@ -144,13 +145,13 @@ class RemotingClient:
         """Send ``request`` without wanting an answer. Raises ConnectError if there is no
         connection."""
         connection = await self.connect(address, timeout=timeout)
-        command = request_command(request, body, opaque=connection.next_opaque, oneway=True)
+        command = request_command(request, body, opaque=connection.calls.next_opaque, oneway=True)
         command.serialize_type = self._serialize_type
         if self._signer is not None:
             command.ext = self._signer(command.ext, command.body)
         connection.send_frame(encode_command(command))
 
-    async def connect(self, address: str, *, timeout: float | None = None) -> Connection:
+    async def connect(self, address: str, *, timeout: float | None = None) -> Wire:
         """The open connection to ``address``, made now if there is none. Raises ConnectError, also
         once the client is closed."""
         connection = self._connections.get(address)
@@ -170,7 +171,7 @@ class RemotingClient:
         except TimeoutError:
             raise ConnectError(f"no connection to {address} within {limit:.1f} s") from None
 
-    def connection(self, address: str) -> Connection | None:
+    def connection(self, address: str) -> Wire | None:
         """The open connection to ``address``, if there is one."""
         connection = self._connections.get(address)
         return None if connection is None or connection.closed else connection
@@ -199,7 +200,7 @@ class RemotingClient:
             await self._farewells(leaving)
         await asyncio.sleep(0)
 
-    async def _farewells(self, leaving: list[Connection]) -> None:
+    async def _farewells(self, leaving: list[Wire]) -> None:
         """Who speaks TLS says that it ends, and waits to hear the same; not for long."""
         self._leaving.update(connection for connection in leaving if connection.transport)
         try:
@@ -212,7 +213,7 @@ class RemotingClient:
                 connection.abort()
             await asyncio.sleep(0)
 
-    async def _open(self, address: str) -> Connection:
+    async def _open(self, address: str) -> Wire:
         """A name is looked up each time; of its addresses each but the last has its share of the
         time."""
         host, port = split_address(address)
@@ -234,10 +235,10 @@ class RemotingClient:
         except OSError as error:
             raise ConnectError(f"cannot connect to {address}: {_reason(error)}") from None
 
-    async def _open_at(self, peer: str, port: int, address: str, host: str) -> Connection:
+    async def _open_at(self, peer: str, port: int, address: str, host: str) -> Wire:
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(
-            lambda: Connection(self.router, on_close=lambda closed: self._closed(address, closed)),
+            lambda: Served(self.router, on_close=lambda closed: self._closed(address, closed)).wire,
             peer,
             port,
             ssl=None if self._tls is None else self._tls.at(loop.time()),
@@ -245,7 +246,7 @@ class RemotingClient:
         )
         return connection
 
-    def _connected(self, address: str, task: asyncio.Task[Connection]) -> None:
+    def _connected(self, address: str, task: asyncio.Task[Wire]) -> None:
         self._connecting.pop(address, None)
         if not task.cancelled() and task.exception() is None and not task.result().closed:
             if self._ended:  # it was made just before that
@@ -253,7 +254,7 @@ class RemotingClient:
             else:
                 self._connections[address] = task.result()
 
-    def _closed(self, address: str, connection: Connection) -> None:
+    def _closed(self, address: str, connection: Wire) -> None:
         if self._connections.get(address) is connection:
             del self._connections[address]
         self._leaving.discard(connection)
@@ -388,11 +389,11 @@ class VipChannel:
         """Where the connection of a broker leads to."""
         return address if address in self._without else _vip_address(address)
 
-    def connection(self, address: str) -> Connection | None:
+    def connection(self, address: str) -> Wire | None:
         """The open connection, if there is one."""
         return self._remoting.connection(self.address(address))
 
-    async def connect(self, address: str, *, timeout: float | None = None) -> Connection:
+    async def connect(self, address: str, *, timeout: float | None = None) -> Wire:
         """As ``RemotingClient.connect``; half of the time is for the VIP port."""
         opened = self.connection(address)
         if opened is not None:

@@ -1,5 +1,5 @@
-"""Which handler answers which request. A table from request code to handler; knows nothing of
-sockets.
+"""Table from request code to handler, and the handling of one request: read, authorise, call the
+handler, settle its outcome. It knows nothing of sockets.
 
 A handler is called with the typed request and a ``RequestContext``. It returns a ``Response`` with
 the reply that the request declares, as mypy checks; or steps that return one (``turns.py``), or an
@@ -11,21 +11,9 @@ called again when there is room (``backlog.py``). A reply of any size is encoded
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from enum import Enum
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Final,
-    Generic,
-    Literal,
-    Never,
-    Protocol,
-    TypeVar,
-    cast,
-    overload,
-)
+from typing import Any, Final, Literal, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -43,78 +31,23 @@ from turbopump.protocol.command import (
     Command,
     TypedJsonHeader,
     decode_command,
-    encode_command,
     typed_json_decoder,
 )
-from turbopump.protocol.frame import FRAME_SIZE_MAX, JSON, Frame, frame_head
-from turbopump.protocol.request import Header, ReplyT, Request, header_from_ext
+from turbopump.protocol.frame import JSON, Frame
+from turbopump.protocol.request import ReplyT, Request, header_from_ext
+from turbopump.remoting.response import Refusal, Response, encode_response, refusal, response_steps
+from turbopump.remoting.served import Served, size_of
 from turbopump.remoting.turns import Steps
+from turbopump.remoting.wire import Wire
 from turbopump.repeated_line import RepeatedLine
 
-if TYPE_CHECKING:
-    from turbopump.remoting.connection import Connection
-
+log = logging.getLogger(__name__)
+_request_failed = RepeatedLine(log, logging.WARNING, "request failed code=%s peer=%s cause=%s")
+_handler_failed = RepeatedLine(log, logging.ERROR, "request failed code=%s peer=%s cause=%r")
 
 T = TypeVar("T")
 RequestT = TypeVar("RequestT", bound=Request[Any], covariant=True)
 BodyT = TypeVar("BodyT", bound=msgspec.Struct, covariant=True)
-
-
-class Response(Generic[ReplyT]):
-    """What a handler answers: the reply that the request declares (header fields, or a JSON body),
-    code, remark, a ``body`` in another form, and ``ext`` for header fields that are not declared.
-    ``Response[SendReply]`` answers a ``Request[SendReply]``; a ``Refusal`` answers any."""
-
-    __slots__ = ("body", "code", "ext", "remark", "reply")
-
-    @overload
-    def __init__(
-        self: Response[None],
-        reply: None = None,
-        *,
-        code: int = ...,
-        remark: str | None = ...,
-        body: bytes = ...,
-        ext: dict[str, str] | None = ...,
-    ) -> None: ...
-    @overload
-    def __init__(
-        self,
-        reply: ReplyT,
-        *,
-        code: int = ...,
-        remark: str | None = ...,
-        body: bytes = ...,
-        ext: dict[str, str] | None = ...,
-    ) -> None: ...
-    def __init__(
-        self,
-        reply: msgspec.Struct | None = None,
-        *,
-        code: int = ResponseCode.SUCCESS,
-        remark: str | None = None,
-        body: bytes = b"",
-        ext: dict[str, str] | None = None,
-    ) -> None:
-        self.reply = reply
-        self.code = code
-        self.remark = remark
-        self.body = body
-        self.ext = ext
-
-    @property
-    def has_body(self) -> bool:
-        """Whether the reply is a body, of any size."""
-        return self.reply is not None and not isinstance(self.reply, Header)
-
-
-Refusal = Response[Never]
-"""The answer to a request that is not fulfilled, of whatever type the request is."""
-
-
-def refusal(code: int, remark: str) -> Refusal:
-    """Why a request is not fulfilled, by number and in words."""
-    return cast("Refusal", Response(code=code, remark=remark))
 
 
 class Later(Enum):
@@ -153,15 +86,16 @@ UNREAD: Final = _UnreadRequest()
 
 
 class RequestContext(msgspec.Struct, gc=False):
-    """What surrounds a request: who sent it, its body, and how to answer later.
+    """The surroundings of a request: the peer that sent it, its body, and how to answer later.
 
-    ``command`` is the whole command with every header field as it came; it is decoded when first
-    asked for. ``judge_topic``: where ``authorise`` could not know the topic of a message that the
-    request names by its place alone, what judges it (``refused``). ``may_produce``: whether the
-    producers of a heartbeat count.
+    ``served`` holds the requests of this peer. ``command`` is the whole command with every header
+    field as it came; it is decoded when first asked for. ``judge_topic`` judges the topic of a
+    message that the request names by its offset alone, which ``authorise`` cannot know
+    (``refused``). ``may_produce``: False if the producers of a heartbeat do not count.
     """
 
-    peer: Connection
+    peer: Wire
+    served: Served
     frame: Frame
     code: int
     opaque: int
@@ -189,16 +123,58 @@ class RequestContext(msgspec.Struct, gc=False):
 
     def answer(self, response: Response[Any]) -> None:
         """Send the answer now, if one is wanted; for handlers that returned None."""
-        if not self.flag & FLAG_ONEWAY:
-            self.peer.send_response(self.opaque, response)
+        if self.flag & FLAG_ONEWAY:
+            return
+        if response.has_body:
+            steps = response_steps(self.opaque, response)
+            self.served.run_steps(steps, self.peer.send_frame, _raise)
+        else:
+            self.peer.send_frame(encode_response(self.opaque, response))
+
+    def fail(self, error: Exception) -> None:
+        """Answer that the handler failed."""
+        self.answer(failure_response(error, self))
 
     async def in_turns(self, steps: Steps[T]) -> T:
-        """The outcome of work in steps, for handlers that wait."""
-        return await self.peer.turns.outcome(self.peer, steps)
+        """Return the outcome of work in steps, for handlers that wait."""
+        return await self.served.turns.outcome(self.served, steps)
 
     def settle(self, outcome: Outcome[Any]) -> None:
-        """Do with a later outcome what is done with one that a handler returns."""
-        self.peer.settle(outcome, self)
+        """Send the outcome of a handler, now or when it is there."""
+        if outcome.__class__ is bytes:  # the hot way out
+            if not self.flag & FLAG_ONEWAY:
+                self.peer.send_frame(outcome)
+        elif outcome is None:
+            return
+        elif outcome is LATER:
+            self.served.put_off(self.frame)
+        elif isinstance(outcome, Response):
+            self.answer(outcome)
+        elif isinstance(outcome, Generator):
+            self.served.run_steps(_with_frame(outcome, self.opaque), self.settle, self.fail)
+        else:
+            assert not isinstance(outcome, bytes)
+            self.served.start_task(outcome, size_of(self.frame), self.settle, self.fail)
+
+
+def _with_frame(steps: Steps[Any], opaque: int) -> Steps[Any]:
+    """The outcome of the steps, encoded by more of them if it is an answer with a body."""
+    outcome = yield from steps
+    if isinstance(outcome, Response) and outcome.has_body:
+        return (yield from response_steps(opaque, outcome))
+    return outcome
+
+
+def _once_allowed(
+    judging: Steps[Refusal | None], handler: RequestHandler, request: Any, context: RequestContext
+) -> Steps[Any]:
+    """The outcome of the handler for a request that is judged in steps, or why it is refused."""
+    refused = yield from judging
+    return handler(request, context) if refused is None else refused
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 class RequestType(Protocol[RequestT, ReplyT]):
@@ -294,6 +270,81 @@ class Router:
         """Every request code that has a handler."""
         return frozenset(self.routes)
 
+    def handle(self, frame: Frame, served: Served) -> None:
+        """Handle a request now; give an answer to the call that waits for it."""
+        found = None
+        if frame.serialize_type == JSON:
+            found = self.typed(frame.header)
+        if found is None:
+            found = self._read_tolerantly(frame, served)
+            if found is None:
+                return
+        header, handler = found
+        context = RequestContext(
+            served.wire,
+            served,
+            frame,
+            header.code,
+            header.opaque,
+            header.flag,
+            header.version,
+            frame.body,
+        )
+        outcome: Outcome[Any]
+        try:
+            authorise = self.authorise
+            outcome = None if authorise is None else authorise(header.ext, context)
+            if outcome is None:
+                outcome = handler(header.ext, context)
+            elif not isinstance(outcome, Response):
+                outcome = _once_allowed(outcome, handler, header.ext, context)
+        except Exception as error:
+            outcome = failure_response(error, context)
+        context.settle(outcome)
+
+    def _read_tolerantly(
+        self, frame: Frame, served: Served
+    ) -> tuple[TypedJsonHeader[Any], RequestHandler] | None:
+        """A request in any form, and who answers it; None if it is an answer, or has been refused
+        for what it is."""
+        try:
+            command = decode_command(frame)
+        except ProtocolError as error:
+            served.give_up(error)
+            return None
+        if command.is_response:
+            served.wire.calls.settle(command)
+            return None
+        found = self.resolve(command)
+        if isinstance(found, Response):
+            context = RequestContext(
+                served.wire,
+                served,
+                frame,
+                command.code,
+                command.opaque,
+                command.flag,
+                command.version,
+                frame.body,
+                command,
+            )
+            refused = None if self.authorise is None else self.authorise(UNREAD, context)
+            context.answer(refused if isinstance(refused, Response) else found)
+            return None
+        return found
+
+    def refuse_frame(self, frame: Frame, answer: Callable[[int], bytes], served: Served) -> None:
+        """Answer a request that was not handled with what ``answer`` makes of its number."""
+        head: Any = self._number(frame)
+        if head is None:
+            try:
+                head = decode_command(frame)
+            except ProtocolError as error:
+                served.give_up(error)
+                return
+        if not head.flag & FLAG_ONEWAY:
+            served.wire.send_frame(answer(head.opaque))
+
     def typed(self, header: bytes) -> tuple[TypedJsonHeader[Any], RequestHandler] | None:
         """A JSON header decoded in one pass, and who answers it; None: it is an answer, or long, or
         ``resolve`` reads it or says what is wrong."""
@@ -333,7 +384,7 @@ class Router:
         return command.code in self._patient and not command.is_response
 
     @staticmethod
-    def number(frame: Frame) -> _Number | None:
+    def _number(frame: Frame) -> _Number | None:
         """The number and flag of a request, read in a third of the time that ``typed`` takes; None:
         ``decode_command`` reads them, or says what is wrong."""
         if frame.serialize_type != JSON or len(frame.header) > FEW_FIELDS_SIZE:
@@ -362,93 +413,6 @@ class Router:
         return TypedJsonHeader(
             command.code, command.opaque, request, command.flag, command.version
         ), handler
-
-
-# --- Answers as frames
-
-BODY_MAX: Final = FRAME_SIZE_MAX - 64 * 1024
-"""Bytes of the body of an answer; the rest of the frame is for its header."""
-
-log = logging.getLogger(__name__)
-_request_failed = RepeatedLine(log, logging.WARNING, "request failed code=%s peer=%s cause=%s")
-_handler_failed = RepeatedLine(log, logging.ERROR, "request failed code=%s peer=%s cause=%r")
-
-
-def encode_response(opaque: int, response: Response[Any]) -> bytes:
-    """The frame that answers request ``opaque``."""
-    reply, body, remark = response.reply, response.body, response.remark
-    if reply is None and not body and not response.ext and remark is not None and remark.isascii():
-        return _EncodedRefusal(int(response.code), remark).frame(opaque)
-    if response.has_body:
-        body = fastjson.encode(reply)
-    return _response_frame(opaque, response, body)
-
-
-def response_steps(opaque: int, response: Response[Any]) -> Steps[bytes]:
-    """The same in steps, for a reply that is a body of any size."""
-    body = yield from fastjson.encode_steps(response.reply)
-    return _response_frame(opaque, response, body)
-
-
-def _response_frame(opaque: int, response: Response[Any], body: bytes) -> bytes:
-    ext = response.reply.to_ext() if isinstance(response.reply, Header) else {}
-    if response.ext:
-        ext.update(response.ext)
-    if len(body) > BODY_MAX:  # no client would take it
-        remark = (
-            f"the answer has {len(body)} bytes, and a frame has room for {BODY_MAX} of them; ask "
-            "for a part of it, such as one topic or one group"
-        )
-        return encode_response(opaque, refusal(ResponseCode.SYSTEM_ERROR, remark))
-    return encode_command(
-        Command(
-            response.code,
-            opaque=opaque,
-            flag=FLAG_RESPONSE,
-            remark=response.remark,
-            ext=ext or None,
-            body=body,
-        )
-    )
-
-
-def encoder_of(response: Refusal) -> Callable[[int], bytes]:
-    """What makes the frame that answers a request from its number, for many that are refused alike:
-    a broker that has more to do than it can refuses thousands a second."""
-    if response.remark is None or not response.remark.isascii():
-        return lambda opaque: encode_response(opaque, response)
-    return _EncodedRefusal(int(response.code), response.remark).frame
-
-
-class _EncodedRefusal:
-    """An answer of nothing but code and remark, encoded but for the number of the request."""
-
-    __slots__ = ("_begin", "_begins", "_end")
-
-    def __init__(self, code: int, remark: str) -> None:
-        begin, ident, said, end = _REFUSAL
-        self._begin = b"%b%d%b" % (begin, code, ident)
-        self._end = b"%b%b%b" % (said, _encode_remark(remark), end)
-        self._begins: dict[int, bytes] = {}
-        """What comes before a number of so many digits: lengths count them."""
-
-    def frame(self, opaque: int) -> bytes:
-        number = b"%d" % opaque
-        begin = self._begins.get(len(number)) or self._begin_for(len(number))
-        return begin + number + self._end
-
-    def _begin_for(self, digits: int) -> bytes:
-        size = len(self._begin) + digits + len(self._end)
-        begin = self._begins[digits] = frame_head(size, 0) + self._begin
-        return begin
-
-
-_encode_remark: Final = msgspec.json.Encoder().encode
-_REFUSAL: Final = re.split(
-    b'3333333333|4444444444|"5555555555"',
-    encode_command(Command(3_333_333_333, opaque=4_444_444_444, flag=1, remark="5555555555"))[8:],
-)
-"""The header of a refusal, between code, opaque and remark."""
 
 
 def failure_response(error: Exception, context: RequestContext) -> Refusal:

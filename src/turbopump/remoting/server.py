@@ -31,9 +31,9 @@ from turbopump.config.tls import ServerTls, TlsMode
 from turbopump.errors import ConfigError
 from turbopump.protocol.frame import FRAME_SIZE_MAX
 from turbopump.remoting.backlog import Backlog
-from turbopump.remoting.connection import Connection
 from turbopump.remoting.connection_memory import SIZE_MAX, ConnectionMemory
 from turbopump.remoting.router import Router
+from turbopump.remoting.served import Served
 from turbopump.remoting.tls import (
     HANDSHAKE,
     HANDSHAKE_S,
@@ -46,6 +46,7 @@ from turbopump.remoting.tls import (
     trim_heap,
 )
 from turbopump.remoting.turns import Turns
+from turbopump.remoting.wire import Wire
 from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
@@ -101,9 +102,10 @@ class RemotingServer:
     """Serves a router on one or more addresses.
 
     ``on_close`` is called with each connection that has ended. ``backlog`` is the line for requests
-    that may wait. ``memory_max``: bytes that its connections may hold together
-    (``ConnectionMemory``). ``connections_max``: how many there may be; more wait to be accepted
-    (None: as many as the limit of open files has room for). ``per_address``: how many one address
+    that may wait, ``turns`` shares the loop with long work. ``memory_max``: bytes that its
+    connections may hold together (``ConnectionMemory``). ``connections_max``: how many there may
+    be; more wait to be accepted (None: as many as the limit of open files has room for).
+    ``per_address``: how many one address
     may have; more are closed (0: as many as there may be). ``tls``: None, or without a certificate:
     plain text only. Raises ConfigError if its files cannot be used.
     """
@@ -112,10 +114,11 @@ class RemotingServer:
         self,
         router: Router,
         *,
-        on_close: Callable[[Connection], None] | None = None,
+        on_close: Callable[[Wire], None] | None = None,
         idle_timeout: float = IDLE_TIMEOUT_S,
         frame_size_max: int = FRAME_SIZE_MAX,
         backlog: Backlog | None = None,
+        turns: Turns | None = None,
         memory_max: int = SIZE_MAX,
         connections_max: int | None = None,
         per_address: int = 0,
@@ -125,7 +128,7 @@ class RemotingServer:
         self._connections_max = connections_max or _room_for_connections()
         self._per_address = per_address
         self._by_address: Counter[str] = Counter()
-        self._unaccepted: dict[Connection, None] = {}
+        self._unaccepted: dict[Wire, None] = {}
         self._tls = (
             FirstByte(tls)
             if tls is not None and tls.certificate and tls.mode is not TlsMode.DISABLED
@@ -133,12 +136,12 @@ class RemotingServer:
         )
         self._ended_tls = 0
         # in order of arrival, so that a run can be replayed
-        self.connections: dict[Connection, None] = {}
+        self.connections: dict[Wire, None] = {}
         self._on_close = on_close
         self._idle_timeout = idle_timeout
         self._frame_size_max = frame_size_max
         self._backlog = backlog
-        self._turns = Turns()
+        self._turns = turns or Turns()
         self._closing = Turns()
         self.memory = ConnectionMemory(memory_max)
         self.ports: list[ListeningPort] = []
@@ -185,8 +188,8 @@ class RemotingServer:
             self._all_gone.clear()
             await self._all_gone.wait()
 
-    def _connection(self, router: Router) -> Connection:
-        return Connection(
+    def _connection(self, router: Router) -> Wire:
+        return Served(
             router,
             on_open=self._opened,
             on_close=self._closed,
@@ -194,7 +197,7 @@ class RemotingServer:
             memory=self.memory,
             backlog=self._backlog,
             turns=self._turns,
-        )
+        ).wire
 
     def _is_full(self) -> bool:
         waiting = sum(port.waiting for port in self.ports)
@@ -207,14 +210,14 @@ class RemotingServer:
         waiting = sum(port.waiting_from(host) for port in self.ports)
         return self._by_address[host] + waiting < self._per_address
 
-    def _opened(self, connection: Connection) -> None:
+    def _opened(self, connection: Wire) -> None:
         self.connections[connection] = None
         if self.router.authorise is not None:
             self._unaccepted[connection] = None
         if self._per_address:
             self._by_address[connection.peer_ip] += 1
 
-    def _closed(self, connection: Connection) -> None:
+    def _closed(self, connection: Wire) -> None:
         if connection in self.connections:
             del self.connections[connection]
             if self._per_address:

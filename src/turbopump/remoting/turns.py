@@ -19,8 +19,10 @@ T = TypeVar("T")
 
 Steps = Generator[None, None, T]
 
-SLICE_S: Final = 0.005
-"""Seconds of a turn that such work takes, and one step more."""
+SLICE_MIN_S: Final = 0.001
+SLICE_MAX_S: Final = 0.01
+"""Seconds of a turn that such work takes, and one step more: as many as the loop has had for other
+work since the last slice, within these bounds."""
 STARTS_A_TURN: Final = 16
 """Handlers that wait are tasks. So many of them begin, or go on after a pause, in one turn; some ms
 each at most."""
@@ -40,6 +42,8 @@ class Turns:
         self._lines: dict[Hashable, deque[_Work]] = {}
         """By connection, in the order in which they get their slices."""
         self._slice_ends: float | None = None
+        self._rested_since = 0.0
+        """When the last slice was over, and the loop had time for other work."""
         self._now: Callable[[], float] = lambda: 0.0
         self._starting: deque[Callable[[], object]] = deque()
         self._started = 0
@@ -71,11 +75,14 @@ class Turns:
             self._starting.append(action)
 
     async def pause(self) -> None:
-        """Let others have their turn, and go on in one of the next."""
-        later: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._starting.append(lambda: None if later.done() else later.set_result(None))
+        """Between two items of work: where this turn has had its share, go on in one of the
+        next."""
         if self._slice_ends is None:
             self._begin_slice()
+        if self._has_time():
+            return
+        later: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._starting.append(lambda: None if later.done() else later.set_result(None))
         await later
 
     async def outcome(self, whose: Hashable, steps: Steps[T]) -> T:
@@ -85,9 +92,11 @@ class Turns:
         self.run(whose, steps, done, failed)
         return await later
 
-    def _begin_slice(self) -> None:
+    def _begin_slice(self, seconds: float = SLICE_MIN_S) -> None:
         loop = asyncio.get_running_loop()
-        self._now, self._slice_ends = loop.time, loop.time() + SLICE_S
+        self._now = loop.time
+        self._rested_since = loop.time()
+        self._slice_ends = self._rested_since + seconds
         loop.call_soon(self._next_turn)
 
     def _next_turn(self) -> None:
@@ -96,7 +105,8 @@ class Turns:
         if not lines and not starting:
             self._slice_ends = None
             return
-        self._begin_slice()
+        rested = self._now() - self._rested_since
+        self._begin_slice(min(max(rested, SLICE_MIN_S), SLICE_MAX_S))
         while starting and self._started < STARTS_A_TURN:
             self._started += 1
             starting.popleft()()
@@ -111,6 +121,11 @@ class Turns:
                 del lines[whose]
                 if line:
                     lines[whose] = line  # behind the others
+        self._rested_since = self._now()
+
+    def _has_time(self) -> bool:
+        assert self._slice_ends is not None
+        return self._now() < self._slice_ends
 
     def _go_on(self, work: _Work) -> bool:
         """Whether it is over; if not, the slice is."""

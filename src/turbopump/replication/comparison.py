@@ -1,24 +1,23 @@
-"""Comparison of the logs of a master and a slave of ours: the slave proves that its log is the
-beginning of the master's, byte for byte. The master asks for digests, and compares them with its
-own.
+"""Comparison of two logs: a slave of ours proves that its log is the beginning of its master's,
+byte for byte. The master asks for digests and compares them with its own.
 
 ::
 
     slave to master    8 PROVE   8 start   8 end   4 count   count × (16 id   8 until)
-    master to slave    8 offset   4 size      size > 0: what is the digest of these bytes?
+    master to slave    8 offset   4 size      size > 0: send the digest of these bytes
     slave to master    32 digest              SHA-256
     master to slave    8 offset   4 verdict   0: equal, the log is sent from offset on
                        4 count   count × (16 id   8 until)
-                                              then as stream.py says, or the connection ends
+                                              then as in stream.py, or the connection ends
 
 ``start`` and ``end`` are those of the slave's log; its history follows them (``history.py``). The
-master compares all bytes behind the last point at which both logs are the same by their histories,
-and ``BEFORE_SIZE`` bytes before that. Logs that have parted differ at the very end, so a history
-that is wrong is found out; then the master compares everything that both have. It halves a range
-that differs until it has the first byte. Big-endian. Apache's slave sends an offset first; PROVE
-would be a negative one, so the first byte tells a master which slave it has.
+master compares all bytes behind the last point at which the histories agree, and ``BEFORE_SIZE``
+bytes before it. Two logs that parted differ at the very end, so this finds a wrong history; then
+the master compares everything that both have. A range that differs is halved until its first
+different byte is found. Numbers are big-endian. Apache's slave sends an offset first; PROVE would
+be a negative offset, so the first byte tells a master which kind of slave it has.
 
-Values in, values out. This module must not know sockets, files or the loop.
+Values in, values out. Sockets, files and the loop are unknown here.
 """
 
 from __future__ import annotations

@@ -1,19 +1,20 @@
-"""How two of our brokers prove to each other on the HA port that they are of one cluster.
+"""Handshake on the HA port: two brokers of ours prove to each other that they belong to one
+cluster.
 
 ::
 
     slave to master    8 HELLO   32 nonce
     master to slave    8 HELLO   32 nonce
     slave to master    32 proof
-    master to slave    32 proof      then as stream.py says
+    master to slave    32 proof      then as in stream.py
 
     proof = HMAC-SHA256(secret key, "turbopump ha slave" or "… master",
                         the slave's nonce, the master's nonce, access key)
 
-The keys are those of `innerClientAuthenticationCredentials`. Each side's nonce is new for each
-connection, so what was seen once proves nothing again. The stranger proves itself first. As an
-offset, which is what Apache's slave sends first, HELLO would be negative: a master tells by the
-first byte whether a slave shakes hands. Values in, values out; nonces come in as values, too.
+The keys are those of `innerClientAuthenticationCredentials`. Nonces are new for each connection, so
+an observed proof cannot be used again. The connecting side proves itself first. HELLO would be a
+negative offset, and an offset is what Apache's slave sends first: the first byte tells a master if
+a handshake follows. Values in, values out, nonces included.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ PROOF_SIZE: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class PeerRules:
-    """Who may be at the other end of an HA connection. ``closed``: access control is on.
-    ``allowed``: addresses (`haAllowedPeers`). ``encrypted``: only by TLS, as on the main port;
-    ``certified``: and TLS takes nobody without a certificate. What is allowed by its address needs
-    neither proof nor TLS, for Apache's brokers have neither on this port."""
+    """Rules for the other end of an HA connection. ``closed``: access control is on. ``allowed``:
+    addresses (`haAllowedPeers`). ``encrypted``: only TLS, as on the main port; ``certified``: TLS
+    with a client certificate. An allowed address needs neither proof nor TLS, for Apache's brokers
+    have neither on this port."""
 
     closed: bool = False
     allowed: frozenset[str] = frozenset()
@@ -74,7 +75,7 @@ _NOT_YET: Final = Step(b"", None)
 
 
 class _Handshake:
-    """What both sides do: bytes that came are taken in pieces of a known size."""
+    """Common part of both sides: cut received bytes into pieces of known sizes."""
 
     def __init__(self, credentials: Credentials | None, nonce: bytes) -> None:
         assert len(nonce) == NONCE_SIZE
@@ -143,7 +144,7 @@ class SlaveHandshake(_Handshake):
     """A slave's side, of one that has credentials."""
 
     def begin(self) -> bytes:
-        """What to say first."""
+        """Return the first bytes to send."""
         return HELLO + self._nonce
 
     def received(self, data: bytes) -> Step:

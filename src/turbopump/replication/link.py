@@ -1,9 +1,9 @@
-"""The asyncio shell round the roles: a master's HA port with its slaves' connections, and a slave's
-connection to its master.
+"""The asyncio shell around the roles: a master's HA port with the connections of its slaves, and a
+slave's connection to its master.
 
-Its one rule: it moves bytes and time, and decides nothing; ``master.py`` and ``slave.py`` say what
-is sent, refused and acknowledged, the store what readers see. It must not know topics, requests or
-name servers.
+This module moves bytes and time, and decides nothing. ``master.py`` and ``slave.py`` decide about
+sending, refusing and acknowledging; the store decides what readers see. Topics, requests and name
+servers are unknown here.
 """
 
 from __future__ import annotations
@@ -63,19 +63,19 @@ _refused_peer = RepeatedLine(log, logging.WARNING, "HA connection refused peer=%
 ANYONE: Final = PeerRules()
 Bytes = bytes | bytearray | memoryview
 HOT_SIZE: Final = 16 * 1024 * 1024
-"""So much that was written last is in memory."""
+"""Bytes at the end of the log that are in memory."""
 TURN_SIZE: Final = 256 * 1024
 """Bytes for one slave in one turn of the loop: others have their turn between."""
 UNSENT_MAX: Final = 1024 * 1024
-"""A slave that does not read has so many bytes waiting for it at most, and a turn's."""
+"""Maximum of unsent bytes for a slave that does not read, plus those of one turn."""
 SLAVES_MAX: Final = 64
 """Connections at a time; more are refused."""
 STRANGERS_MAX: Final = 256
 """Connections that have not said who they are; more wait in the system's queue."""
 GATHER_S: Final = 0.005
-"""So long an ASYNC_MASTER gathers messages for its slaves."""
+"""Seconds in which an ASYNC_MASTER gathers messages before it sends them to slaves."""
 LOOK_S: Final = 0.5
-"""How often times are looked at: heartbeats, silence, who is in sync."""
+"""Seconds between two checks of times: heartbeats, silence, slaves in sync."""
 CONNECT_S: Final = 3.0
 AGAIN_MIN_S: Final = 0.1
 AGAIN_MAX_S: Final = 1.0
@@ -149,7 +149,7 @@ class MasterLink:
         return str(address[0]), int(address[1])
 
     def _is_full(self) -> bool:
-        """Whether so many are there that have not said who they are that one makes room."""
+        """True when too many unidentified connections exist, so that one must make room."""
         waiting = sum(port.waiting for port in self._ports)
         return len(self._unproven) + waiting >= STRANGERS_MAX
 
@@ -168,7 +168,7 @@ class MasterLink:
 
     @property
     def span(self) -> LogSpan:
-        """What there is to send."""
+        """The part of the log that can be sent."""
         log_, store = self.store.log, self.store
         end = min(store.durable.value, log_.end) if self._durable_only else log_.end
         return LogSpan(log_.start, end, log_.end, log_.segment_size)
@@ -183,7 +183,7 @@ class MasterLink:
 
     @property
     def hot_from(self) -> int:
-        """What lies there in the log or behind is in memory: this process wrote it just now."""
+        """Offset from which the log is in memory, because this process has just written it."""
         return max(self.store.log.end - HOT_SIZE, self._opened_at)
 
     def joined(self, slave: SlavePeer) -> None:
@@ -199,7 +199,7 @@ class MasterLink:
         self._all_gone.set()
 
     def acknowledged(self, slave: SlavePeer) -> None:
-        """A slave has said how much of the log it has: others may be told."""
+        """Record a slave's acknowledgement and wake its waiters."""
         connection, now = slave.connection, asyncio.get_running_loop().time()
         self.replicas.acknowledged(
             connection.slave,
@@ -378,7 +378,7 @@ class SlavePeer(asyncio.Protocol):
         return self._comparison is not None and self.connection.next is None
 
     def _compare(self, said: bytes) -> None:
-        """Go on with the comparison, which has something to say or nothing."""
+        """Continue the comparison and send its next bytes, if any."""
         comparison, transport = self._comparison, self._transport
         assert comparison is not None
         if transport is None:
@@ -479,8 +479,9 @@ class SlavePeer(asyncio.Protocol):
         return self.connection.transfer(self._link.span, asyncio.get_running_loop().time())
 
     def _read(self, turn: list[Transfer]) -> Bytes | None:
-        """The bytes, if the system has them in memory; else a thread reads them, and they are sent
-        then. What was written just now is not copied: the log does not change any more there."""
+        """Return the bytes if the system has them in memory; otherwise start a thread that reads
+        and sends them. Recently written bytes are not copied, for the log does not change there any
+        more."""
         begin, size = turn[0].offset, sum(sent.size for sent in turn)
         if not size:
             return b""
@@ -582,11 +583,12 @@ class SlaveLink:
         self._rules = rules
         self._tls = None if tls is None else ClientContext(tls)
         self.begin_at: Callable[[bool, bool], Awaitable[int | None]] = self._log_end
-        """Awaited before each connection: from where on the slave wants the log. 0: from the file
-        that the master is writing, as Apache's slave, whose master nobody can ask. None: the master
-        is ours, and compares the logs. It is told whether a handshake comes first, and whether the
-        connection is by TLS. Raises RemotingError, ProtocolError or ReadsRefusedError if that
-        cannot be found out, CopyError if the master is not to be copied."""
+        """Awaited before each connection: the offset from which the slave wants the log. 0: from
+        the file that the master is writing, as for Apache's slave, whose master cannot be asked.
+        None: the master is ours and compares the logs. The arguments say if a handshake comes
+        first, and if the connection uses TLS. Raises RemotingError, ProtocolError or
+        ReadsRefusedError if the offset cannot be found out, CopyError if the master must not be
+        copied."""
         self.address: str | None = None
         """The master's HA address, `host:port`; None: it is not known."""
         self.peer: MasterPeer | None = None
@@ -633,7 +635,7 @@ class SlaveLink:
             self.peer.close()
 
     def room_made(self) -> None:
-        """The log has a new file: go on."""
+        """Resume after the log got a new file."""
         if self.peer is not None:
             self.peer.go_on()
 
@@ -723,7 +725,7 @@ class SlaveLink:
 
     @property
     def accepted(self) -> bool:
-        """Whether there is a master that serves this slave."""
+        """True if a master serves this slave."""
         return self.peer is not None and self.peer.connection.accepted
 
     def works(self) -> None:
@@ -783,13 +785,13 @@ class MasterPeer(asyncio.Protocol):
 
     @property
     def encrypted(self) -> bool:
-        """Whether it is by TLS."""
+        """True for a TLS connection."""
         transport = self._transport
         return transport is not None and transport.get_extra_info("sslcontext") is not None
 
     @property
     def shakes_hands(self) -> bool:
-        """Whether the handshake is not over yet."""
+        """True until the handshake is over."""
         return self._handshake is not None
 
     def data_received(self, data: bytes) -> None:

@@ -1,9 +1,9 @@
-"""A master: what each of its slaves has, what one is to be sent next, and what may be acknowledged.
+"""The role of a master: the state of each slave, the next bytes to send, and the confirmed offset.
 
-Values in, values out: offsets, bytes of reports and times (monotonic seconds) come in; what is to
-be sent, refused or acknowledged comes out. It must not know sockets, files or the loop. Source:
+Values in, values out: offsets, bytes of reports and times (monotonic seconds) come in; bytes to
+send, refusals and acknowledgements come out. Sockets, files and the loop are unknown here. Source:
 apache/rocketmq ``DefaultHAConnection``, ``DefaultHAService``, ``GroupTransferService``,
-``FlowMonitor``; where ours differs it says so.
+``FlowMonitor``; differences are noted.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from turbopump.errors import ProtocolError
 from turbopump.replication.stream import ByteRate, ReportReader
 
 FAR_BEHIND: Final = 16 * 1024 * 1024
-"""Bytes. Nobody waits for a slave that lacks so much."""
+"""In bytes. Sends do not wait for a slave that is this far behind."""
 PAUSE_S: Final = 0.001
 BUSY_S: Final = 0.1
-"""So long after the log grew somebody writes to it."""
+"""Seconds after a growth of the log in which the master counts as busy."""
 
 
 @dataclass(frozen=True, slots=True)
 class MasterSettings:
-    """Times in seconds, sizes in bytes. ``acks``: so many slaves must have a message before it is
-    acknowledged; 0: nobody waits. ``rate_max`` 0: no flow control."""
+    """Settings of a master. Times are seconds, sizes are bytes. ``acks``: slaves that must have a
+    message before it is acknowledged; 0: no waiting. ``rate_max`` 0: no flow control."""
 
     heartbeat: float = 5.0
     housekeeping: float = 20.0
@@ -35,8 +35,7 @@ class MasterSettings:
 
 
 class LogSpan(NamedTuple):
-    """What a master's log has, in offsets: it may be sent up to ``end``; ``written`` is where it
-    really ends."""
+    """Offsets of a master's log: it can be sent up to ``end``; ``written`` is its real end."""
 
     start: int
     end: int
@@ -45,7 +44,7 @@ class LogSpan(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """So many bytes of the log, from this offset on, are to be sent; 0: a heartbeat."""
+    """Bytes of the log to send next: first offset and size; size 0: a heartbeat."""
 
     offset: int
     size: int
@@ -78,8 +77,8 @@ class SlaveConnection:
         self.last_write = self.now - self.settings.heartbeat  # so that it hears it is served
 
     def begin_proved(self, offset: int) -> None:
-        """Begin to send the log from ``offset`` on: the slave has proved its own up to there. It
-        has acknowledged nothing yet; less may be on its disk."""
+        """Start sending at ``offset``: the slave has proved its log up to there. The proof
+        acknowledges nothing yet, for fewer bytes may be on its disk."""
         self.next, self.proved = offset, True
 
     def received(self, data: bytes, log: LogSpan, now: float) -> bool:
@@ -105,7 +104,7 @@ class SlaveConnection:
         return True
 
     def _first(self, wanted: int, log: LogSpan) -> int:
-        """Where a slave that reports this end of its log is to go on."""
+        """Return the first offset to send to a slave that reports this end of its log."""
         if wanted == 0:
             # RocketMQ: from the start of the file that is being written; what is older is not sent
             return max(log.written - log.written % log.segment_size, log.start)
@@ -123,7 +122,7 @@ class SlaveConnection:
         return wanted
 
     def transfer(self, log: LogSpan, now: float) -> Transfer | None:
-        """What to send now; None: nothing. What this gives counts as sent."""
+        """Return the next transfer, or None. The returned bytes count as sent."""
         if self.next is None:
             return None
         if self.next < log.start:
@@ -163,7 +162,7 @@ class SlaveConnection:
         return size
 
     def is_silent(self, now: float) -> bool:
-        """Whether to close it: its slave has not said anything for too long."""
+        """Return True if the slave has been silent for too long and must be closed."""
         return now - self.last_read > self.settings.housekeeping
 
 
@@ -179,12 +178,12 @@ class _Progress:
 
 
 class Replicas:
-    """What the slaves of a master have. A slave is in sync if it had all of the log at some moment
-    of the last ``catch_up`` seconds.
+    """Acknowledged offsets of all slaves. A slave is in sync if it had all of the log at some
+    moment of the last ``catch_up`` seconds.
 
-    A slave that has not proved what its log holds counts only for messages that were stored after
-    it connected: they were sent to it whole. Older messages are confirmed by other slaves first,
-    or, if there are none, answered as messages that no slave has.
+    A slave that has not proved its log counts only for messages that were stored after it
+    connected: those were sent to it whole. Older messages are confirmed by other slaves first, or,
+    if there are none, answered as messages that no slave has.
     """
 
     def __init__(self, settings: MasterSettings) -> None:
@@ -195,7 +194,7 @@ class Replicas:
         self.copied = 0
         """Up to where ``acks`` slaves have the log."""
         self.alone = settings.acks > 0
-        """Whether too few of them are in sync to wait for them."""
+        """True if too few slaves are in sync to wait for them."""
 
     def begins(self, slave: str, *, proved: bool, end: int, now: float) -> None:
         """A slave has a new connection: it may have been emptied, or have lost its power. The log
@@ -237,7 +236,7 @@ class Replicas:
         return not one.counts_from and now - one.caught_up <= self._settings.catch_up
 
     def in_sync(self, now: float) -> int:
-        """How many slaves are in sync."""
+        """Count the slaves in sync."""
         return len({slave for (slave, _), one in self._slaves.items() if self._keeps_up(one, now)})
 
     def look(self, now: float, confirmed: int = 0) -> None:

@@ -1,7 +1,8 @@
-"""A slave: what it asks its master for, what it takes, and what it acknowledges.
+"""The role of a slave: its requests to the master, the bytes that it accepts, and its
+acknowledgements.
 
-Values in, values out: bytes that came and times (monotonic seconds) go in; reports and bytes for
-the log come out. It must not know sockets, files or the loop. Source: apache/rocketmq
+Values in, values out: received bytes and times (monotonic seconds) go in; reports and bytes for the
+log come out. Sockets, files and the loop are unknown here. Source: apache/rocketmq
 ``DefaultHAClient``.
 """
 
@@ -24,22 +25,23 @@ class SlaveSettings:
 
 
 _NOT_0: Final = 1
-"""What an empty slave asks for that wants the log from 0 on. 0 itself means the file that is being
-written. The byte at 0 is not sent then; it is 0, the highest of the first entry's size."""
+"""Request of an empty slave that wants the log from 0 on. 0 itself means the file that is being
+written. The byte at offset 0 is then not sent; it is 0, the highest byte of the first entry's
+size."""
 
 
 def first_wanted(start: int, end: int, segment_size: int) -> int:
-    """What an empty slave asks for to get all of a master's log, which begins at ``start`` and ends
-    at ``end``. RocketMQ: asks for 0, and gets the last file only."""
+    """Return the offset that an empty slave requests to get a master's whole log, from ``start`` to
+    ``end``. RocketMQ: requests 0 and gets the last file only."""
     if start > 0:
         return start
     return _NOT_0 if end > segment_size else 0
 
 
 class MasterConnection:
-    """A connection to the master, of a slave whose log ends at ``log_end``, from ``now`` on; or of
-    one without a log, which wants it from there on (``first_wanted``). ``proved``: the master knows
-    where to go on (``comparison.py``), so that the first report is an acknowledgement."""
+    """Connection of a slave to its master, from time ``now`` on. The slave's log ends at
+    ``log_end``; a slave without a log wants it from there on (``first_wanted``). ``proved``: the
+    master knows the next offset (``comparison.py``), so the first report is an acknowledgement."""
 
     def __init__(
         self, settings: SlaveSettings, log_end: int, now: float, *, proved: bool = False
@@ -54,14 +56,14 @@ class MasterConnection:
         self.last_read = self.last_write = now
         self.came = ByteRate(now)
         self.accepted = False
-        """Whether the master serves this slave: it has sent something."""
+        """True once the master has sent something, so it serves this slave."""
 
     def begin(self) -> bytes:
-        """What to say first: from where on the log is wanted."""
+        """Return the first bytes to send: the wanted offset of the log."""
         return REPORT.pack(self.reported)
 
     def received(self, data: bytes, now: float) -> None:
-        """Take bytes. Raises ProtocolError for what does not go on where the log ends."""
+        """Accept bytes. Raises ProtocolError if they do not continue at the end of the log."""
         self.last_read = now
         first = self._reader.position is None
         pieces = self._reader.feed(data)
@@ -75,7 +77,7 @@ class MasterConnection:
         self.came.in_this_second += found
 
     def to_store(self) -> tuple[int, bytes] | None:
-        """What waits to be stored, and its offset; None: more must come first."""
+        """Return the bytes to store and their offset; None if more must arrive first."""
         if self._size < self._wanted:
             return None
         waiting = b"".join(self._waiting)
@@ -83,8 +85,8 @@ class MasterConnection:
         return self._start, waiting
 
     def stored(self, end: int, wanted: int) -> None:
-        """The log ends there now, and it takes so many bytes more to go on. Raises CopyError if
-        that cannot be."""
+        """Set the new end of the log, and the number of bytes needed for the next entry. Raises
+        CopyError for an impossible end."""
         if wanted > ENTRY_SIZE_MAX:
             raise CopyError(f"the next entry at offset {end} would have {wanted} bytes")
         rest = b"".join(self._waiting)[end - self._start :]
@@ -92,8 +94,8 @@ class MasterConnection:
         self._start, self._wanted = end, wanted
 
     def report(self, end: int, now: float) -> bytes | None:
-        """What to say, if the log is kept up to ``end``: more than before, or, after a while, the
-        same once more. None: nothing."""
+        """Return the report to send for a log that is kept up to ``end``: after growth, or again
+        after a while. None: nothing to send."""
         if end > self.reported or now - self.last_write >= self._settings.heartbeat:
             self.reported = max(self.reported, end)
             self.last_write = now
@@ -101,5 +103,6 @@ class MasterConnection:
         return None
 
     def is_silent(self, now: float) -> bool:
-        """Whether to close it: the master has not said anything for too long."""
+        """Return True if the master has been silent for too long and the connection must be
+        closed."""
         return now - self.last_read > self._settings.housekeeping

@@ -1,14 +1,14 @@
-"""What a master and its slave say to each other on the HA port, byte for byte.
+"""The byte stream between a master and its slave on the HA port.
 
 ::
 
-    slave to master    8 offset     first: where its log ends, from where on it wants the log;
-                                    then: up to where it has it (an acknowledgement)
+    slave to master    8 offset     first: the end of its log, from which on it wants bytes;
+                                    then: the end of what it has (an acknowledgement)
     master to slave    8 offset of the first byte   4 size n   n bytes of the log as they are
                        n = 0 is a heartbeat
 
-Big-endian; no other framing: n bytes may begin and end anywhere in an entry. Source:
-apache/rocketmq ``DefaultHAConnection``, ``DefaultHAClient``.
+Numbers are big-endian. There is no other framing: n bytes may begin and end anywhere in an entry.
+Source: apache/rocketmq ``DefaultHAConnection``, ``DefaultHAClient``.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class TransferReader:
         self._head = b""
 
     def feed(self, data: bytes) -> list[memoryview]:
-        """The bytes of the log in ``data``, in pieces. Raises ProtocolError for a frame that does
-        not go on where the one before it ended."""
+        """Return the log's bytes in ``data``, in pieces. Raises ProtocolError for a frame that does
+        not continue at the end of the one before."""
         found: list[memoryview] = []
         at, end, view = 0, len(data), memoryview(data)
         while at < end:

@@ -14,7 +14,7 @@ from turbopump.protocol.requests.consumers import QueryTopicConsumeByWho
 from turbopump.protocol.requests.groups import GroupList
 from turbopump.protocol.requests.topics import GetTopicStatsInfo, TopicOffset, TopicStatsTable
 from turbopump.remoting.client import RemotingClient
-from turbopump.remoting.router import Response
+from turbopump.remoting.response import Response
 
 STATS = TopicStatsTable(
     offset_table={MessageQueue("T", "b", number): TopicOffset(max_offset=3) for number in (0, 7)}

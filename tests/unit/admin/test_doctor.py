@@ -32,7 +32,7 @@ from turbopump.protocol.requests.namesrv import DeleteTopicInNamesrv, RegisterBr
 from turbopump.protocol.requests.statistics import GetBrokerRuntimeInfo
 from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.client import RemotingClient
-from turbopump.remoting.router import Refusal, refusal
+from turbopump.remoting.response import Refusal, refusal
 from turbopump.store import disk, mapped_segments
 from turbopump.testing.broker_in_loop import PATIENT, SMALL_FILES, BrokerThread, running_broker
 
@@ -96,7 +96,7 @@ async def examined(
     async with Servers(list(name_servers)) as servers:
         doctor = Doctor(servers, SystemClock())
         await doctor.examine(topic, group)
-        return [finding for finding in doctor.findings if not of_this_machine(finding.says)]
+        return [finding for finding in doctor.findings if not of_this_machine(finding.message)]
 
 
 def of_this_machine(says: str) -> bool:
@@ -107,14 +107,14 @@ def of_this_machine(says: str) -> bool:
 def wrong(findings: list[Finding]) -> list[tuple[str, str]]:
     """Whom it is about, and what is wrong; each says what to do."""
     found = [finding for finding in findings if finding.level is Level.WRONG]
-    assert [finding for finding in found if not finding.mend] == []
-    return [(finding.subject, finding.says) for finding in found]
+    assert [finding for finding in found if not finding.fix] == []
+    return [(finding.subject, finding.message) for finding in found]
 
 
 def only(findings: list[Finding]) -> Finding:
     """The one thing that is wrong."""
     (finding,) = [finding for finding in findings if finding.level is Level.WRONG]
-    assert finding.mend
+    assert finding.fix
     return finding
 
 
@@ -137,12 +137,12 @@ async def test_where_nothing_is_wrong_that_is_said_of_each() -> None:
             await consumer.commit(acknowledged=True)
             found = await examined(running.namesrv, topic="orders", group="billing")
     assert [finding.level for finding in found] == [Level.OK] * 4
-    name_server, broker, topic, group = (finding.says for finding in found)
+    name_server, broker, topic, group = (finding.message for finding in found)
     assert name_server == "RocketMQ 5.3.3 (PYTHON), knows 1 broker"
     assert broker.startswith(f"{running.broker_address} answers in ")
     assert "; RocketMQ 5.3.3, clock 0 s off, disk " in broker
-    assert topic == "2 queues on broker-test, 3 messages are kept"
-    assert group == "1 consumer, nothing waits for it"
+    assert topic == "2 queues on broker-test, 3 messages stored"
+    assert group == "1 consumer, no lag"
 
 
 # --- name servers
@@ -153,16 +153,16 @@ async def test_a_name_server_that_is_not_there() -> None:
     address = f"127.0.0.1:{free_ports(0)}"
     finding = only(await examined(address))
     assert finding.subject == f"name server {address}"
-    assert finding.says == f"cannot connect to {address}: Connection refused"
-    assert "turbopump namesrv" in finding.mend
+    assert finding.message == f"cannot connect to {address}: Connection refused"
+    assert "turbopump namesrv" in finding.fix
 
 
 @in_loop
 async def test_a_broker_that_is_given_as_a_name_server() -> None:
     async with running_broker() as running:
         finding = only(await examined(running.broker_address))
-    assert "is no name server, it answers as a broker does" in finding.says
-    assert "-n" in finding.mend
+    assert "is no name server, it answers as a broker does" in finding.message
+    assert "-n" in finding.fix
 
 
 @in_loop
@@ -170,8 +170,8 @@ async def test_no_broker_is_registered() -> None:
     async with world() as servers:
         address = await servers.name_server()
         finding = only(await examined(address))
-    assert (finding.subject, finding.says) == ("brokers", "no broker is registered")
-    assert f"turbopump broker -n '{address}'" in finding.mend
+    assert (finding.subject, finding.message) == ("brokers", "no broker is registered")
+    assert f"turbopump broker -n '{address}'" in finding.fix
 
 
 @in_loop
@@ -182,7 +182,7 @@ async def test_name_servers_that_know_different_brokers() -> None:
         await servers.broker(f"{first};{second}", broker_name="broker-b")
         finding = only(await examined(first, second))
     assert finding.subject == f"name server {second}"
-    assert finding.says == f"it does not know the broker broker-a ({broker}), which others know"
+    assert finding.message == f"it does not know the broker broker-a ({broker}), which others know"
 
 
 # --- brokers
@@ -195,10 +195,10 @@ async def test_a_broker_whose_address_cannot_be_reached() -> None:
         await servers.broker(namesrv, advertised_port=port)
         finding = only(await examined(namesrv))
     assert finding.subject == "broker broker-a"
-    assert finding.says == (
-        f"clients are told 127.0.0.1:{port}: cannot connect to 127.0.0.1:{port}: Connection refused"
+    assert finding.message == (
+        f"it advertises 127.0.0.1:{port}: cannot connect to 127.0.0.1:{port}: Connection refused"
     )
-    assert "--advertise" in finding.mend
+    assert "--advertise" in finding.fix
 
 
 @in_loop
@@ -207,7 +207,7 @@ async def test_a_broker_at_whose_address_another_server_answers() -> None:
         namesrv = await servers.name_server()
         await servers.broker(namesrv, advertised_port=int(namesrv.rpartition(":")[2]))
         finding = only(await examined(namesrv))
-    assert "answers another server, which knows no broker's requests" in finding.says
+    assert "is answered by another server, which is not a broker" in finding.message
 
 
 @in_loop
@@ -219,7 +219,7 @@ async def test_two_brokers_that_tell_clients_one_address() -> None:
         await servers.broker(namesrv, broker_name="broker-b", advertised_port=port)
         finding = only(await examined(namesrv))
     assert finding.subject == "broker broker-b"
-    assert f"at {broker} answers another broker" in finding.says
+    assert f"{broker} is answered by a different broker" in finding.message
 
 
 @in_loop
@@ -231,7 +231,7 @@ async def test_a_broker_without_its_master() -> None:
         )
         await servers.client.call(namesrv, slave)
         found = wrong(await examined(namesrv))
-    says = "it has no master now: its slaves are read, and it cannot be sent to"
+    says = "it has no master now: consumers read from its slaves, and sends fail"
     assert ("broker broker-s", says) in found
     assert any(subject == "broker broker-s, slave 1" for subject, _ in found)
 
@@ -256,8 +256,8 @@ async def test_an_address_that_is_every_clients_own_machine() -> None:
         namesrv = local.replace("127.0.0.1", outward_address())
         assert wrong(await examined(local)) == []
         finding = only(await examined(namesrv))
-    assert "which is this machine for each of them" in finding.says
-    assert "brokerIP1" in finding.mend
+    assert "which every client takes for its own machine" in finding.message
+    assert "brokerIP1" in finding.fix
 
 
 class Ahead(SystemClock):
@@ -273,8 +273,8 @@ async def test_a_clock_that_is_ahead() -> None:
         namesrv = await servers.name_server()
         await servers.broker(namesrv, clock=Ahead())
         finding = only(await examined(namesrv))
-    assert finding.says.startswith("its clock is 90 s ahead of the one here")
-    assert "timedatectl" in finding.mend
+    assert finding.message.startswith("its clock is 90 s ahead of this machine's")
+    assert "timedatectl" in finding.fix
 
 
 @in_loop
@@ -286,8 +286,8 @@ async def test_a_full_disk() -> None:
             while not wrong(found := await examined(namesrv)):
                 pass
         finding = only(found)
-    assert finding.says.startswith("it refuses messages: the disk of ")
-    assert "fileReservedTime" in finding.mend
+    assert finding.message.startswith("it refuses sends: the disk of ")
+    assert "fileReservedTime" in finding.fix
 
 
 @in_loop
@@ -306,7 +306,7 @@ async def test_a_disk_that_cannot_be_written_to(monkeypatch: pytest.MonkeyPatch)
             while not (found := wrong(await examined(namesrv))):
                 pass
         monkeypatch.undo()  # or it could not be closed
-    assert found[0][1].startswith("it refuses messages: ")
+    assert found[0][1].startswith("it refuses sends: ")
     assert "Input/output error" in found[0][1]
 
 
@@ -317,7 +317,7 @@ async def test_a_broker_that_takes_no_messages_yet() -> None:
         later = SystemClock().now_ms() + 3_600_000
         await servers.broker(namesrv, start_accept_send_request_time_stamp=later)
         finding = only(await examined(namesrv))
-    assert re.match(r"it takes no messages for 3[56]\d\d s more", finding.says)
+    assert re.match(r"it accepts no sends for another 3[56]\d\d s", finding.message)
 
 
 @in_loop
@@ -331,8 +331,8 @@ async def test_a_request_that_is_denied() -> None:
         namesrv = await servers.name_server()
         await servers.broker(namesrv, authorise=deny)
         finding = only(await examined(namesrv))
-    assert "not you" in finding.says
-    assert "credentials" in finding.mend
+    assert "not you" in finding.message
+    assert "credentials" in finding.fix
 
 
 @pytest.mark.parametrize(
@@ -343,15 +343,15 @@ async def test_a_request_that_is_denied() -> None:
             "its clock is 86400 s behind",
         ),
         ({"commitLogDiskRatio": "0.93"}, "its disk is 93 % full: from 90 % on"),
-        ({"remainHowManyDataToFlush": "1.5 GiB"}, "1536 MiB are not on its disk yet"),
-        ({"dispatchBehindBytes": str(1 << 30)}, "1024 MiB of its log wait"),
+        ({"remainHowManyDataToFlush": "1.5 GiB"}, "1536 MiB are not flushed yet"),
+        ({"dispatchBehindBytes": str(1 << 30)}, "1024 MiB of its log are not visible"),
         ({"sendThreadPoolQueueHeadWaitTimeMills": "900"}, "sends wait 900 ms"),
     ],
 )
 def test_what_apaches_brokers_say_of_themselves_is_judged(
     figures: dict[str, str], says: str
 ) -> None:
-    assert only(judge_runtime("broker b", figures, 2 * 86_400_000.0)).says.startswith(says)
+    assert only(judge_runtime("broker b", figures, 2 * 86_400_000.0)).message.startswith(says)
 
 
 # --- a topic
@@ -362,11 +362,11 @@ async def test_a_topic_that_does_not_exist() -> None:
     async with running_broker() as running:
         await running.create_topic("orders")
         finding = only(await examined(running.namesrv, topic="ordesr"))
-    assert (finding.subject, finding.says) == (
+    assert (finding.subject, finding.message) == (
         "topic ordesr",
         "it does not exist (did you mean orders?)",
     )
-    assert finding.mend == f"turbopump topic create ordesr -n '{running.namesrv}'"
+    assert finding.fix == f"turbopump topic create ordesr -n '{running.namesrv}'"
 
 
 @in_loop
@@ -377,13 +377,20 @@ async def test_a_topic_that_the_name_server_has_forgotten() -> None:
         await servers.topic(broker, "orders")
         await servers.client.call(namesrv, DeleteTopicInNamesrv(topic="orders"))
         finding = only(await examined(namesrv, topic="orders"))
-    assert finding.says == f"{broker} has it, and no name server knows: its registration fails"
+    assert (
+        finding.message
+        == f"{broker} has it, and no name server knows it: the broker cannot register"
+    )
 
 
 @pytest.mark.parametrize(
     ("read", "write", "says"),
     [
-        (1, 3, "on broker-a 2 queues that are written to are not read (1 to read, 3 to write)"),
+        (
+            1,
+            3,
+            "on broker-a 2 queues with messages cannot be read (readQueueNums=1 writeQueueNums=3)",
+        ),
         (0, 0, "on broker-a it has no queue"),
     ],
 )
@@ -394,8 +401,8 @@ async def test_a_topic_whose_queues_do_not_fit(read: int, write: int, says: str)
         broker = await servers.broker(namesrv)
         await servers.topic(broker, "orders", read, write)
         finding = only(await examined(namesrv, topic="orders"))
-    assert finding.says == says
-    assert finding.mend.startswith("turbopump topic alter orders --")
+    assert finding.message == says
+    assert finding.fix.startswith("turbopump topic alter orders --")
 
 
 @pytest.mark.parametrize(("perm", "what"), [(4, "sent to"), (2, "read from")])
@@ -406,8 +413,8 @@ async def test_a_topic_that_may_not_be_used(perm: int, what: str) -> None:
         broker = await servers.broker(namesrv)
         await servers.client.call(broker, CreateTopic(topic="orders", perm=perm), timeout=60)
         finding = only(await examined(namesrv, topic="orders"))
-    assert finding.says == f"it may not be {what} on broker-a (perm {perm})"
-    assert finding.mend == f"turbopump topic alter orders --perm 6 -n '{namesrv}'"
+    assert finding.message == f"it cannot be {what} on broker-a (perm {perm})"
+    assert finding.fix == f"turbopump topic alter orders --perm 6 -n '{namesrv}'"
 
 
 @in_loop
@@ -418,8 +425,8 @@ async def test_a_broker_from_which_the_permission_to_write_was_wiped() -> None:
         await servers.topic(broker, "orders")
         await servers.client.call(namesrv, WipeWritePerm(broker_name="broker-a"))
         finding = only(await examined(namesrv, topic="orders"))
-    assert "the name server has taken that away" in finding.says
-    assert "turbopump broker drain broker-a --undo" in finding.mend
+    assert "the permission is removed at the name server" in finding.message
+    assert "turbopump broker drain broker-a --undo" in finding.fix
 
 
 @in_loop
@@ -432,8 +439,8 @@ async def test_a_topic_that_is_not_on_every_broker() -> None:
         found = await examined(namesrv, topic="orders")
     assert wrong(found) == []
     (note,) = [finding for finding in found if finding.level is Level.NOTE]
-    assert note.says == f"it is not on {other}"
-    assert "--if-not-exists" in note.mend
+    assert note.message == f"it is not on {other}"
+    assert "--if-not-exists" in note.fix
 
 
 # --- a group
@@ -447,7 +454,7 @@ async def test_a_group_that_no_broker_knows() -> None:
         billing = fastjson.encode(SubscriptionGroupConfig(group_name="billing"))
         await servers.client.call(broker, CreateGroup(), billing)
         finding = only(await examined(namesrv, group="biling"))
-    assert finding.says == "no broker knows it (did you mean billing?)"
+    assert finding.message == "no broker knows it (did you mean billing?)"
 
 
 @in_loop
@@ -458,7 +465,7 @@ async def test_a_group_that_may_consume_nothing() -> None:
         config = SubscriptionGroupConfig(group_name="billing", consume_enable=False)
         await servers.client.call(broker, CreateGroup(), fastjson.encode(config))
         finding = only(await examined(namesrv, group="billing"))
-    assert finding.says == f"{broker} lets it consume nothing (consumeEnable=false)"
+    assert finding.message == f"{broker} forbids it to consume (consumeEnable=false)"
 
 
 @in_loop
@@ -472,7 +479,7 @@ async def test_messages_that_wait_while_no_consumer_runs() -> None:
         await consumer.commit(acknowledged=True)
         await consumer.close()
         finding = only(await examined(namesrv, topic="orders", group="billing"))
-    assert finding.says == "2 messages wait, and no consumer of it runs"
+    assert finding.message == "lag 2, and no consumer of the group is running"
 
 
 @in_loop
@@ -484,8 +491,9 @@ async def test_consumers_that_subscribe_to_something_else() -> None:
         await servers.topic(broker, "ordered")
         await servers.consumer(namesrv, topic="ordered")
         finding = only(await examined(namesrv, topic="orders", group="billing"))
-    assert finding.says == (
-        "its consumers do not subscribe to orders (did you mean ordered?); they do to: ordered"
+    assert finding.message == (
+        "its consumers do not subscribe to orders (did you mean ordered?); "
+        "they subscribe to: ordered"
     )
 
 
@@ -498,7 +506,7 @@ async def test_consumers_that_do_not_agree() -> None:
         await servers.consumer(namesrv, tags="B")
         found = await examined(namesrv, group="billing")
     assert wrong(found) != []
-    assert all("turbopump consumer status billing" in one.mend for one in found if one.mend)
+    assert all("turbopump consumer status billing" in one.fix for one in found if one.fix)
 
 
 @in_loop
@@ -518,12 +526,15 @@ async def test_a_consumer_that_is_known_to_one_broker_alone_and_tells_nothing() 
         await servers.client.call(broker, clients.Heartbeat(), fastjson.encode(heartbeat))
         found = wrong(await examined(namesrv, group="billing"))
     said = [says for _, says in found]
-    assert f"the consumer bare is not known to the broker {other}, and reads nothing of it" in said
+    assert (
+        f"the broker {other} does not know the consumer bare, which therefore reads nothing from it"
+        in said
+    )
     assert any(says.startswith("the consumer bare does not answer: ") for says in said)
 
 
 def dead_letters(findings: list[Finding]) -> list[Finding]:
-    return [finding for finding in findings if finding.says == "it has 1 dead letter"]
+    return [finding for finding in findings if finding.message == "it has 1 dead letter"]
 
 
 @in_loop
@@ -538,7 +549,7 @@ async def test_dead_letters_are_a_note() -> None:
         async with asyncio.timeout(30):
             while not (notes := dead_letters(await examined(namesrv, group="billing"))):
                 pass
-    assert notes[0].mend == f"turbopump dlq show billing -n '{namesrv}'"
+    assert notes[0].fix == f"turbopump dlq show billing -n '{namesrv}'"
     assert notes[0].level is Level.NOTE
 
 
@@ -549,11 +560,11 @@ def test_the_exit_code_says_whether_all_is_well(
     rocketmq: BrokerThread, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["doctor", "-n", rocketmq.namesrv]) == 0
-    assert capsys.readouterr().out.endswith("all is well\n")
+    assert capsys.readouterr().out.endswith("no problem found\n")
     assert main(["doctor", "-n", rocketmq.namesrv, "-t", "orders", "--group", "billing"]) == 1
     told = capsys.readouterr()
     assert "WRONG  topic orders: it does not exist\n       -> turbopump topic create" in told.out
-    assert told.out.endswith("2 things are wrong\n")
+    assert told.out.endswith("2 problems\n")
     assert told.err == ""
 
 
@@ -563,7 +574,7 @@ def test_programs_get_one_json_value(
     assert main(["doctor", "-n", rocketmq.namesrv, "-t", "orders", "--output", "json"]) == 1
     answer = json.loads(capsys.readouterr().out)
     assert answer["healthy"] is False
-    levels = [one["level"] for one in answer["findings"] if not of_this_machine(one["says"])]
+    levels = [one["level"] for one in answer["findings"] if not of_this_machine(one["message"])]
     assert levels == ["ok", "ok", "wrong"]
     assert answer["findings"][-1]["subject"] == "topic orders"
 
@@ -578,8 +589,8 @@ async def test_a_master_without_the_slave_that_it_waits_for() -> None:
         await servers.broker(namesrv, broker_role=BrokerRole.SYNC_MASTER, in_sync_replicas=2)
         finding = only(await examined(namesrv))
     assert finding.subject == "broker broker-a"
-    assert finding.says.startswith("it waits for 1 slave (inSyncReplicas=2) and has 0")
-    assert "turbopump broker -c FILE with brokerName=broker-a" in finding.mend
+    assert finding.message.startswith("it waits for 1 slave (inSyncReplicas=2) and has 0")
+    assert "turbopump broker -c FILE with brokerName=broker-a" in finding.fix
 
 
 @in_loop
@@ -587,7 +598,7 @@ async def test_a_sync_master_without_the_key_waits_for_a_slave() -> None:
     async with world() as servers:
         namesrv = await servers.name_server()
         await servers.broker(namesrv, broker_role=BrokerRole.SYNC_MASTER)
-        assert only(await examined(namesrv)).says.startswith("it waits for 1 slave")
+        assert only(await examined(namesrv)).message.startswith("it waits for 1 slave")
 
 
 @pytest.mark.parametrize("listed", ["", "10.0.0.6"])
@@ -599,11 +610,11 @@ async def test_an_ha_port_that_gives_the_log_to_anyone(listed: str) -> None:
             namesrv, bind_address="0.0.0.0", broker_ip1="127.0.0.1", ha_allowed_peers=listed
         )
         found = await examined(namesrv)
-    notes = [one for one in found if "gives all messages to anyone" in one.says]
+    notes = [one for one in found if "gives all messages to anyone" in one.message]
     assert [(one.level, one.subject) for one in notes] == [(Level.NOTE, "broker broker-a")] * (
         not listed
     )
-    assert all("name the slaves' addresses in haAllowedPeers" in one.mend for one in notes)
+    assert all("name the slaves' addresses in haAllowedPeers" in one.fix for one in notes)
 
 
 @in_loop
@@ -612,5 +623,7 @@ async def test_two_masters_of_one_name_that_different_name_servers_know() -> Non
         one, other = await servers.name_server(), await servers.name_server()
         first, second = await servers.broker(one), await servers.broker(other)
         found = wrong(await examined(one, other))
-    rivals = " and ".join(sorted((f"{first} (says {one})", f"{second} (says {other})")))
+    rivals = " and ".join(
+        sorted((f"{first} (according to {one})", f"{second} (according to {other})"))
+    )
     assert ("broker broker-a", f"it has two masters: {rivals}") in found

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from turbopump.admin.replication import BrokerReplication, open_ha_port, seconds_left, what_is_amiss
+from turbopump.admin.replication import (
+    BrokerReplication,
+    open_ha_port,
+    replication_problems,
+    seconds_left,
+)
 from turbopump.protocol.requests.replication import (
     COMPARING,
     HAClientRuntimeInfo,
@@ -39,7 +44,7 @@ SILENT = BrokerReplication("a", 1, "h:2", None, "it does not answer")
     ("brokers", "says"),
     [
         ([master(IN_SYNC, **SYNC), slave()], []),
-        ([slave()], ["it has no master now: its slaves are read, and it cannot be sent to"]),
+        ([slave()], ["it has no master now: consumers read from its slaves, and sends fail"]),
         (
             [master(brokerRole="ASYNC_MASTER"), slave(read_ms=0)],
             ["its slave 1 (h:2) does not copy from h:3"],
@@ -50,11 +55,11 @@ SILENT = BrokerReplication("a", 1, "h:2", None, "it does not answer")
         ),
         (
             [master(HAConnectionRuntimeInfo(addr="h:9", proof=COMPARING)), slave()],
-            ["its slave h:9 compares its log with its master's and copies nothing yet"],
+            ["its slave h:9 still compares its log with the master's and copies no messages yet"],
         ),
         (
             [master(**SYNC), slave(None, 0)],
-            ["its slave 1 (h:2) does not copy: no name server tells it where its master is"],
+            ["its slave 1 (h:2) does not copy: no name server has the address of its master"],
         ),
         ([master(), SILENT], ["0 of its 1 slave copy from it"]),
         ([master(IN_SYNC), SILENT], []),
@@ -68,8 +73,8 @@ SILENT = BrokerReplication("a", 1, "h:2", None, "it does not answer")
         (
             [master(IN_SYNC, brokerRole="SYNC_MASTER", inSyncReplicas="1"), slave()],
             [
-                "brokerRole=SYNC_MASTER with inSyncReplicas=1 waits for no slave: what it "
-                "acknowledges is lost with its machine"
+                "brokerRole=SYNC_MASTER with inSyncReplicas=1 waits for no slave: "
+                "acknowledged messages are lost with its machine"
             ],
         ),
         (  # Apache's 4.9 has no inSyncReplicas, and waits for a slave
@@ -86,14 +91,16 @@ SILENT = BrokerReplication("a", 1, "h:2", None, "it does not answer")
         (
             [master(IN_SYNC, IN_SYNC, **SYNC | {"inSyncReplicas": "3"}), slave(), slave()],
             [
-                "it waits for 2 slaves (inSyncReplicas=3), and those that copy count as 1: those "
-                "of one address are taken for one that has connected again"
+                "it waits for 2 slaves (inSyncReplicas=3), and its slaves count as 1: "
+                "slaves at one address count as one"
             ],
         ),
     ],
 )
-def test_what_is_amiss_is_said(brokers: list[BrokerReplication], says: list[str]) -> None:
-    assert [one.says for one in what_is_amiss(brokers, "-n 'n:1'")] == says
+def test_each_problem_of_replication_is_reported(
+    brokers: list[BrokerReplication], says: list[str]
+) -> None:
+    assert [one.message for one in replication_problems(brokers, "-n 'n:1'")] == says
 
 
 @pytest.mark.parametrize(

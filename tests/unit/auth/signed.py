@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.unit.remoting.wire import Wire
+from tests.unit.remoting.transports import KeptTransport
 
 from turbopump.auth.access_control import AccessControl, AccessSettings
 from turbopump.auth.accounts import Accounts, User
@@ -25,8 +25,9 @@ from turbopump.protocol.command import (
 from turbopump.protocol.frame import FrameReader, frame_head
 from turbopump.protocol.request import Request
 from turbopump.remoting.client import RemotingClient
-from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import Authorise, RequestContext, Response, Router
+from turbopump.remoting.response import Response
+from turbopump.remoting.router import Authorise, RequestContext, Router
+from turbopump.remoting.served import Served
 
 ADMIN, INNER, ANN, BOB = "admin", "broker", "ann", "bob"
 USERS = {
@@ -76,12 +77,12 @@ class Door:
     def __init__(self, authorise: Authorise, requests: Collection[type[Request[Any]]]) -> None:
         self.handled: list[Request[Any]] = []
         self.contexts: list[RequestContext] = []
-        self._wire = Wire()
+        self._transport = KeptTransport()
         router = Router(authorise)
         for declared in requests:
             router.add(declared, self._handle)
-        self.connection = Connection(router)
-        self.connection.connection_made(self._wire)
+        self.connection = Served(router).wire
+        self.connection.connection_made(self._transport)
 
     def _handle(self, request: Request[Any], context: RequestContext) -> Response[None]:
         self.handled.append(request)
@@ -102,14 +103,14 @@ class Door:
 
     def take(self, frame: bytes) -> list[Command]:
         """The answers to bytes of any kind."""
-        self._wire.written.clear()
+        self._transport.written.clear()
         self.connection.data_received(frame)
         return self.answers
 
     @property
     def answers(self) -> list[Command]:
         """What was answered to the last bytes until now."""
-        return [decode_command(each) for each in FrameReader().feed(bytes(self._wire.written))]
+        return [decode_command(each) for each in FrameReader().feed(bytes(self._transport.written))]
 
 
 # --- Servers that run with access control.

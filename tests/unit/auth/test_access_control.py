@@ -48,7 +48,8 @@ from turbopump.protocol.requests.send import (
     SendReplyMessageV2,
 )
 from turbopump.protocol.requests.topics import CreateTopic
-from turbopump.remoting.router import Refusal, RequestContext, Response, Router
+from turbopump.remoting.response import Refusal, Response
+from turbopump.remoting.router import RequestContext, Router
 from turbopump.remoting.turns import Steps
 from turbopump.repeated_line import report_all
 from turbopump.testing.broker_in_loop import RunningBroker, running_broker

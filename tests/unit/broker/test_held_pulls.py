@@ -11,8 +11,9 @@ import pytest
 from tests.loops import in_loop
 
 from turbopump.broker.held_pulls import HeldPulls
-from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Router
+from turbopump.remoting.served import Served
+from turbopump.remoting.turns import Turns
 from turbopump.store.queues.consume_queue import ConsumeQueue
 from turbopump.store.watermark import Watermark
 
@@ -24,8 +25,8 @@ class Queue:
         self.end = Watermark()
 
 
-def peer() -> Connection:
-    return Connection(Router())
+def peer() -> Served:
+    return Served(Router())
 
 
 @pytest.mark.parametrize(("read_s", "most"), [(0.0, 100), (0.0004, 3), (0.005, 1)])
@@ -38,7 +39,7 @@ async def test_pulls_that_are_woken_together_leave_the_loop_to_others(
     loop = cast("Any", asyncio.get_running_loop())
     now = loop.time()
     loop.time = lambda: now
-    queue, held = Queue(), HeldPulls()
+    queue, held = Queue(), HeldPulls(Turns())
     turns: list[list[int]] = [[]]
 
     def read(number: int) -> None:
@@ -65,7 +66,7 @@ async def test_when_users_may_less_all_are_answered_in_order_a_few_in_each_turn(
     loop = cast("Any", asyncio.get_running_loop())
     now = loop.time()
     loop.time = lambda: now
-    held = HeldPulls()
+    held = HeldPulls(Turns())
     queues = [Queue() for _ in range(100)]
     turns: list[list[int]] = [[]]
 
@@ -78,8 +79,8 @@ async def test_when_users_may_less_all_are_answered_in_order_a_few_in_each_turn(
     for number, queue in enumerate(queues):
         again = partial(read, number)
         held.hold(cast("ConsumeQueue", queue), 0, 60, again, peer())
-    held.narrow()
-    assert (held.narrowed, len(held), turns) == (1, 100, [[]])
+    held.revoke_all()
+    assert (held.revocations, len(held), turns) == (1, 100, [[]])
     queues[77].end.advance(1)  # a message comes meanwhile
     late = list[bool]()  # another pull that comes meanwhile waits
     held.hold(cast("ConsumeQueue", Queue()), 0, 60, late.append, peer())
@@ -94,7 +95,7 @@ async def test_when_users_may_less_all_are_answered_in_order_a_few_in_each_turn(
 
 @in_loop
 async def test_a_broker_that_stops_answers_also_those_that_are_woken_and_not_read_yet() -> None:
-    queue, held = Queue(), HeldPulls()
+    queue, held = Queue(), HeldPulls(Turns())
     answers: list[bool] = []
 
     def again(expired: bool) -> None:
@@ -114,7 +115,7 @@ def test_a_pull_whose_time_is_up_at_once_harms_no_other_on_uvloop() -> None:
     uvloop = pytest.importorskip("uvloop")
 
     async def hold_two() -> None:
-        queue, held, answered = cast("ConsumeQueue", Queue()), HeldPulls(), asyncio.Event()
+        queue, held, answered = cast("ConsumeQueue", Queue()), HeldPulls(Turns()), asyncio.Event()
         held.hold(queue, 0, -1, lambda _expired: None, peer())
         held.hold(queue, 0, 0, lambda _expired: answered.set(), peer())
         await answered.wait()

@@ -19,7 +19,7 @@ from turbopump.config.broker_config import FlushDiskType
 from turbopump.message.properties import encode_properties
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import SendMessage
-from turbopump.remoting.router import Response
+from turbopump.remoting.response import Response
 from turbopump.testing.broker_in_loop import running_broker
 
 REQUEST = SendMessage(topic="Orders", queue_id=3)

@@ -29,7 +29,8 @@ from turbopump.protocol.requests.replication import ExchangeHAInfo, ExchangeHAIn
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.protocol.requests.topics import CreateTopic, DataVersion, DeleteTopic
 from turbopump.remoting.client import RemotingClient
-from turbopump.remoting.router import RequestContext, Response, Router
+from turbopump.remoting.response import Response
+from turbopump.remoting.router import RequestContext, Router
 from turbopump.remoting.server import RemotingServer
 
 

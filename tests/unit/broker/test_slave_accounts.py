@@ -24,7 +24,7 @@ from tests.unit.broker.replicas import (
 from tests.unit.broker.talking import pull, until
 
 from turbopump.admin.cluster import Servers
-from turbopump.admin.replication import ha_status, what_is_amiss
+from turbopump.admin.replication import ha_status, replication_problems
 from turbopump.auth.accounts import SUBJECT, Accounts
 from turbopump.auth.sealing import NONCE_SIZE, seal
 from turbopump.auth.server_access import FILE_NAME, ServerAccess
@@ -340,38 +340,40 @@ async def test_accounts_go_only_to_who_has_the_brokers_credentials(
 
 
 @in_loop(with_replicas)
-async def test_a_slave_with_other_accounts_is_told_to_the_operator(replicas: Replicas, /) -> None:
+async def test_a_slave_with_other_accounts_is_reported_to_the_operator(
+    replicas: Replicas, /
+) -> None:
     master = await replicas.master(**ON)
     slave = await replicas.slave(**ON)
     await make_billing(MASTER)
     await eventually(lambda: accounts_of(slave) == accounts_of(master))
 
-    async def amiss(credentials: Credentials) -> list[str]:
+    async def problems(credentials: Credentials) -> list[str]:
         async with Servers([f"{NAMESRV}:9876"], credentials) as servers:
-            found = what_is_amiss(await ha_status(servers), "-n ns")
-            return [says for says, _ in found if "users and policies" in says]
+            found = replication_problems(await ha_status(servers), "-n ns")
+            return [one.message for one in found if "users and policies" in one.message]
 
     looker = Credentials("looker", "l")
     await changed(MASTER, CreateUser(username="looker"), UserInfo(password="l"))
     acl = allowing("Cluster:*", user="looker")
     await changed(MASTER, CreateAcl(subject=acl.subject), acl)
     await eventually(lambda: accounts_of(slave) == accounts_of(master))
-    assert (await amiss(ADMIN), await amiss(looker)) == ([], [])
+    assert (await problems(ADMIN), await problems(looker)) == ([], [])
 
     assert slave.slave_accounts is not None
     await slave.slave_accounts.stop()
     await changed(MASTER, UpdateUser(username="billing"), UserInfo(password="new"))
-    begins = f"its slave 1 ({SLAVE}:10911) has not the users and policies of its master: "
-    assert await amiss(ADMIN) == [begins + "billing has another password"]
-    assert await amiss(looker) == [], "who is not Super is shown no passwords"
+    begins = f"its slave 1 ({SLAVE}:10911) has other users and policies than its master: "
+    assert await problems(ADMIN) == [begins + "billing has another password"]
+    assert await problems(looker) == [], "who is not Super is shown no passwords"
     await changed(MASTER, DeleteUser(username="billing"))
     await changed(MASTER, CreateUser(username="dave"), UserInfo(password="d"))
     for credentials in (ADMIN, looker):
-        says = [begins + "billing is there alone; dave is missing"]
-        assert await amiss(credentials) == says
+        expected = [begins + "billing is only there; dave is missing"]
+        assert await problems(credentials) == expected
     await replicas.stop(SLAVE)
     await replicas.slave()
-    assert await amiss(ADMIN) == [begins + "one has no access control"]
+    assert await problems(ADMIN) == [begins + "one has no access control"]
 
 
 # --- a broker at the master's address that is not what it seems

@@ -10,7 +10,8 @@ from turbopump.broker.background import SHARE_S, TurnShare
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.topics import DeleteTopic
 from turbopump.remoting.client import RemotingClient
-from turbopump.remoting.router import RequestContext, Response, Router, refusal
+from turbopump.remoting.response import Response, refusal
+from turbopump.remoting.router import RequestContext, Router
 from turbopump.remoting.server import RemotingServer
 
 

@@ -11,7 +11,7 @@ from turbopump.message.codec import decode_entries
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command, decode_command
 from turbopump.protocol.frame import FrameReader
-from turbopump.remoting.connection import WAITING_MAX, WRITE_SIZE
+from turbopump.remoting.wire import WAITING_MAX, WRITE_SIZE
 from turbopump.testing.simulation import Simulation
 
 SIZE = 1_000_000

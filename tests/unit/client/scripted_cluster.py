@@ -69,9 +69,10 @@ from turbopump.protocol.requests.send import (
     SendReplyMessageV2,
 )
 from turbopump.protocol.requests.topics import CreateTopic, TopicList
-from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import RequestContext, Response, Router
+from turbopump.remoting.response import Response
+from turbopump.remoting.router import RequestContext, Router
 from turbopump.remoting.server import RemotingServer
+from turbopump.remoting.wire import Wire
 from turbopump.testing.simulation import Simulation
 
 HOST = "127.0.0.1"
@@ -159,8 +160,8 @@ class ScriptedBroker:
         self.entries: dict[tuple[str, int], list[bytes]] = defaultdict(list)
         self.min_offset: dict[tuple[str, int], int] = defaultdict(int)
         self.committed: dict[tuple[str, str, int], int] = {}
-        self.members: dict[str, dict[str, Connection]] = defaultdict(dict)
-        self.producing: dict[str, Connection] = {}
+        self.members: dict[str, dict[str, Wire]] = defaultdict(dict)
+        self.producing: dict[str, Wire] = {}
         self.heartbeats: list[HeartbeatData] = []
         self.farewells: list[UnregisterClient] = []
         self.received: list[tuple[Request[Any], bytes]] = []
@@ -308,7 +309,7 @@ class ScriptedBroker:
         peer = self.producing.get(client_id)
         if peer is None:
             return None
-        opaque = peer.next_opaque
+        opaque = peer.calls.next_opaque
         push = PushReplyMessageToClient(
             producer_group="repliers",
             topic="c_REPLY_TOPIC",
@@ -339,7 +340,7 @@ class ScriptedBroker:
             )
         return Response(SendMessageReply(msg_id="0", queue_id=0, queue_offset=0), code=answer.code)
 
-    def _gone(self, connection: Connection) -> None:
+    def _gone(self, connection: Wire) -> None:
         self.producing = {
             client_id: peer for client_id, peer in self.producing.items() if peer is not connection
         }

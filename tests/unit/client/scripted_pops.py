@@ -51,7 +51,8 @@ from turbopump.protocol.requests.pop import (
     PopMessageReply,
     unpack_bits,
 )
-from turbopump.remoting.router import RequestContext, Response
+from turbopump.remoting.response import Response
+from turbopump.remoting.router import RequestContext
 from turbopump.testing.simulated_network import SimulatedNetwork
 
 Place = tuple[str, int, int]

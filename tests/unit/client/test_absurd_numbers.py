@@ -35,7 +35,7 @@ from turbopump.protocol.requests.namesrv import (
     TopicRouteData,
 )
 from turbopump.protocol.requests.topics import QUEUES_MAX
-from turbopump.remoting.router import Response
+from turbopump.remoting.response import Response
 from turbopump.testing.simulation import Simulation
 
 MANY = 2**31 - 1

@@ -32,7 +32,7 @@ from turbopump.protocol.requests.send import (
     SendMessageV2,
     SendReplyMessageV2,
 )
-from turbopump.remoting.router import Response
+from turbopump.remoting.response import Response
 from turbopump.testing.simulation import Simulation
 
 ROOM: dict[str, Any] = {"back_pressure": BackPressure(messages=4)}

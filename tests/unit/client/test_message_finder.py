@@ -37,7 +37,7 @@ from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.requests.pull import QueryMessage, ViewMessageById
 from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.client import RemotingClient
-from turbopump.remoting.router import Response
+from turbopump.remoting.response import Response
 from turbopump.testing.broker_in_loop import SMALL_FILES
 from turbopump.testing.simulation import Simulation
 

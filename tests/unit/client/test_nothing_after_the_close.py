@@ -26,7 +26,7 @@ from turbopump.protocol.requests.send import (
     SendReplyMessageV2,
 )
 from turbopump.protocol.requests.topics import CreateTopic
-from turbopump.remoting.router import Response
+from turbopump.remoting.response import Response
 from turbopump.testing.simulation import Simulation
 
 Begin = Callable[[Producer], Coroutine[Any, Any, object]]

@@ -37,7 +37,8 @@ from turbopump.protocol.requests.send import (
     SendMessageV2,
 )
 from turbopump.protocol.requests.topics import CreateTopic
-from turbopump.remoting.router import RequestContext, Response
+from turbopump.remoting.response import Response
+from turbopump.remoting.router import RequestContext
 from turbopump.testing.simulation import Simulation
 
 SEND = RequestCode.SEND_MESSAGE_V2

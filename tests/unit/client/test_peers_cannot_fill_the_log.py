@@ -21,7 +21,7 @@ from turbopump.protocol.request import Request
 from turbopump.protocol.requests.offsets import ResetConsumerOffset, ResetOffsetBody
 from turbopump.protocol.requests.pull import PullMessage, PullMessageReply
 from turbopump.protocol.requests.send import CheckTransactionState
-from turbopump.remoting.router import Response
+from turbopump.remoting.response import Response
 from turbopump.testing.simulation import Simulation
 
 TIMES = 500

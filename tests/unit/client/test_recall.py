@@ -28,7 +28,8 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import RecallMessage, RecallMessageReply
 from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.client import RemotingClient
-from turbopump.remoting.router import RequestContext, Response
+from turbopump.remoting.response import Response
+from turbopump.remoting.router import RequestContext
 from turbopump.testing import running_broker
 from turbopump.testing.broker_in_loop import BrokerThread, RunningBroker
 from turbopump.testing.simulation import Simulation

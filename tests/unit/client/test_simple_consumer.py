@@ -31,7 +31,7 @@ from turbopump.protocol.requests.pop import (
     PopMessage,
 )
 from turbopump.protocol.requests.send import SendMessageV2
-from turbopump.remoting.router import Response
+from turbopump.remoting.response import Response
 from turbopump.testing.simulation import Simulation
 
 

@@ -97,7 +97,7 @@ class Peer:
 
         async def call() -> Command:
             connection = await self._client.connect(NAMESRV)
-            command = request_command(request, body, opaque=connection.next_opaque)
+            command = request_command(request, body, opaque=connection.calls.next_opaque)
             if version is not None:
                 command.version = version
             return await connection.start_call(command.opaque, encode_command(command), timeout)

@@ -9,7 +9,8 @@ import pytest
 from turbopump.config.tls import ClientTls
 from turbopump.protocol.requests.offsets import GetMinOffset, OffsetReply
 from turbopump.remoting.client import RemotingClient
-from turbopump.remoting.router import Response, Router
+from turbopump.remoting.response import Response
+from turbopump.remoting.router import Router
 
 BODY_SIZE = 300_000
 

@@ -12,13 +12,14 @@ import pytest
 from tests.loops import in_loop, on_a_client_s_host
 from tests.unit.remoting.hand_clock import HandClock, play
 from tests.unit.remoting.serving import frame, raw_peer, until
-from tests.unit.remoting.wire import SlowWire
+from tests.unit.remoting.transports import SlowTransport
 
 from turbopump.protocol.requests.offsets import GetMinOffset, OffsetReply
 from turbopump.remoting.backlog import RESUME_S, Backlog
-from turbopump.remoting.connection import Connection
 from turbopump.remoting.connection_memory import ConnectionMemory
-from turbopump.remoting.router import RequestContext, Response, Router
+from turbopump.remoting.response import Response
+from turbopump.remoting.router import RequestContext, Router
+from turbopump.remoting.served import Served
 from turbopump.remoting.server import ACCEPTED_A_TURN, LEFT_FOR_FILES_MIN, RemotingServer
 from turbopump.testing.simulation import Simulation
 
@@ -138,7 +139,7 @@ async def test_a_server_that_closes_has_closed_also_those_that_it_had_not_accept
         await connect(simulation, 1)
 
 
-class CostlyWire(SlowWire):
+class CostlyTransport(SlowTransport):
     """Closing it takes a millisecond."""
 
     def close(self) -> None:
@@ -153,13 +154,13 @@ async def test_peers_that_end_at_the_same_time_are_closed_a_few_in_a_turn(
     loop: HandClock, /
 ) -> None:
     memory, backlog, router = ConnectionMemory(), Backlog.never_busy(), answering()
-    connections = [Connection(router, memory=memory, backlog=backlog) for _ in range(20)]
-    wires = [CostlyWire(connection) for connection in connections]
+    connections = [Served(router, memory=memory, backlog=backlog).wire for _ in range(20)]
+    transports = [CostlyTransport(connection) for connection in connections]
     assert all(connection.eof_received() for connection in connections)
     closed = 0
     while closed < 20:
         await asyncio.sleep(0)
-        before, closed = closed, sum(wire.aborted for wire in wires)
+        before, closed = closed, sum(transport.aborted for transport in transports)
         assert closed - before <= RESUME_S / 0.001 + 1
 
 

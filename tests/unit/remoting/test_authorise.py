@@ -12,7 +12,7 @@ import pytest
 from tests.loops import in_loop
 from tests.unit.broker.talking import pull, talking
 from tests.unit.protocol.headers import REQUESTS, filled
-from tests.unit.remoting.wire import Wire
+from tests.unit.remoting.transports import KeptTransport
 
 from turbopump.broker.broker import Broker
 from turbopump.errors import ResponseError
@@ -24,8 +24,10 @@ from turbopump.protocol.request import Request
 from turbopump.protocol.requests.namesrv import GetRouteInfo
 from turbopump.protocol.requests.pull import PullMessage
 from turbopump.remoting.client import RemotingClient
-from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import RequestContext, Response, Router
+from turbopump.remoting.response import Response
+from turbopump.remoting.router import RequestContext, Router
+from turbopump.remoting.served import Served
+from turbopump.remoting.wire import Wire
 
 SIGNED = {"AccessKey": "billing", "Signature": "c2lnbmVk"}
 
@@ -50,11 +52,11 @@ FORMS = {
 }
 
 
-def answers(connection: Connection, wire: Wire, frame: bytes) -> list[Command]:
-    wire.written.clear()
+def answers(connection: Wire, transport: KeptTransport, frame: bytes) -> list[Command]:
+    transport.written.clear()
     connection.data_received(frame)
     connection._flush()
-    return [decode_command(each) for each in FrameReader().feed(bytes(wire.written))]
+    return [decode_command(each) for each in FrameReader().feed(bytes(transport.written))]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -71,11 +73,11 @@ async def test_a_refusal_stops_every_request_in_every_form(form: str) -> None:
         handled.append(request)
         return Response()
 
-    router, wire = Router(refuse), Wire()
+    router, transport = Router(refuse), KeptTransport()
     for declared in REQUESTS:
         router.add(declared, handle)
-    connection = Connection(router)
-    connection.connection_made(wire)
+    connection = Served(router).wire
+    connection.connection_made(transport)
     # The binary header has 16 bits for the code: Apache's own cannot carry POP's either.
     sendable = [each for each in REQUESTS if form != "binary" or each.code < 1 << 15]
     assert len(sendable) > 60
@@ -84,7 +86,7 @@ async def test_a_refusal_stops_every_request_in_every_form(form: str) -> None:
         command = Command(
             int(declared.code), opaque=number, ext=sent.to_ext() | SIGNED, body=b"the body"
         )
-        (answer,) = answers(connection, wire, FORMS[form](command))
+        (answer,) = answers(connection, transport, FORMS[form](command))
         assert (answer.code, answer.remark) == (ResponseCode.NO_PERMISSION, "not for you")
         assert (answer.opaque, answer.flag) == (number, FLAG_RESPONSE)
         request, context = asked[-1]
@@ -92,7 +94,7 @@ async def test_a_refusal_stops_every_request_in_every_form(form: str) -> None:
         assert context.command.ext == command.ext
         assert (context.body, context.peer.peer_ip) == (b"the body", "127.0.0.1")
         command.flag = FLAG_ONEWAY
-        assert answers(connection, wire, FORMS[form](command)) == []
+        assert answers(connection, transport, FORMS[form](command)) == []
     assert (len(asked), handled) == (2 * len(sendable), [])
 
 
@@ -102,13 +104,13 @@ async def test_what_is_permitted_is_handled_and_an_error_of_the_policy_is_an_ans
         if context.body == b"fail":
             raise RuntimeError("the policy cannot be read")
 
-    router, wire = Router(judge), Wire()
+    router, transport = Router(judge), KeptTransport()
     router.add(REQUESTS[0], lambda _request, context: Response(body=context.body))
-    connection = Connection(router)
-    connection.connection_made(wire)
+    connection = Served(router).wire
+    connection.connection_made(transport)
     for body, code in ((b"well", ResponseCode.SUCCESS), (b"fail", ResponseCode.SYSTEM_ERROR)):
         command = Command(int(REQUESTS[0].code), ext=filled(REQUESTS[0]).to_ext(), body=body)
-        (answer,) = answers(connection, wire, encode_command(command))
+        (answer,) = answers(connection, transport, encode_command(command))
         assert answer.code == code
 
 
@@ -128,18 +130,18 @@ async def test_a_header_with_two_codes_is_judged_and_handled_as_one_and_the_same
         handled.append(int(type(request).code))
         return Response()
 
-    router, wire = Router(judge), Wire()
+    router, transport = Router(judge), KeptTransport()
     two = [PullMessage, GetRouteInfo]
     for declared in two:
         router.add(declared, handle)
-    connection = Connection(router)
-    connection.connection_made(wire)
+    connection = Served(router).wire
+    connection.connection_made(transport)
     first, last = (int(each.code) for each in (two[::-1] if flip else two))
     fields = filled(GetRouteInfo).to_ext() | filled(PullMessage).to_ext()
     header = json.dumps({"code": first, "opaque": 7, "extFields": fields}, separators=(",", ":"))
     for text in (f'{header[:-1]},"code":{last}}}', f'{header[:-1]},"code": {last} }}'):
         frame = frame_head(len(text), 0, JSON) + text.encode()
-        (answer,) = answers(connection, wire, frame)
+        (answer,) = answers(connection, transport, frame)
         assert (answer.code, answer.opaque) == (ResponseCode.SUCCESS, 7)
     assert judged == [(last, last)] * 2
     assert handled == [last] * 2

@@ -24,20 +24,13 @@ from turbopump.remoting.backlog import (
     BacklogLimits,
     BacklogRefusal,
 )
-from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import (
-    LATER,
-    Outcome,
-    RequestContext,
-    Response,
-    Router,
-    encode_response,
-    encoder_of,
-    refusal,
-)
+from turbopump.remoting.response import Response, encode_response, encoder_of, refusal
+from turbopump.remoting.router import LATER, Outcome, RequestContext, Router
+from turbopump.remoting.served import Served
+from turbopump.remoting.wire import Wire
 
 
-class Wire(asyncio.Transport):
+class KeptAnswers(asyncio.Transport):
     """Keeps what is written."""
 
     def __init__(self) -> None:
@@ -88,10 +81,10 @@ class Stage:
         router.add(GetMinOffset, self._quick)
         self.router = router
 
-    def connect(self) -> tuple[Connection, Wire]:
-        connection, wire = StagedConnection(self), Wire()
-        connection.connection_made(wire)
-        return connection, wire
+    def connect(self) -> tuple[Wire, KeptAnswers]:
+        connection, transport = StagedRequests(self).wire, KeptAnswers()
+        connection.connection_made(transport)
+        return connection, transport
 
     def requests(self, first: int, count: int, **more: Any) -> bytes:
         return b"".join(
@@ -104,7 +97,7 @@ class Stage:
         if not self.room:
             return LATER
         if context.opaque in self.long:
-            context.peer.took_long()
+            context.served.took_long()
             self.loop.now += self.long_cost
         else:
             self.loop.now += self.cost
@@ -121,7 +114,7 @@ class Stage:
         return Response(code=ResponseCode.SYSTEM_BUSY, remark=why.name)
 
 
-class StagedConnection(Connection):
+class StagedRequests(Served):
     """Takes the stage's time for what it refuses."""
 
     def __init__(self, stage: Stage) -> None:
@@ -166,7 +159,7 @@ async def test_thousands_of_requests_in_one_read_take_a_share_of_each_turn_and_k
     loop: HandClock, /, serialize_type: int
 ) -> None:
     stage = Stage(loop, BacklogLimits(wait_s=None))
-    connection, wire = stage.connect()
+    connection, transport = stage.connect()
     before = loop.now
     connection.data_received(stage.requests(1, 3000, serialize_type=serialize_type))
     assert loop.now - before < TURN_S + 0.1, "a look is due every 16 KiB"
@@ -178,7 +171,7 @@ async def test_thousands_of_requests_in_one_read_take_a_share_of_each_turn_and_k
     assert longest <= TURN_S + 2 * stage.cost
     await turns()
     assert stage.handled == list(range(1, 3001))
-    assert [answer.opaque for answer in wire.answers] == stage.handled
+    assert [answer.opaque for answer in transport.answers] == stage.handled
     assert len(stage.backlog) == 0
     assert not stage.backlog.busy
 
@@ -232,20 +225,20 @@ async def test_requests_that_stand_in_no_line_leave_others_their_turn_too(
 @in_loop(play)
 async def test_who_waits_too_long_is_refused_and_was_not_handled(loop: HandClock, /) -> None:
     stage = Stage(loop)
-    connection, wire = stage.connect()
+    connection, transport = stage.connect()
     connection.data_received(stage.requests(1, 600))
     await until(lambda: len(stage.backlog) == 0)
     await turns()
     handled, refused = (
         set(stage.handled),
-        {answer.opaque for answer in wire.answers if answer.code == 2},
+        {answer.opaque for answer in transport.answers if answer.code == 2},
     )
     assert handled | refused == set(range(1, 601))
     assert not handled & refused
     assert {why for why, _, _ in stage.refused} == {BacklogRefusal.WAITED}
     assert min(waited for _, waited, _ in stage.refused) >= 0.2
     assert stage.backlog.refused == {BacklogRefusal.WAITED: len(refused)}
-    assert len(wire.answers) == 600
+    assert len(transport.answers) == 600
 
 
 @in_loop(play)
@@ -295,7 +288,7 @@ async def test_who_sends_little_does_not_wait_for_all_the_long_requests_of_other
             one.data_received(stage.requests(10_000, 10))
         for number, (connection, _) in enumerate(pairs):
             connection.data_received(stage.requests(number * 1000 + first, 100))
-        while any(len(wire.answers) < first + 100 for _, wire in pairs):
+        while any(len(transport.answers) < first + 100 for _, transport in pairs):
             bystander.go_on()
             await asyncio.sleep(0)
     assert bystander.longest_wait <= TURN_S
@@ -326,13 +319,13 @@ async def test_the_line_is_bounded_and_a_refused_one_way_request_gets_no_answer(
     loop: HandClock, /
 ) -> None:
     stage = Stage(loop, BacklogLimits(size=10))
-    connection, wire = stage.connect()
+    connection, transport = stage.connect()
     stage.room = False
     connection.data_received(stage.requests(1, 12) + stage.requests(13, 3, oneway=True))
     assert len(stage.backlog) == 10
     assert stage.backlog.refused == {BacklogRefusal.FULL: 5}
     await turns()
-    assert [answer.opaque for answer in wire.answers] == [11, 12]
+    assert [answer.opaque for answer in transport.answers] == [11, 12]
 
 
 @in_loop(play)
@@ -363,7 +356,7 @@ async def test_who_waits_for_room_is_refused_after_its_time_and_later_ones_at_on
     loop: HandClock, /
 ) -> None:
     stage = Stage(loop)
-    connection, wire = stage.connect()
+    connection, transport = stage.connect()
     stage.room = False
     connection.data_received(stage.requests(1, 1))
     loop.now += 0.199
@@ -386,7 +379,7 @@ async def test_who_waits_for_room_is_refused_after_its_time_and_later_ones_at_on
     connection.data_received(stage.requests(4, 1))
     await turns()
     assert stage.handled == [4]
-    assert [(answer.opaque, answer.code) for answer in wire.answers] == [
+    assert [(answer.opaque, answer.code) for answer in transport.answers] == [
         (1, 2),
         (3, 2),
         (2, 2),
@@ -399,7 +392,7 @@ async def test_what_waited_behind_a_stalled_append_is_refused_and_what_comes_lat
     loop: HandClock, /
 ) -> None:
     stage = Stage(loop)
-    connection, wire = stage.connect()
+    connection, transport = stage.connect()
 
     def stall() -> None:
         loop.now += 1.5
@@ -412,7 +405,7 @@ async def test_what_waited_behind_a_stalled_append_is_refused_and_what_comes_lat
     connection.data_received(stage.requests(7, 2))
     await turns()
     assert stage.handled == [1, 2, 3, 7, 8]
-    assert [(answer.opaque, answer.code) for answer in wire.answers] == [
+    assert [(answer.opaque, answer.code) for answer in transport.answers] == [
         *[(number, 0) for number in (1, 2, 3)],
         *[(number, 2) for number in (4, 5, 6)],
         *[(number, 0) for number in (7, 8)],
@@ -464,7 +457,7 @@ async def test_at_the_end_what_waits_is_handled_or_refused(
 ) -> None:
     stage = Stage(loop)
     stage.body, stage.long = b"x" * 1000, long
-    connection, wire = stage.connect()
+    connection, transport = stage.connect()
     connection.data_received(stage.requests(1, 150))
     assert len(stage.backlog) > 0
     stage.cost = stage.long_cost = 0.0
@@ -475,7 +468,7 @@ async def test_at_the_end_what_waits_is_handled_or_refused(
     stage.backlog.finish()
     await turns()
     assert stage.backlog.refused == {BacklogRefusal.ENDING: 2}
-    assert len(wire.answers) == 152
+    assert len(transport.answers) == 152
 
 
 @given(
@@ -519,13 +512,13 @@ async def test_a_refused_request_of_any_form_is_answered_under_its_number(
     loop: HandClock, /, form: int
 ) -> None:
     stage = Stage(loop, BacklogLimits(size=0))
-    connection, wire = stage.connect()
+    connection, transport = stage.connect()
     stage.room = False
     connection.data_received(stage.requests(7, 2, serialize_type=form))
     connection.data_received(stage.requests(9, 1, serialize_type=form, oneway=True))
     await turns()
-    assert [answer.opaque for answer in wire.answers] == [8]
-    assert wire.answers[0].remark == "FULL"
+    assert [answer.opaque for answer in transport.answers] == [8]
+    assert transport.answers[0].remark == "FULL"
 
 
 @pytest.mark.parametrize(("slower", "longest_s"), [(1, 0.36), (4, 1.8)])
@@ -543,8 +536,8 @@ async def test_under_ten_times_too_much_nearly_half_of_what_can_be_handled_is(
     bursts, sent, longest = [0] * len(clients), [0.0] * len(clients), 0.0
     many, began = stage.requests(1, 40), loop.now
     while loop.now < began + 4:
-        for number, (connection, wire) in enumerate(clients):
-            if len(wire.answers) == 40 * bursts[number]:
+        for number, (connection, transport) in enumerate(clients):
+            if len(transport.answers) == 40 * bursts[number]:
                 longest = max(longest, loop.now - (sent[number] or loop.now))
                 sent[number] = loop.now
                 bursts[number] += 1

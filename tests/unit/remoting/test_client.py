@@ -34,9 +34,10 @@ from turbopump.protocol.requests.clients import NotifyConsumerIdsChanged, Unregi
 from turbopump.protocol.requests.offsets import GetMaxOffset, GetMinOffset, OffsetReply
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.remoting.client import RemotingClient, split_address
-from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import RequestContext, Response, Router
+from turbopump.remoting.response import Response
+from turbopump.remoting.router import RequestContext, Router
 from turbopump.remoting.server import RemotingServer
+from turbopump.remoting.wire import Wire
 from turbopump.testing.simulation import Simulation
 
 MAX = GetMaxOffset(topic="T", queue_id=0)
@@ -51,7 +52,7 @@ class Patient:
 
     def __init__(self) -> None:
         self.asked: list[tuple[GetMinOffset, RequestContext]] = []
-        self.peers: list[Connection] = []
+        self.peers: list[Wire] = []
         self.router = Router()
         self.router.add(GetMinOffset, self._keep)
         self.router.add(GetMaxOffset, self._never)
@@ -163,7 +164,7 @@ async def test_a_call_without_an_answer_times_out_and_a_late_answer_harms_nobody
     assert all(isinstance(outcome, CallTimeoutError) for outcome in outcomes)
     assert 5 <= simulation.loop.time() - begun < 5.5
     connection = await client.connect("10.0.0.1:10911")
-    assert connection.pending == 0
+    assert not connection.calls.waiting
     server_host.call(patient.answer)
     await asyncio.sleep(1)
     call = asyncio.ensure_future(client.call("10.0.0.1:10911", minimum(4), timeout=5))
@@ -225,7 +226,7 @@ async def test_a_cancelled_call_leaves_nothing_waiting_for_ever(
         await call
     patient.answer()
     connection = await client.connect(address)
-    await until(lambda: connection.pending == 0)
+    await until(lambda: not connection.calls.waiting)
 
 
 @in_loop(on_a_client_s_host)
@@ -377,7 +378,7 @@ async def test_a_oneway_request_arrives_and_wants_nothing(
     assert patient.asked[0][1].is_oneway
     patient.answer()
     connection = await client.connect(address)
-    assert connection.pending == 0
+    assert not connection.calls.waiting
 
 
 @in_loop
@@ -398,7 +399,7 @@ async def test_the_server_may_ask_the_client_on_the_same_connection() -> None:
         await until(lambda: server.connections)
         (peer,) = server.connections
         request = request_command(
-            NotifyConsumerIdsChanged(consumer_group="g"), opaque=peer.next_opaque, oneway=True
+            NotifyConsumerIdsChanged(consumer_group="g"), opaque=peer.calls.next_opaque, oneway=True
         )
         peer.send_frame(encode_command(request))
         await until(lambda: heard)
@@ -453,8 +454,8 @@ async def test_opaque_numbers_stay_positive_and_are_not_used_twice_in_a_row(
     client: RemotingClient, patient: Patient, address: str, server: RemotingServer, /
 ) -> None:
     connection = await client.connect(address)
-    connection._opaque = 0x7FFFFFFE
-    assert [connection.next_opaque for _ in range(3)] == [0x7FFFFFFF, 0, 1]
+    connection.calls._opaque = 0x7FFFFFFE
+    assert [connection.calls.next_opaque for _ in range(3)] == [0x7FFFFFFF, 0, 1]
 
 
 @in_loop

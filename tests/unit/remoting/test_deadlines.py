@@ -12,7 +12,8 @@ from tests.unit.remoting.serving import frame, raw_peer, serving, until
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.clients import UnregisterClient
 from turbopump.protocol.requests.offsets import GetMinOffset, OffsetReply
-from turbopump.remoting.router import Refusal, RequestContext, Response, Router, refusal
+from turbopump.remoting.response import Refusal, Response, refusal
+from turbopump.remoting.router import RequestContext, Router
 from turbopump.remoting.server import RemotingServer
 from turbopump.testing.simulation import Simulation
 

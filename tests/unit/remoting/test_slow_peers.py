@@ -9,13 +9,15 @@ import pytest
 from tests.loops import in_loop
 from tests.unit.remoting.hand_clock import HandClock, play, turns
 from tests.unit.remoting.serving import frame, raw_peer, serving
-from tests.unit.remoting.wire import SlowWire
+from tests.unit.remoting.transports import SlowTransport
 
 from turbopump.protocol.requests.offsets import GetMaxOffset, GetMinOffset, OffsetReply
 from turbopump.remoting.backlog import FULL_READ, READ_A_TURN, RESUME_S, Backlog
-from turbopump.remoting.connection import TURN_S, WAITING_MAX, WRITE_SIZE, Connection
 from turbopump.remoting.connection_memory import ConnectionMemory
-from turbopump.remoting.router import RequestContext, Response, Router
+from turbopump.remoting.response import Response
+from turbopump.remoting.router import RequestContext, Router
+from turbopump.remoting.served import TURN_S, Served
+from turbopump.remoting.wire import WAITING_MAX, WRITE_SIZE, Wire
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -35,11 +37,12 @@ class Stage:
         self.router.add(GetMinOffset, self._answer)
         self.router.add(GetMaxOffset, self._answer_later)
 
-    def connect(self, *, room: int = 0, reading: bool = False) -> tuple[Connection, SlowWire]:
-        connection = Connection(self.router, memory=self.memory, backlog=self.backlog)
-        wire = SlowWire(connection, room=room)
-        wire.reading = reading
-        return connection, wire
+    def connect(self, *, room: int = 0, reading: bool = False) -> tuple[Wire, SlowTransport]:
+        self.served = Served(self.router, memory=self.memory, backlog=self.backlog)
+        connection = self.served.wire
+        transport = SlowTransport(connection, room=room)
+        transport.reading = reading
+        return connection, transport
 
     def _answer(self, _request: GetMinOffset, context: RequestContext) -> Response[OffsetReply]:
         self.loop.now += self.cost
@@ -63,8 +66,8 @@ def later_requests(first: int, count: int) -> bytes:
     return b"".join(frame(GetMaxOffset(topic="t", queue_id=0), number) for number in numbers)
 
 
-def opaques(wire: SlowWire) -> list[int]:
-    return [answer.opaque for answer in wire.answers]
+def opaques(transport: SlowTransport) -> list[int]:
+    return [answer.opaque for answer in transport.answers]
 
 
 @in_loop(play)
@@ -72,11 +75,11 @@ async def test_for_a_peer_that_does_not_read_no_more_is_made_than_waits_for_it(
     loop: HandClock, /
 ) -> None:
     stage = Stage(loop)
-    connection, wire = stage.connect(room=2 * MIB)
+    connection, transport = stage.connect(room=2 * MIB)
     connection.data_received(requests(1, 1000))
-    assert WAITING_MAX <= len(wire.waiting) <= WAITING_MAX + WRITE_SIZE + stage.size
+    assert WAITING_MAX <= len(transport.waiting) <= WAITING_MAX + WRITE_SIZE + stage.size
     assert len(stage.handled) <= 7
-    assert wire.is_paused
+    assert transport.is_paused
     await turns()
     handled = len(stage.handled)
     connection.data_received(requests(1001, 10))  # what the system had read before
@@ -88,45 +91,45 @@ async def test_for_a_peer_that_does_not_read_no_more_is_made_than_waits_for_it(
 async def test_one_answer_may_be_larger_than_what_may_wait(loop: HandClock, /) -> None:
     stage = Stage(loop)
     stage.size = 3 * WAITING_MAX
-    connection, wire = stage.connect()
+    connection, transport = stage.connect()
     connection.data_received(requests(1, 3))
     assert stage.handled == [1]
-    wire.read()
+    transport.read()
     await turns()
     assert stage.handled == [1, 2]
-    assert opaques(wire) == [1]
+    assert opaques(transport) == [1]
 
 
 @in_loop(play)
 async def test_when_the_peer_reads_again_all_is_handled_in_order(loop: HandClock, /) -> None:
     stage = Stage(loop)
-    connection, wire = stage.connect()
+    connection, transport = stage.connect()
     connection.data_received(requests(1, 100))
     connection.data_received(requests(101, 5)[:-3])
-    while len(wire.answers) < 104:
-        assert wire.waiting
-        wire.read()
-        assert len(wire.waiting) <= WAITING_MAX + WRITE_SIZE + stage.size
+    while len(transport.answers) < 104:
+        assert transport.waiting
+        transport.read()
+        assert len(transport.waiting) <= WAITING_MAX + WRITE_SIZE + stage.size
         await turns()
-    assert not wire.is_paused
+    assert not transport.is_paused
     connection.data_received(requests(101, 5)[-3:])
-    wire.read()
+    transport.read()
     await turns()
-    assert stage.handled == list(range(1, 106)) == opaques(wire)
+    assert stage.handled == list(range(1, 106)) == opaques(transport)
     assert (stage.memory.total, stage.memory.tight) == (0, False)
 
 
 @in_loop(play)
 async def test_a_peer_that_has_read_a_part_waits_until_it_has_read_all(loop: HandClock, /) -> None:
     stage = Stage(loop)
-    connection, wire = stage.connect()
+    connection, transport = stage.connect()
     connection.data_received(requests(1, 100))
     handled = len(stage.handled)
-    wire.read(MIB)
+    transport.read(MIB)
     await turns()
     connection.data_received(requests(101, 1))
     assert len(stage.handled) == handled
-    wire.read()
+    transport.read()
     await turns()
     assert len(stage.handled) > handled
 
@@ -135,11 +138,11 @@ async def test_a_peer_that_has_read_a_part_waits_until_it_has_read_all(loop: Han
 async def test_a_little_that_waits_holds_nothing_up(loop: HandClock, /) -> None:
     stage = Stage(loop)
     stage.size = 100 * KIB
-    connection, wire = stage.connect()
+    connection, transport = stage.connect()
     for number in range(1, 30):
         connection.data_received(requests(number, 1))
         assert stage.handled[-1] == number
-        assert not wire.is_paused
+        assert not transport.is_paused
 
 
 @in_loop(play)
@@ -147,32 +150,32 @@ async def test_small_answers_leave_in_one_write_and_large_ones_as_they_fill_it(
     loop: HandClock, /
 ) -> None:
     stage = Stage(loop)
-    connection, wire = stage.connect(reading=True)
+    connection, transport = stage.connect(reading=True)
     stage.size = 10 * KIB
     connection.data_received(requests(1, 50))
-    assert len(wire.writes) == 1
+    assert len(transport.writes) == 1
     stage.size = 200 * KIB
     connection.data_received(requests(51, 12))
-    assert len(wire.writes) == 3
-    assert opaques(wire) == list(range(1, 63))
+    assert len(transport.writes) == 3
+    assert opaques(transport) == list(range(1, 63))
 
 
 @in_loop(play)
 async def test_a_fast_reader_of_large_answers_leaves_the_loop_to_others(loop: HandClock, /) -> None:
     stage = Stage(loop)
     stage.cost = 0.001
-    (greedy, wire), (other, others_wire) = (stage.connect(reading=True) for _ in range(2))
+    (greedy, transport), (other, others_wire) = (stage.connect(reading=True) for _ in range(2))
     before = loop.now
     greedy.data_received(requests(1, 500))
     assert loop.now - before <= TURN_S + stage.cost
-    while len(wire.answers) < 500:
+    while len(transport.answers) < 500:
         before = loop.now
         other.data_received(requests(1000 + len(stage.handled), 1))
         await asyncio.sleep(0)
         assert loop.now - before <= RESUME_S + 3 * stage.cost
     assert [number for number in stage.handled if number <= 500] == list(range(1, 501))
     assert len(others_wire.answers) > 100
-    assert not wire.is_paused
+    assert not transport.is_paused
 
 
 @in_loop(play)
@@ -183,16 +186,16 @@ async def test_connections_that_go_on_take_turns(loop: HandClock, /) -> None:
         connection.data_received(requests(100 * number, 20))
     stage.size = 10
     stage.handled.clear()
-    for _, wire in pairs:
-        wire.read()
+    for _, transport in pairs:
+        transport.read()
     await turns(10)
     assert [number // 100 for number in stage.handled[:6]] == [0, 1, 2] * 2
 
 
-def read_until_paused(connection: Connection, wire: SlowWire) -> int:
+def read_until_paused(connection: Wire, transport: SlowTransport) -> int:
     """Full reads, one after the other as uvloop makes them; how many until there is a pause."""
     reads = 0
-    while not wire.is_paused:
+    while not transport.is_paused:
         connection.data_received(bytes(FULL_READ))
         reads += 1
     return reads
@@ -206,17 +209,19 @@ async def test_peers_that_send_faster_than_they_are_read_take_turns(loop: HandCl
         connection.data_received((16 * MIB - 4).to_bytes(4) + bytes(4))  # a frame begins
     assert [read_until_paused(*peer) for peer in peers] == [READ_A_TURN // FULL_READ + 1, 1, 1]
     await turns(1)
-    assert [wire.is_paused for _, wire in peers] == [False, False, True]
+    assert [transport.is_paused for _, transport in peers] == [False, False, True]
     assert read_until_paused(*peers[0]) == READ_A_TURN // FULL_READ + 1
     await turns(1)
-    assert [wire.is_paused for _, wire in peers] == [False, False, False], "first come, first read"
+    assert [transport.is_paused for _, transport in peers] == [False, False, False], (
+        "first come, first read"
+    )
     read_until_paused(*peers[0])
-    connection, wire = peers[1]
-    read_until_paused(connection, wire)
-    wire.lose()
+    connection, transport = peers[1]
+    read_until_paused(connection, transport)
+    transport.lose()
     await turns()
     assert not peers[0][1].is_paused
-    assert wire.is_paused, "nothing is asked of one that has ended"
+    assert transport.is_paused, "nothing is asked of one that has ended"
 
 
 @in_loop(play)
@@ -224,28 +229,28 @@ async def test_what_is_answered_later_is_not_begun_while_the_peer_does_not_read(
     loop: HandClock, /
 ) -> None:
     stage = Stage(loop)
-    connection, wire = stage.connect()
+    connection, transport = stage.connect()
     connection.data_received(later_requests(1, 50))
     await turns()
     begun = len(stage.handled)
     assert begun <= 6
-    while len(wire.answers) < 50:
-        wire.read()
+    while len(transport.answers) < 50:
+        transport.read()
         await turns()
-        assert len(wire.waiting) <= WAITING_MAX + WRITE_SIZE + stage.size
+        assert len(transport.waiting) <= WAITING_MAX + WRITE_SIZE + stage.size
     assert stage.handled == list(range(1, 51))
 
 
 @in_loop(play)
 async def test_what_waits_for_room_is_dropped_with_its_connection(loop: HandClock, /) -> None:
     stage = Stage(loop)
-    connection, wire = stage.connect()
+    connection, transport = stage.connect()
     connection.data_received(later_requests(1, 20) + requests(21, 20))
     await turns()
     handled, called = len(stage.handled), []
-    connection.when_room(lambda: called.append(connection.closed))
+    stage.served.when_room(lambda: called.append(connection.closed))
     assert called == []
-    wire.lose()
+    transport.lose()
     await turns()
     assert called == [True], "who waits is told, and sees that the peer has gone"
     assert len(stage.handled) == handled
@@ -257,18 +262,18 @@ async def test_what_handlers_have_to_do_comes_before_the_frames_that_wait(
     loop: HandClock, /
 ) -> None:
     stage = Stage(loop)
-    connection, wire = stage.connect()
+    connection, transport = stage.connect()
     connection.data_received(requests(1, 10))
     handled = len(stage.handled)
-    connection.when_room(lambda: stage.handled.append(99))
-    wire.read()
+    stage.served.when_room(lambda: stage.handled.append(99))
+    transport.read()
     await turns()
     assert stage.handled[handled : handled + 2] == [99, handled + 1]
     stage.handled.clear()
-    wire.reading = True
-    wire.read()
+    transport.reading = True
+    transport.read()
     await turns(10)
-    connection.when_room(lambda: stage.handled.append(100))
+    stage.served.when_room(lambda: stage.handled.append(100))
     await turns()
     assert stage.handled[-1] == 100, "there is room"
 
@@ -278,11 +283,11 @@ async def test_bad_bytes_close_after_the_answers_before_them_though_those_waited
     loop: HandClock, /
 ) -> None:
     stage = Stage(loop)
-    connection, wire = stage.connect()
+    connection, transport = stage.connect()
     connection.data_received(requests(1, 8) + b"\xff" * 8)
     assert not connection.closed
     while not connection.closed:
-        wire.read()
+        transport.read()
         await turns()
     assert stage.handled == list(range(1, 9))
 
@@ -330,7 +335,7 @@ async def test_the_connection_that_holds_most_for_longest_is_closed(
             break
     assert held < stage.memory.total <= 20 * MIB
     assert (silent_wire.aborted, slow_wire.aborted) == (True, False)
-    assert not any(wire.aborted for _, wire in others)
+    assert not any(transport.aborted for _, transport in others)
     (line,) = caplog.messages
     assert line.startswith("closing connection, it held most of what all may hold together")
     silent_wire.lose()
@@ -345,18 +350,18 @@ async def test_unfinished_frames_count_and_who_has_sent_nothing_for_longest_is_c
     loop: HandClock, /
 ) -> None:
     stage = Stage(loop, memory_max=11 * MIB)
-    wires = []
+    transports = []
     whole = frame(GetMinOffset(topic="t", queue_id=0), 1, bytes(12 * MIB))
     senders = [stage.connect(reading=True) for _ in range(4)]
-    for connection, wire in senders:
-        wires.append(wire)
+    for connection, transport in senders:
+        transports.append(transport)
         connection.data_received(whole[: 3 * MIB])
         loop.now += 0.1
-        if wire is wires[0]:
+        if transport is transports[0]:
             loop.now += 0.1
         else:  # the first has sent nothing more since
             senders[1][0].data_received(whole[3 * MIB : 3 * MIB + KIB])
-    assert [wire.aborted for wire in wires] == [True, False, False, False]
+    assert [transport.aborted for transport in transports] == [True, False, False, False]
     assert stage.memory.total <= 10 * MIB
 
 
@@ -377,12 +382,12 @@ class Sender:
     half of the first."""
 
     def __init__(self, stage: Stage, number: int, *, hangs: bool = False) -> None:
-        self.connection, self.wire = stage.connect(reading=True)
+        self.connection, self.transport = stage.connect(reading=True)
         whole = frame(GetMinOffset(topic="t", queue_id=0), number, bytes(3 * MIB))
         self.rest = whole[: len(whole) // 2] if hangs else whole
 
     def send(self) -> None:
-        if not self.wire.is_paused and not self.wire.aborted and self.rest:
+        if not self.transport.is_paused and not self.transport.aborted and self.rest:
             piece, self.rest = self.rest[: 256 * KIB], self.rest[256 * KIB :]
             self.connection.data_received(piece)
 
@@ -412,7 +417,7 @@ async def test_more_large_frames_than_fit_are_slowed_down_and_none_is_refused(
         if len(stage.handled) == len(good):
             break
     assert sorted(stage.handled) == list(range(30))
-    assert not any(sender.wire.aborted for sender in good)
+    assert not any(sender.transport.aborted for sender in good)
     assert peak <= 24 * MIB
 
 

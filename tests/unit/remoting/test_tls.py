@@ -18,8 +18,8 @@ from turbopump.config.tls import ClientAuth, ClientTls, ServerTls, TlsMode
 from turbopump.errors import ConfigError, ConnectError, RemotingError
 from turbopump.protocol.requests.offsets import GetMinOffset
 from turbopump.remoting.client import RemotingClient
-from turbopump.remoting.connection import PIECE_SIZE, WAITING_MAX
 from turbopump.remoting.tls import LOOK_AGAIN_S, ClientContext, ServerContext, keep_buffers_small
+from turbopump.remoting.wire import PIECE_SIZE, WAITING_MAX
 from turbopump.repeated_line import report_all
 
 TLS = "TLS"

@@ -5,22 +5,23 @@ from __future__ import annotations
 import msgspec
 import pytest
 from tests.loops import in_loop
-from tests.unit.remoting.wire import Wire
+from tests.unit.remoting.transports import KeptTransport
 
 from turbopump.client.sending.send_result import SEND_ANSWER, SendAnswer
 from turbopump.errors import CallTimeoutError, ConnectionLostError
 from turbopump.protocol.codes import FLAG_RESPONSE
 from turbopump.protocol.command import Command, TypedJsonHeader, encode_command
 from turbopump.protocol.frame import ROCKETMQ, frame_head
-from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Router
+from turbopump.remoting.served import Served
+from turbopump.remoting.wire import Wire
 
 GOOD = {"msgId": "AB", "queueId": "3", "queueOffset": "7", "MSG_REGION": "north"}
 
 
-def connection() -> Connection:
-    made = Connection(Router())
-    made.connection_made(Wire())
+def connection() -> Wire:
+    made = Served(Router()).wire
+    made.connection_made(KeptTransport())
     return made
 
 
@@ -31,9 +32,9 @@ def answer(opaque: int, **changes: object) -> bytes:
 
 async def asked(frame: bytes, opaque: int = 5) -> TypedJsonHeader[SendAnswer] | Command:
     open_connection = connection()
-    call = open_connection.start_typed_call(opaque, b"", 3.0, SEND_ANSWER)
+    call = open_connection.start_call(opaque, b"", 3.0, SEND_ANSWER)
     open_connection.data_received(frame)
-    assert not open_connection.answers
+    assert not open_connection.calls.typed
     return call.result()
 
 
@@ -63,11 +64,11 @@ async def test_what_the_decoder_cannot_read_is_read_the_tolerant_way(frame: byte
 @in_loop
 async def test_a_binary_header_and_one_that_begins_with_another_opaque_are_read_too() -> None:
     open_connection = connection()
-    binary = open_connection.start_typed_call(5, b"", 3.0, SEND_ANSWER)
+    binary = open_connection.start_call(5, b"", 3.0, SEND_ANSWER)
     open_connection.data_received(answer(5, serialize_type=ROCKETMQ))
     assert isinstance(binary.result(), Command)
-    first = open_connection.start_typed_call(6, b"", 3.0, SEND_ANSWER)
-    second = open_connection.start_typed_call(7, b"", 3.0, SEND_ANSWER)
+    first = open_connection.start_call(6, b"", 3.0, SEND_ANSWER)
+    second = open_connection.start_call(7, b"", 3.0, SEND_ANSWER)
     header = (
         b'{"code":0,"extFields":{"opaque":6,"msgId":"AB","queueId":"1","queueOffset":"2"},'
         b'"flag":1,"opaque":7,"version":1}'
@@ -81,19 +82,19 @@ async def test_a_binary_header_and_one_that_begins_with_another_opaque_are_read_
 @in_loop
 async def test_nothing_is_kept_of_a_call_that_ends_without_an_answer() -> None:
     open_connection = connection()
-    late = open_connection.start_typed_call(5, b"", 0.001, SEND_ANSWER)
+    late = open_connection.start_call(5, b"", 0.001, SEND_ANSWER)
     with pytest.raises(CallTimeoutError):
         await late
-    assert not open_connection.answers
+    assert not open_connection.calls.typed
     open_connection.data_received(answer(5))  # nobody waits any more
-    lost = open_connection.start_typed_call(6, b"", 3.0, SEND_ANSWER)
+    lost = open_connection.start_call(6, b"", 3.0, SEND_ANSWER)
     open_connection.connection_lost(None)
     with pytest.raises(ConnectionLostError):
         await lost
-    refused = open_connection.start_typed_call(7, b"", 3.0, SEND_ANSWER)
+    refused = open_connection.start_call(7, b"", 3.0, SEND_ANSWER)
     with pytest.raises(ConnectionLostError):
         await refused
-    assert not open_connection.answers
+    assert not open_connection.calls.typed
 
 
 @in_loop
@@ -105,12 +106,11 @@ async def test_calls_of_two_kinds_that_wait_together_each_get_their_own() -> Non
     open_connection = connection()
     kinds = {1: SEND_ANSWER, 2: other, 3: SEND_ANSWER, 4: other}
     calls = {
-        opaque: open_connection.start_typed_call(opaque, b"", 3.0, kind)
-        for opaque, kind in kinds.items()
+        opaque: open_connection.start_call(opaque, b"", 3.0, kind) for opaque, kind in kinds.items()
     }  # type: ignore[type-var]
     open_connection.data_received(b"".join(answer(opaque) for opaque in (3, 2, 4, 1, 1, 9)))
     read = [calls[opaque].result().ext for opaque in (1, 2, 3, 4)]
     assert [type(ext) for ext in read] == [SendAnswer, Other, SendAnswer, Other]
     assert [ext.queue_offset for ext in read] == [7, 7, 7, 7]
-    assert not open_connection.answers
-    assert open_connection.pending == 0
+    assert not open_connection.calls.typed
+    assert not open_connection.calls.waiting

@@ -15,8 +15,8 @@ from tests.unit.remoting.serving import frame, serving, until
 
 from turbopump.protocol.requests.offsets import GetMinOffset
 from turbopump.remoting import server as server_module
-from turbopump.remoting.connection import Connection
 from turbopump.remoting.server import LOOKED_AT_A_TURN, FirstByte, ListeningPort, RemotingServer
+from turbopump.remoting.wire import Wire
 from turbopump.repeated_line import report_all
 
 FIRST_BYTE, PART, WHOLE = "a byte", "44 bytes", "a whole hello"
@@ -159,10 +159,10 @@ async def test_connections_that_fall_silent_together_are_closed_in_turns(
     loop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count, closed = 200, list[None]()
-    close = Connection.close
+    close = Wire.close
     monkeypatch.setattr(server_module, "SWEEP_S", 0.01)
 
-    def counted(self: Connection) -> None:
+    def counted(self: Wire) -> None:
         closed.append(None)
         close(self)
 
@@ -171,7 +171,7 @@ async def test_connections_that_fall_silent_together_are_closed_in_turns(
         strangers(count, b"", port),
     ):
         await until(lambda: len(server.connections) == count)
-        monkeypatch.setattr(Connection, "close", counted)
+        monkeypatch.setattr(Wire, "close", counted)
         for connection in server.connections:
             connection.last_read -= 7200.0
         assert await most_in_a_turn(closed, count) <= ENDED_A_TURN

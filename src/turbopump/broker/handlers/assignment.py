@@ -30,8 +30,9 @@ from turbopump.protocol.requests.assignment import (
     SetMessageRequestModeRequestBody,
 )
 from turbopump.protocol.requests.clients import MessageModel
-from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import RequestContext, Response, Router, refusal
+from turbopump.remoting.response import Response, refusal
+from turbopump.remoting.router import RequestContext, Router
+from turbopump.remoting.wire import Wire
 
 
 @dataclass(eq=False)
@@ -43,7 +44,7 @@ class AssignmentHandler:
     groups: GroupTable
     modes: RequestModes
     routes: TopicRoutes
-    clients: ClientTable[Connection]
+    clients: ClientTable[Wire]
 
     def add_to(self, router: Router) -> None:
         """Answer these requests."""

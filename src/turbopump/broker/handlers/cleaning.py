@@ -20,7 +20,8 @@ from turbopump.protocol.requests.cleaning import (
     CleanUnusedTopic,
     DeleteExpiredCommitLog,
 )
-from turbopump.remoting.router import RequestContext, Response, Router, refusal
+from turbopump.remoting.response import Response, refusal
+from turbopump.remoting.router import RequestContext, Router
 from turbopump.store.repair.unit_repair import LMQ_PREFIX
 
 ROUND_WAIT_S: Final = 2.0

@@ -51,8 +51,9 @@ from turbopump.protocol.requests.offsets import (
     GetConsumerStatusBody,
     GetConsumerStatusFromClient,
 )
-from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import Outcome, Refusal, RequestContext, Response, Router, refusal
+from turbopump.remoting.response import Refusal, Response, refusal
+from turbopump.remoting.router import Outcome, RequestContext, Router
+from turbopump.remoting.wire import Wire
 from turbopump.repeated_line import RepeatedLine
 from turbopump.store.log.cold_reads import ColdReads
 from turbopump.store.message_store import MessageStore
@@ -91,7 +92,7 @@ class ClientsHandler:
     """Keeps the table of clients true."""
 
     config: BrokerConfig
-    clients: ClientTable[Connection]
+    clients: ClientTable[Wire]
     topics: TopicTable
     groups: GroupTable
     request_modes: RequestModes
@@ -266,7 +267,7 @@ class ClientsHandler:
             Response() if fault is None else refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, fault)
         )
 
-    def connection_lost(self, peer: Connection) -> None:
+    def connection_lost(self, peer: Wire) -> None:
         """Forget a connection that has ended."""
         self._leave(self.clients.remove_peer(peer), peer.now())
 
@@ -361,7 +362,7 @@ class ClientQuestionsHandler:
     store: MessageStore
     topics: TopicTable
     groups: GroupTable
-    clients: ClientTable[Connection]
+    clients: ClientTable[Wire]
     reads: ColdReads
 
     def add_to(self, router: Router) -> None:
@@ -462,8 +463,8 @@ class ClientQuestionsHandler:
         return cast("Response[ReplyT]", passed_on)
 
 
-async def _call(peer: Connection, request: Request[Any], body: bytes, timeout: float) -> Command:
-    opaque = peer.next_opaque
+async def _call(peer: Wire, request: Request[Any], body: bytes, timeout: float) -> Command:
+    opaque = peer.calls.next_opaque
     answer: Command = await peer.start_call(
         opaque, encode_command(request_command(request, body, opaque=opaque)), timeout
     )

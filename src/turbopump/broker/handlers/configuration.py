@@ -22,7 +22,8 @@ from turbopump.protocol.requests.configuration import (
     UpdateBrokerConfig,
 )
 from turbopump.protocol.requests.topics import DataVersion
-from turbopump.remoting.router import RequestContext, Response, Router, refusal
+from turbopump.remoting.response import Response, refusal
+from turbopump.remoting.router import RequestContext, Router
 from turbopump.store.disk import Disk
 
 log = logging.getLogger(__name__)

@@ -52,8 +52,9 @@ from turbopump.protocol.requests.statistics import (
     QueueTimeSpan,
 )
 from turbopump.protocol.requests.topics import QUEUES_MAX, TopicConfig, TopicList
-from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import Outcome, RequestContext, Response, Router, refusal
+from turbopump.remoting.response import Response, refusal
+from turbopump.remoting.router import Outcome, RequestContext, Router
+from turbopump.remoting.wire import Wire
 from turbopump.store.log.cold_reads import ColdReads, Steps
 from turbopump.store.message_store import MessageStore
 
@@ -73,7 +74,7 @@ class ConsumersHandler:
     topics: TopicTable
     groups: GroupTable
     offsets: ConsumerOffsets
-    clients: ClientTable[Connection]
+    clients: ClientTable[Wire]
     conflicts: Callable[[str], tuple[str, ...]]
     statistics: Statistics
     reads: ColdReads
@@ -283,7 +284,7 @@ class ConsumersHandler:
         return entry.message.store_timestamp if entry is not None and entry.fault is None else -1
 
 
-def _connection(peer: Connection, member: Member) -> ConnectionBody:
+def _connection(peer: Wire, member: Member) -> ConnectionBody:
     return ConnectionBody(
         client_id=member.client_id,
         client_addr=peer.peer,
@@ -389,7 +390,7 @@ class GroupsHandler:
                 )
             if not request.readable:
                 self.held_pulls.expire_topic(topic)
-                self.held_pops.expire_line(TopicGroup(topic, group))
+                self.held_pops.expire_group(TopicGroup(topic, group))
         refused = None if request.readable is None else await not_saved(self.groups)
         readable = not self.groups.is_banned(group, topic)
         body = group_requests.GroupForbidden(group=group, topic=topic, readable=readable)

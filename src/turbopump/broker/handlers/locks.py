@@ -24,9 +24,10 @@ from turbopump.protocol.requests.assignment import (
     LockBatchResponseBody,
     UnlockBatchMq,
 )
-from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import Outcome, RequestContext, Response, Router, refusal
+from turbopump.remoting.response import Response, refusal
+from turbopump.remoting.router import Outcome, RequestContext, Router
 from turbopump.remoting.turns import Steps
+from turbopump.remoting.wire import Wire
 
 SAVE_PATIENCE_S: Final = 0.7
 """Longest wait for the disk: Java's clients wait a second for the answer."""
@@ -44,7 +45,7 @@ class LocksHandler:
 
     saved_locks: SavedLocks
     topics: TopicTable
-    clients: ClientTable[Connection]
+    clients: ClientTable[Wire]
     clock: Clock
 
     def add_to(self, router: Router) -> None:

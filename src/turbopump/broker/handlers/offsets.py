@@ -41,9 +41,10 @@ from turbopump.protocol.requests.offsets import (
     UpdateConsumerOffset,
 )
 from turbopump.protocol.requests.statistics import QueryCorrectionOffsetBody
-from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import Outcome, RequestContext, Response, Router, refusal
+from turbopump.remoting.response import Response, refusal
+from turbopump.remoting.router import Outcome, RequestContext, Router
 from turbopump.remoting.turns import Steps
+from turbopump.remoting.wire import Wire
 from turbopump.store.log.cold_reads import ColdReads
 from turbopump.store.log.cold_reads import Steps as ReadSteps
 from turbopump.store.message_store import MessageStore
@@ -167,7 +168,7 @@ class OffsetControlHandler:
     topics: TopicTable
     groups: GroupTable
     offsets: ConsumerOffsets
-    clients: ClientTable[Connection]
+    clients: ClientTable[Wire]
     held: HeldPulls
     reads: ColdReads
 
@@ -290,7 +291,7 @@ class OffsetControlHandler:
         cpp_body = yield from fastjson.encode_steps(ResetOffsetBodyForC(offset_table=offsets))
         for peer, member in list(group.members.items()) if group is not None else ():
             told = cpp_body if member.language == LanguageCode.CPP else body
-            command = request_command(notice, told, opaque=peer.next_opaque, oneway=True)
+            command = request_command(notice, told, opaque=peer.calls.next_opaque, oneway=True)
             peer.send_frame(encode_command(command))
             yield
 

@@ -45,7 +45,8 @@ from turbopump.protocol.requests.pop import (
     PopMessageReply,
 )
 from turbopump.protocol.requests.topics import PERM_READ
-from turbopump.remoting.router import Outcome, RequestContext, Response, Router, failure_response
+from turbopump.remoting.response import Response
+from turbopump.remoting.router import Outcome, RequestContext, Router, failure_response
 from turbopump.remoting.turns import Steps
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.consume_queue_table import unserved_text
@@ -125,10 +126,10 @@ class PopHandler:
             invisible_ms=request.invisible_time,
             init_mode=request.init_mode,
             subscription=subscription,
-            pause=context.peer.turns.pause,
+            pause=context.served.turns.pause,
             ordered=bool(request.order),
             attempt_id=request.attempt_id or None,
-            narrowed=self._pop.held.narrowed,
+            revocations=self._pop.held.revocations,
         )
         left_s = min(
             (born_ms + request.poll_time - self._clock.now_ms()) / 1000,
@@ -160,7 +161,7 @@ class PopHandler:
         pop, line = self._pop, TopicGroup(wish.topic, wish.group)
         revive_queue_id = ORDER_REVIVE_QUEUE if wish.ordered else pop.revive_log.next_queue()
         taken = PoppedEntries(self._clock.now_ms(), revive_queue_id)
-        if wish.narrowed != pop.held.narrowed:  # who asks again is judged anew
+        if wish.revocations != pop.held.revocations:  # the next pop is authorised again
             pop.held.look(line)
             return _nothing(wish, taken, ResponseCode.POLLING_TIMEOUT)
         queues = self._drawn_queues(line, queue_id, retries=not wish.ordered)
@@ -180,7 +181,7 @@ class PopHandler:
         if taken.refused is not None:
             return Response(PopMessageReply(), code=ResponseCode.SYSTEM_ERROR, remark=taken.refused)
         left = deadline - context.peer.now()
-        if expired or left <= 0 or wish.narrowed != pop.held.narrowed:
+        if expired or left <= 0 or wish.revocations != pop.held.revocations:
             return _nothing(wish, taken, ResponseCode.POLLING_TIMEOUT)
         if not self._hold(wish, queue_id, context, deadline, left):
             return _nothing(wish, taken, ResponseCode.POLLING_FULL)
@@ -193,11 +194,10 @@ class PopHandler:
         held, line = self._pop.held, TopicGroup(wish.topic, wish.group)
 
         def again(expired: bool) -> None:
-            peer = context.peer
-            if peer.closed:
+            if context.peer.closed:
                 return
-            if peer.full:  # it is answered later, and what is there is for others
-                peer.when_room(partial(again, expired))
+            if context.served.full:  # it is answered later, and what is there is for others
+                context.served.when_room(partial(again, expired))
                 held.look(line)
                 return
             task = asyncio.ensure_future(
@@ -206,7 +206,7 @@ class PopHandler:
             self._woken.add(task)
             task.add_done_callback(self._woken.discard)
 
-        return held.hold(line, queue_id, left, again, context.peer, ordered=wish.ordered)
+        return held.hold(line, queue_id, left, again, context.served, ordered=wish.ordered)
 
     def _drawn_queues(self, line: TopicGroup, queue_id: int, *, retries: bool) -> list[GroupQueue]:
         """The queues to read, in an order that is drawn: with ``retries`` those of the retry topic
@@ -243,7 +243,7 @@ class PopHandler:
                 self._pop.offsets,
                 queues,
                 max(request.max_msg_nums, 1),
-                context.peer.turns.pause,
+                context.served.turns.pause,
             )
         except StoreError as error:
             return Response(PopMessageReply(), code=ResponseCode.SYSTEM_ERROR, remark=str(error))
@@ -284,7 +284,7 @@ class PopHandler:
 
         left = min(left, HOLD_MAX_S)
         if not self._pop.held.hold(
-            line, queue_id, left, again, context.peer, takes=False, ordered=ordered
+            line, queue_id, left, again, context.served, takes=False, ordered=ordered
         ):
             return Response(NotificationReply(has_msg=False, polling_full=True))
         return None

@@ -40,7 +40,8 @@ from turbopump.protocol.requests.pop import (
     ChangeInvisibleTimeReply,
     unpack_bits,
 )
-from turbopump.remoting.router import Refusal, RequestContext, Response, Router, refusal
+from turbopump.remoting.response import Refusal, Response, refusal
+from turbopump.remoting.router import RequestContext, Router
 from turbopump.store.message_store import MessageStore
 
 ACKS_AT_ONCE: Final = 16
@@ -90,7 +91,7 @@ class PopAcksHandler:
         answer = Response()
         for number, ack in enumerate(body.acks, 1):
             if number % ACKS_AT_ONCE == 0:
-                await context.peer.turns.pause()
+                await context.served.turns.pause()
             response = await self._acknowledge_some(
                 ack, body.broker_name or self.config.broker_name
             )

@@ -35,16 +35,9 @@ from turbopump.protocol.requests.pull import (
     PullMessageReply,
     PullSysFlag,
 )
-from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import (
-    Outcome,
-    RequestContext,
-    Response,
-    Router,
-    encode_response,
-    failure_response,
-    refusal,
-)
+from turbopump.remoting.response import Response, encode_response, refusal
+from turbopump.remoting.router import Outcome, RequestContext, Router, failure_response
+from turbopump.remoting.wire import Wire
 from turbopump.repeated_line import RepeatedLine
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.checked_entries import GetResult, GetStatus
@@ -101,16 +94,16 @@ class _Pull:
     """A pull on its way, and while it is held: one small object, for there may be tens of
     thousands. ``deadline``: until when it may be held, in the loop's seconds; None until it is
     known that there is nothing for it. ``is_cold``: what it reads is counted as cold.
-    ``narrowed``: of the held pulls, when it came."""
+    ``revocations``: of the held pulls, when it came."""
 
     __slots__ = (
         "context",
         "deadline",
         "handler",
         "is_cold",
-        "narrowed",
         "offset",
         "request",
+        "revocations",
         "wants",
     )
 
@@ -128,7 +121,7 @@ class _Pull:
         self.offset = request.queue_offset
         self.deadline: float | None = None
         self.is_cold = False
-        self.narrowed = handler.held.narrowed
+        self.revocations = handler.held.revocations
 
     def __call__(self, expired: bool) -> None:
         """Read again: it was woken, or its time is up."""
@@ -146,7 +139,7 @@ class PullHandler:
     topics: InitVar[TopicTable]
     groups: InitVar[GroupTable]
     offsets: ConsumerOffsets
-    clients: ClientTable[Connection]
+    clients: ClientTable[Wire]
     held: HeldPulls
     statistics: Statistics
     cold: ColdFlow
@@ -249,10 +242,10 @@ class PullHandler:
         # To hold would then wait for a message that is there: read again. That ends, because each
         # such read begins behind the last one, or is the second one of a pull.
         #
-        # Whoever came before users could do less than they could gets nothing any more, whatever it
-        # waited for: who asks again is judged anew.
+        # If permissions were reduced after this pull arrived, it is answered without messages. The
+        # next pull is authorised again.
         request, offset, deadline = pull.request, pull.offset, pull.deadline
-        if pull.narrowed != self.held.narrowed:
+        if pull.revocations != self.held.revocations:
             return self._answer(pull, offset, _nothing_of(result, offset))
         if pull.is_cold:
             pull.is_cold = False
@@ -280,7 +273,7 @@ class PullHandler:
         if queue.end.value <= pull.offset:
             pull.context.frame = _DECODED
             assert pull.deadline is not None
-            self.held.hold(queue, pull.offset, pull.deadline - now, pull, pull.context.peer)
+            self.held.hold(queue, pull.offset, pull.deadline - now, pull, pull.context.served)
             return None
         if deadline is None or pull.offset > offset:
             return self._read(pull)  # the queue grew since it was read, or none of it matched
@@ -297,11 +290,11 @@ class PullHandler:
 
     def read_later(self, pull: _Pull) -> None:
         """Read for a pull that has waited, and waits until its peer has read what it has got."""
-        peer = pull.context.peer
-        if peer.closed:
+        served = pull.context.served
+        if served.wire.closed:
             return
-        if peer.full:
-            peer.when_room(partial(self.read_later, pull))
+        if served.full:
+            served.when_room(partial(self.read_later, pull))
             return
         try:
             outcome = self._read(pull)

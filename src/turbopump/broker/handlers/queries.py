@@ -30,8 +30,9 @@ from turbopump.protocol.requests.statistics import (
     QueryConsumeQueue,
     QueryConsumeQueueResponseBody,
 )
-from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import Outcome, RequestContext, Response, Router, refusal
+from turbopump.remoting.response import Response, refusal
+from turbopump.remoting.router import Outcome, RequestContext, Router
+from turbopump.remoting.wire import Wire
 from turbopump.repeated_line import RepeatedLine
 from turbopump.store.log.cold_reads import ColdReads
 from turbopump.store.queues.consume_queue import EXTENDED_TAGS_MAX
@@ -59,7 +60,7 @@ class QueriesHandler:
     lookup: Lookup
     reads: ColdReads
     topics: TopicTable
-    clients: ClientTable[Connection]
+    clients: ClientTable[Wire]
     repair: LogRepair
 
     def add_to(self, router: Router) -> None:

@@ -27,7 +27,8 @@ from turbopump.message.java import tags_code
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.request import ReplyT
 from turbopump.protocol.requests.send import RecallMessage, RecallMessageReply
-from turbopump.remoting.router import Outcome, Refusal, RequestContext, Response, Router, refusal
+from turbopump.remoting.response import Refusal, Response, refusal
+from turbopump.remoting.router import Outcome, RequestContext, Router
 from turbopump.store.message_store import MessageStore, NewMessage, PutResult
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
 

@@ -31,7 +31,8 @@ from turbopump.protocol.requests.replication import (
     ResetMasterFlushOffset,
     TimerMetrics,
 )
-from turbopump.remoting.router import RequestContext, Response, Router
+from turbopump.remoting.response import Response
+from turbopump.remoting.router import RequestContext, Router
 from turbopump.store.message_store import MessageStore
 
 

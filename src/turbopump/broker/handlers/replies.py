@@ -36,8 +36,9 @@ from turbopump.protocol.requests.send import (
     SendReplyMessageV2,
 )
 from turbopump.protocol.requests.topics import TopicConfig
-from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import Outcome, Refusal, RequestContext, Response, Router, refusal
+from turbopump.remoting.response import Refusal, Response, refusal
+from turbopump.remoting.router import Outcome, RequestContext, Router
+from turbopump.remoting.wire import Wire
 
 PUSH_TIMEOUT_S: Final = 10.0
 """Longest wait for the producer to take a reply. RocketMQ: ``Broker2Client.callClient``."""
@@ -54,7 +55,7 @@ class RepliesHandler:
         self,
         config: BrokerConfig,
         topics: TopicTable,
-        clients: ClientTable[Connection],
+        clients: ClientTable[Wire],
         clock: Clock,
         forwarding: Forwarding,
         store_host: tuple[str, int],
@@ -134,7 +135,7 @@ class RepliesHandler:
                 f"push reply message fail, channel of <{client_id}> not found: that producer has "
                 "ended, or has no connection to this broker now"
             )
-        opaque = peer.next_opaque
+        opaque = peer.calls.next_opaque
         command = request_command(self._push_of(request, context), context.body, opaque=opaque)
         try:
             answer = await peer.start_call(opaque, encode_command(command), PUSH_TIMEOUT_S)

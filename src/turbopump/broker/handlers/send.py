@@ -57,16 +57,9 @@ from turbopump.protocol.requests.send import (
     SendMessageReply,
     SendMessageV2,
 )
-from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import (
-    LATER,
-    Outcome,
-    RequestContext,
-    Response,
-    Router,
-    encode_response,
-    refusal,
-)
+from turbopump.remoting.response import Response, encode_response, refusal
+from turbopump.remoting.router import LATER, Outcome, RequestContext, Router
+from turbopump.remoting.wire import Wire
 from turbopump.store.confirmed import Confirmed
 from turbopump.store.log.packed_batch import pack_batch
 from turbopump.store.message_store import MessageStore, NewMessage
@@ -230,7 +223,7 @@ class SendHandler:
 
         RocketMQ: ``TopicConfigManager.createTopicInSendMessageMethod`` registers before it returns.
         """
-        context.peer.took_long()  # a topic, its directories, and its queue's file are made
+        context.served.took_long()  # a topic, its directories, and its queue's file are made
         outcome = self.send(request, context, fresh=True)
         return self._announced(outcome) if isinstance(outcome, Response | bytes) else outcome
 
@@ -463,7 +456,7 @@ def _frame(
 # Messages reach the disk and the slaves in the order in which they were stored: the answers stand
 # in one line, with one waiter and one timer for all of them. It must not know what is answered.
 
-_Held = tuple[int, Connection, bytes]
+_Held = tuple[int, Wire, bytes]
 """End in the log, who asked, the answer. A plain tuple: one a message."""
 
 
@@ -499,7 +492,7 @@ class HeldAnswers:
     def __len__(self) -> int:
         return len(self._line)
 
-    def hold(self, log_end: int, peer: Connection, frame: bytes) -> None:
+    def hold(self, log_end: int, peer: Wire, frame: bytes) -> None:
         """Answer with ``frame`` once ``log_end`` is confirmed, which is never less than that of the
         answer before; with what ``late`` makes of it if it is not in time, with the error if it
         fails."""
@@ -555,22 +548,22 @@ class HeldAnswers:
         if confirmed.error is not None:
             failed = refusal(ResponseCode.SERVICE_NOT_AVAILABLE, str(confirmed.error))
             for _, peer, frame in line:
-                peer.send_response(_read_back(frame).opaque, failed)
+                peer.send_frame(encode_response(_read_back(frame).opaque, failed))
             line.clear()
             return
         end, copied = confirmed.value, confirmed.copied
-        last: Connection | None = None
+        last: Wire | None = None
         frames: list[bytes] = []
         while line and line[0][0] <= end:
             log_end, peer, frame = line.popleft()
             if peer is not last:
                 if last is not None:
-                    last.send_frames(frames)
+                    last.send_frame(b"".join(frames))
                 last, frames = peer, []
             # not copied: the broker is alone, readers see it, and no slave has it
             frames.append(frame if log_end <= copied else self._late(frame, False))
         if last is not None:
-            last.send_frames(frames)
+            last.send_frame(b"".join(frames))
         deadlines = self._deadlines
         while deadlines and deadlines[0][1] <= end:
             deadlines.popleft()

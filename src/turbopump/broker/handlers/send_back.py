@@ -34,8 +34,9 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.groups import SubscriptionGroupConfig
 from turbopump.protocol.requests.send import ConsumerSendMsgBack
 from turbopump.protocol.requests.topics import PERM_WRITE
-from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import Outcome, RequestContext, Response, Router, refusal
+from turbopump.remoting.response import Response, refusal
+from turbopump.remoting.router import Outcome, RequestContext, Router
+from turbopump.remoting.wire import Wire
 from turbopump.store.log.cold_reads import ColdReads
 from turbopump.store.queues.lookup import Lookup
 
@@ -50,7 +51,7 @@ class SendBackHandler:
     reads: ColdReads
     topics: TopicTable
     groups: GroupTable
-    clients: ClientTable[Connection]
+    clients: ClientTable[Wire]
     forwarding: Forwarding
     statistics: Statistics
     source: random.Random

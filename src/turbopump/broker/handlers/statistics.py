@@ -25,7 +25,8 @@ from turbopump.protocol.requests.statistics import (
     UpdateColdFlow,
     ViewBrokerStatsData,
 )
-from turbopump.remoting.router import Outcome, RequestContext, Response, Router, refusal
+from turbopump.remoting.response import Response, refusal
+from turbopump.remoting.router import Outcome, RequestContext, Router
 from turbopump.store.log.cold_reads import ColdReads
 from turbopump.store.log.commit_log import CommitLog
 from turbopump.store.message_store import MessageStore

@@ -54,7 +54,8 @@ from turbopump.protocol.requests.topics import (
     TopicOffset,
     TopicStatsTable,
 )
-from turbopump.remoting.router import Outcome, Refusal, RequestContext, Response, Router, refusal
+from turbopump.remoting.response import Refusal, Response, refusal
+from turbopump.remoting.router import Outcome, RequestContext, Router
 from turbopump.store.log.cold_reads import ColdReads, Steps
 from turbopump.store.message_store import MessageStore
 

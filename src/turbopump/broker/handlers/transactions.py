@@ -23,8 +23,9 @@ from turbopump.protocol.requests.send import (
     ResumeCheckHalfMessage,
     TransactionOutcome,
 )
+from turbopump.remoting.response import Refusal, Response, refusal
 from turbopump.remoting.router import Outcome as Answer
-from turbopump.remoting.router import Refusal, RequestContext, Response, Router, refusal
+from turbopump.remoting.router import RequestContext, Router
 
 UNDER_WAY_MAX: Final = 100_000
 """Ends that wait for the disk; more are refused (as many as RocketMQ's

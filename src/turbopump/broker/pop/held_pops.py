@@ -1,4 +1,4 @@
-"""What pops can find, and those, and notifications, that found nothing and wait (long polling).
+"""What pops can find, and pops and notifications that found nothing and wait (long polling).
 
 They stand in one line for each topic and group, and one at a time is woken when a queue has
 something for it; when its pop is over, the next. So a message wakes one consumer of a group and not
@@ -9,25 +9,24 @@ all. Nothing is polled: a line watches the ends of its queues. Source of the lim
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
 from turbopump.broker.pop.offsets import GroupQueue, InFlight, OrderInfo, PopOffsets
 from turbopump.broker.topics import TopicTable
+from turbopump.broker.waiting import Again, Line, WaitingRequest, WaitingRequests
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.message.handles import pop_retry_topic
 from turbopump.message.rules import RETRY_PREFIX
 from turbopump.protocol.requests.pop import InitMode
-from turbopump.remoting.connection import Connection, Keeper
+from turbopump.remoting.served import Served
+from turbopump.remoting.turns import Turns
 from turbopump.store.message_store import MessageStore
 from turbopump.store.watermark import Waiter
-
-ANSWERED_AT_ONCE: Final = 16
-"""Pops whose time is up that read once more in one turn; some 150 µs each."""
 
 POP_SIZE: Final = 2400
 """Bytes that a pop takes while it waits, its request included; a notification takes 2,000."""
@@ -164,169 +163,120 @@ class PopView:
         return max(self.end(queue) - 1, 0)
 
 
-@dataclass(slots=True, eq=False)
-class HeldPop:
-    """A POP request of ``peer`` that waits. ``again`` is called once, with True if its time is up,
-    unless the connection ends before. ``takes``: the pop takes the messages it is woken for, so no
-    other pop need be woken for them."""
+class PopKind(NamedTuple):
+    """Waiting pops that are alike. ``takes``: a pop takes the messages it is woken for, so no other
+    pop need be woken for them; a notification takes none."""
 
-    line: TopicGroup
     queue_id: int
-    again: Callable[[bool], None]
-    peer: Connection
     takes: bool
     ordered: bool
-    timer: asyncio.TimerHandle | None = None
 
 
-@dataclass(slots=True, eq=False)
-class HeldPops:
-    """Every waiting pop of a broker; at most ``line_max`` in a line, ``total_max`` in all."""
+class _PopLine(Line):
+    """The pops that wait for one topic in one group. ``watches``: what wakes them, by queue."""
 
-    view: PopView
-    line_max: int
-    total_max: int
-    _lines: dict[TopicGroup, dict[HeldPop, None]] = field(default_factory=dict)
-    _watches: dict[TopicGroup, dict[GroupQueue, Waiter | asyncio.TimerHandle]] = field(
-        default_factory=dict
-    )
-    _looking: set[TopicGroup] = field(default_factory=set)
-    _total: int = 0
-    _counts: Counter[tuple[TopicGroup, int]] = field(default_factory=Counter)
-    _due: deque[HeldPop] = field(default_factory=deque)
-    """Those whose time is up, and who are not answered yet."""
-    _ending: deque[HeldPop] = field(default_factory=deque)
-    """Those that are to be answered behind them, if they still wait."""
-    _keeper: Keeper = field(init=False)
-    narrowed: int = 0
-    """How often users could do less than before. A pop that came before the last time gets no
-    message any more."""
+    __slots__ = ("counts", "group", "watches")
 
-    def __post_init__(self) -> None:
-        self._keeper = Keeper(POP_SIZE, self._release)
+    def __init__(self, group: TopicGroup) -> None:
+        super().__init__(group)
+        self.group = group
+        self.counts: Counter[int] = Counter()
+        self.watches: dict[GroupQueue, Waiter | asyncio.TimerHandle] = {}
 
-    def count(self, line: TopicGroup, queue_id: int) -> int:
+    def remove(self, request: WaitingRequest) -> None:
+        super().remove(request)
+        self.counts[request.kind.queue_id] -= 1
+
+    def unwatch(self) -> None:
+        for watch in self.watches.values():
+            watch.cancel()
+
+
+class HeldPops(WaitingRequests[_PopLine]):
+    """Every waiting pop of a broker; at most ``line_max`` of a queue in a line, ``total_max`` in
+    all."""
+
+    def __init__(self, turns: Turns, view: PopView, line_max: int, total_max: int) -> None:
+        super().__init__(turns, POP_SIZE, answers_are_tasks=True)
+        self._view = view
+        self._line_max = line_max
+        self._total_max = total_max
+        self._looking: set[TopicGroup] = set()
+
+    def count(self, group: TopicGroup, queue_id: int) -> int:
         """How many wait for a queue."""
-        return self._counts.get((line, queue_id), 0)
+        line = self.lines.get(group)
+        return line.counts[queue_id] if line is not None else 0
 
     def hold(
         self,
-        line: TopicGroup,
+        group: TopicGroup,
         queue_id: int,
         seconds: float,
-        again: Callable[[bool], None],
-        peer: Connection,
+        again: Again,
+        served: Served,
         *,
         takes: bool = True,
         ordered: bool = False,
     ) -> bool:
-        """Wait at most so long (see ``HeldPop``); False if too many wait."""
-        if self._total >= self.total_max or self.count(line, queue_id) >= self.line_max:
+        """Wait at most so long (see ``PopKind``); False if too many wait."""
+        if len(self) >= self._total_max or self.count(group, queue_id) >= self._line_max:
             return False
-        held = HeldPop(line, queue_id, again, peer, takes, ordered)
-        held.timer = asyncio.get_running_loop().call_later(seconds, self._expired, held)
-        self._lines.setdefault(line, {})[held] = None
-        self._total += 1
-        self._counts[line, queue_id] += 1
-        peer.keep(held, self._keeper)
-        self.look(line)
+        line = self.lines.get(group)
+        if line is None:
+            line = self.lines[group] = _PopLine(group)
+        line.counts[queue_id] += 1
+        deadline = asyncio.get_running_loop().time() + seconds
+        kind = PopKind(queue_id, takes, ordered)
+        self._add(line, WaitingRequest(line, deadline, again, served, kind), served)
+        self.look(group)
         return True
 
-    def look(self, line: TopicGroup) -> None:
+    def look(self, group: TopicGroup) -> None:
         """There may be something for a line: look, at the end of this turn."""
-        if line in self._lines and line not in self._looking:
-            self._looking.add(line)
-            asyncio.get_running_loop().call_soon(self._look, line)
+        if group in self.lines and group not in self._looking:
+            self._looking.add(group)
+            asyncio.get_running_loop().call_soon(self._look, group)
 
-    def expire_line(self, line: TopicGroup) -> None:
+    def expire_group(self, group: TopicGroup) -> None:
         """Answer all that wait in one line: the group may not read the topic any more."""
-        for held in list(self._lines.get(line, ())):
-            self._expired(held)
-
-    def narrow(self) -> None:
-        """Users may less than they did: answer everyone soon, a few in each turn."""
-        self.narrowed += 1
-        idle = not self._due and not self._ending
-        for waiting in self._lines.values():
-            self._ending.extend(waiting)
-        if idle and self._ending:
-            asyncio.get_running_loop().call_soon(self._answer_due)
-
-    def expire_all(self) -> None:
-        """Answer everyone now: the broker stops."""
-        for line in list(self._lines):
+        line = self.lines.get(group)
+        if line is not None:
             self.expire_line(line)
-        while self._due:
-            self._due.popleft().again(True)
 
-    def _look(self, line: TopicGroup) -> None:
-        self._looking.discard(line)
+    def _look(self, group: TopicGroup) -> None:
+        self._looking.discard(group)
+        line = self.lines.get(group)
+        if line is None:
+            return
         watched: set[GroupQueue] = set()
-        in_vain: set[tuple[int, bool]] = set()
+        in_vain: set[PopKind] = set()
         """Kinds of pops for which there is nothing: thousands may be alike."""
-        for held in list(self._lines.get(line, ())):
-            if held.peer.closed:
-                self._release(held)
+        for held in list(line.requests):
+            if held.served is None or held.served.wire.closed:
+                self._drop(held)
                 continue
-            kind = held.queue_id, held.ordered
+            kind = held.kind
             if kind in in_vain:
                 continue
-            queues = self.view.queues(line, held.queue_id, ordered=held.ordered)
-            if not any(self.view.has_more(queue) for queue in queues):
+            queues = self._view.queues(group, kind.queue_id, ordered=kind.ordered)
+            if not any(self._view.has_more(queue) for queue in queues):
                 watched.update(queues)
                 in_vain.add(kind)
                 continue
-            self._release(held)
-            held.again(False)
-            if held.takes:
+            self._leave_line(held)
+            held.answer()
+            if kind.takes:
                 break  # a pop under way looks again when it ends
-        if line in self._lines:
+        if group in self.lines:
             self._watch(line, watched)
 
-    def _watch(self, line: TopicGroup, queues: set[GroupQueue]) -> None:
-        watches = self._watches.setdefault(line, {})
-        for queue in sorted(queues - watches.keys()):
-            watch = self.view.when_more(queue, partial(self._woken, line, queue))
+    def _watch(self, line: _PopLine, queues: set[GroupQueue]) -> None:
+        for queue in sorted(queues - line.watches.keys()):
+            watch = self._view.when_more(queue, partial(self._woken, line, queue))
             if watch is not None:
-                watches[queue] = watch
+                line.watches[queue] = watch
 
-    def _woken(self, line: TopicGroup, queue: GroupQueue) -> None:
-        self._watches.get(line, {}).pop(queue, None)
-        self.look(line)
-
-    def _expired(self, held: HeldPop) -> None:
-        if self._release(held):
-            self._due.append(held)
-            if len(self._due) == 1 and not self._ending:
-                asyncio.get_running_loop().call_soon(self._answer_due)
-
-    def _answer_due(self) -> None:
-        """Thousands may have come together: they are answered a few in each turn."""
-        if len(self._due) + len(self._ending) > ANSWERED_AT_ONCE:
-            asyncio.get_running_loop().call_soon(self._answer_due)
-        for _ in range(min(len(self._due) + len(self._ending), ANSWERED_AT_ONCE)):
-            if self._due:
-                self._due.popleft().again(True)
-                continue
-            held = self._ending.popleft()
-            if self._release(held):
-                held.again(True)
-
-    def _release(self, held: HeldPop) -> bool:
-        waiting = self._lines.get(held.line, {})
-        if held not in waiting:
-            return False
-        del waiting[held]
-        held.peer.give_back(held)
-        self._total -= 1
-        place = held.line, held.queue_id
-        self._counts[place] -= 1
-        if not self._counts[place]:
-            del self._counts[place]
-        if held.timer is not None:
-            held.timer.cancel()
-        if not waiting:
-            del self._lines[held.line]
-            for watch in self._watches.pop(held.line, {}).values():
-                watch.cancel()
-        return True
+    def _woken(self, line: _PopLine, queue: GroupQueue) -> None:
+        line.watches.pop(queue, None)
+        self.look(line.group)

@@ -57,8 +57,8 @@ _EMPTY: Final = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE
 
 @dataclass(slots=True)
 class PopQuery:
-    """What a pop is to take. Times in ms. ``pause`` lets others have their turn; ``narrowed``: of
-    the held pops, when it came."""
+    """Messages that a pop asks for. Times in ms. ``pause`` lets others have their turn;
+    ``revocations``: of the held pops, when it came."""
 
     group: str
     topic: str
@@ -69,7 +69,7 @@ class PopQuery:
     pause: Callable[[], Awaitable[None]]
     ordered: bool = False
     attempt_id: str | None = None
-    narrowed: int = 0
+    revocations: int = 0
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ from turbopump.message.java import Int32, Int64
 from turbopump.message.properties import TAGS, TIMER_DELIVER_MS, UNIQ_KEY, encode_properties
 from turbopump.message.rules import SYSTEM_TOPIC_PREFIX
 from turbopump.protocol import fastjson
-from turbopump.remoting.router import Response
+from turbopump.remoting.response import Response
 from turbopump.store.log.commit_log import PutResult
 
 REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"

@@ -42,7 +42,7 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.offsets import DelayOffsetTable
 from turbopump.protocol.requests.send import SendMessage
 from turbopump.protocol.requests.topics import DataVersion
-from turbopump.remoting.router import Refusal, refusal
+from turbopump.remoting.response import Refusal, refusal
 from turbopump.repeated_line import RepeatedLine
 from turbopump.store.json_table import JsonTable
 from turbopump.store.message_store import MessageStore

@@ -23,7 +23,7 @@ from turbopump.message.message import ReceivedMessage
 from turbopump.message.rules import NOT_SENDABLE_TOPICS, RETRY_PREFIX
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import SendMessage
-from turbopump.remoting.router import Refusal, refusal
+from turbopump.remoting.response import Refusal, refusal
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
 
 NEVER_WAITED: Final = (1 << 63) - 1

@@ -33,7 +33,7 @@ from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import MessageError, StoreError
 from turbopump.message.rules import HALF_TOPIC
 from turbopump.protocol.command import encode_command, request_command
-from turbopump.remoting.connection import Connection
+from turbopump.remoting.wire import Wire
 from turbopump.store.disk_space import SpaceLevel
 from turbopump.store.log.cold_reads import Steps
 from turbopump.store.log.commit_log import PutResult
@@ -86,10 +86,10 @@ class TransactionChecks:
     store: MessageStore
     forwarding: Forwarding
     topics: TopicTable
-    clients: ClientTable[Connection]
+    clients: ClientTable[Wire]
     clock: Clock
     endings: Endings
-    may_publish: Callable[[Connection, str], bool]
+    may_publish: Callable[[Wire, str], bool]
     asked: int = 0
     unheard: int = 0
     given_up: int = 0
@@ -150,7 +150,7 @@ class TransactionChecks:
         awaited = {(one.group, one.topic) for one in self._absent.values()}
         return any(bool(self._producers(*one)) for one in awaited)
 
-    def _producers(self, group: str, topic: str) -> list[Connection]:
+    def _producers(self, group: str, topic: str) -> list[Wire]:
         """The connections of a group that may be asked about messages of a topic."""
         may: dict[tuple[str | None, str], bool] = {}
         found = []
@@ -342,7 +342,7 @@ class TransactionChecks:
             return first.message.store_timestamp
         return min(half.message.born_timestamp, stored)
 
-    async def ask(self, half: HalfMessage, producer: Connection) -> None:
+    async def ask(self, half: HalfMessage, producer: Wire) -> None:
         properties = half.asked_again()
         self._absent.pop(half.offset, None)
         self._missed.discard(half.group)
@@ -352,7 +352,9 @@ class TransactionChecks:
         self.asked += 1
         header, body = half.question(properties, stored, self.config.broker_name)
         producer.send_frame(
-            encode_command(request_command(header, body, opaque=producer.next_opaque, oneway=True))
+            encode_command(
+                request_command(header, body, opaque=producer.calls.next_opaque, oneway=True)
+            )
         )
 
     def _let_alone_until(self, offset: int) -> int | None:
@@ -414,7 +416,7 @@ class TransactionChecks:
         self.endings.pending.passed(half.offset)
         self.given_up += 1
 
-    async def _producer_of(self, group: str, topic: str) -> Connection | None:
+    async def _producer_of(self, group: str, topic: str) -> Wire | None:
         """A connection of the group, in turn; the next one if it does not take what was written
         before."""
         members = self._producers(group, topic)

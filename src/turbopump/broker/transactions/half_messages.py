@@ -55,7 +55,7 @@ from turbopump.message.properties import (
 from turbopump.message.rules import HALF_TOPIC
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import CheckTransactionState, SendMessage
-from turbopump.remoting.router import Refusal, refusal
+from turbopump.remoting.response import Refusal, refusal
 from turbopump.store.log.commit_log import PutResult
 from turbopump.store.queues.lookup import StoredEntry
 

@@ -39,8 +39,8 @@ from turbopump.message.properties import (
 )
 from turbopump.message.rules import HALF_TOPIC
 from turbopump.protocol.requests.send import TransactionOutcome
-from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import RequestContext
+from turbopump.remoting.wire import Wire
 from turbopump.store.log.cold_reads import Steps
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.lookup import StoredEntry
@@ -70,9 +70,9 @@ class Transactions:
         flush: FlushWait,
         offsets: ConsumerOffsets,
         topics: TopicTable,
-        clients: ClientTable[Connection],
+        clients: ClientTable[Wire],
         clock: Clock,
-        may_publish: Callable[[Connection, str], bool],
+        may_publish: Callable[[Wire, str], bool],
     ) -> None:
         self._store = store
         self._forwarding = forwarding

@@ -45,7 +45,7 @@ from turbopump.repeated_line import RepeatedLine
 
 if TYPE_CHECKING:
     from turbopump.client.sending.sender import Sender
-    from turbopump.remoting.connection import Connection
+    from turbopump.remoting.wire import Wire
 
 log = logging.getLogger(__name__)
 _tried_again = RepeatedLine(
@@ -135,7 +135,7 @@ class SendAttempts:
                     raise self._failure() from error
                 route = correction[0]
         context = self._before(queue, address, oneway=True)
-        opaque = connection.next_opaque
+        opaque = connection.calls.next_opaque
         connection.send_frame(sender.encode(self._outgoing, queue, opaque, sender.now_ms(), True))
         if sender.creation.unsaid:
             sender.creation.landed(queue)
@@ -143,7 +143,7 @@ class SendAttempts:
         # let the loop write: a caller that only sends oneway would never yield
         await asyncio.sleep(0)
 
-    async def _room(self, connection: Connection) -> None:
+    async def _room(self, connection: Wire) -> None:
         """Wait until the peer has read what was written. Raises NotWrittenError, ConnectError."""
         try:
             await connection.drain(self._deadline)

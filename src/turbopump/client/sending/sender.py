@@ -42,7 +42,7 @@ from turbopump.protocol.command import Command, TypedJsonHeader
 from turbopump.protocol.requests.offsets import GetMaxOffset
 from turbopump.protocol.requests.topics import FLAG_UNIT, CreateTopic
 from turbopump.remoting.client import Permits
-from turbopump.remoting.connection import Connection
+from turbopump.remoting.wire import Wire
 
 log = logging.getLogger(__name__)
 
@@ -231,15 +231,15 @@ class Sender:
 
     def ask(
         self,
-        connection: Connection,
+        connection: Wire,
         outgoing: Outgoing,
         queue: MessageQueue,
         timeout: float,
         kind: send_result.AnswerKind,
     ) -> asyncio.Future[TypedJsonHeader[send_result.SendAnswer] | Command]:
-        opaque = connection.next_opaque
+        opaque = connection.calls.next_opaque
         frame = self.encode(outgoing, queue, opaque, self.now_ms())
-        return connection.start_typed_call(opaque, frame, timeout, kind)
+        return connection.start_call(opaque, frame, timeout, kind)
 
     async def route(self, topic: str, timeout: float, *, writable: bool = True) -> TopicRoute:
         """A route with queues to send to, or any if it need not be ``writable``; the topic is made
@@ -360,7 +360,7 @@ class HangWatch:
             return
         waiting: set[str] = set()
         for address, connection in self._instance.remoting.connections.items():
-            if send_result.SEND_ANSWER in connection.answers.values():
+            if send_result.SEND_ANSWER in connection.calls.typed.values():
                 waiting.add(address)
                 silent = address in self._waiting and connection.last_read <= self._looked_at
                 if silent and address not in self._asked:
@@ -369,14 +369,14 @@ class HangWatch:
         self._waiting, self._looked_at = waiting, self._loop.time()
         self._loop.call_later(self._patience / 2, self._look)
 
-    async def _ask(self, address: str, connection: Connection) -> None:
+    async def _ask(self, address: str, connection: Wire) -> None:
         began, question = self._loop.time(), GetMaxOffset(topic=DEFAULT_TOPIC, queue_id=0)
         try:
             await self._instance.remoting.exchange(address, question, timeout=self._patience)
         except CallTimeoutError:
             if connection.last_read <= began and not connection.closed:
                 text = f"{address} hangs: it answers nothing"
-                failed = connection.fail_typed_calls(
+                failed = connection.calls.fail_typed(
                     send_result.SEND_ANSWER, lambda: send_result.BrokerHangsError(text)
                 )
                 log.warning(

@@ -1,11 +1,11 @@
-"""Users and what they may do: 3001–3005 AUTH_CREATE_USER, AUTH_UPDATE_USER, AUTH_DELETE_USER,
-AUTH_GET_USER, AUTH_LIST_USER; 3006–3010 the same of policies (ACL).
+"""Users and their policies: 3001–3005 AUTH_CREATE_USER, AUTH_UPDATE_USER, AUTH_DELETE_USER,
+AUTH_GET_USER, AUTH_LIST_USER; 3006–3010 the same for policies (ACL).
 
-An answer about nothing that is there has no body. The answers to both lists are JSON arrays.
+An answer about a missing user or policy has no body. The answers to both lists are JSON arrays.
 
 Ours: with a ``nonce`` the list of users is the whole ``accounts.json``, passwords and policies
-included, sealed with the secret of whoever asks (``auth/sealing.py``); its header says so. Apache's
-servers pass over the field and answer with their list, which has no passwords.
+included, sealed with the requester's secret (``auth/sealing.py``); a header field of the answer
+marks it. Apache's servers ignore the nonce and answer with their list, without passwords.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ SEALED: Final = "sealed"
 
 
 class UserInfo(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
-    """A user: ``user_type`` Super or Normal, ``user_status`` enable or disable. What is None is not
-    changed. Servers never show a password."""
+    """A user. ``user_type``: Super or Normal; ``user_status``: enable or disable. None changes
+    nothing. Servers never show a password."""
 
     username: str | None = None
     password: str | None = None
@@ -40,8 +40,8 @@ class UserInfo(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True)
 
 
 class PolicyEntryInfo(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
-    """What is allowed or denied on one resource, as `Topic:orders*`; ``source_ips``: addresses and
-    CIDR ranges, none for all."""
+    """Actions allowed or denied on one resource, such as `Topic:orders*`. ``source_ips``: addresses
+    and CIDR ranges; None: all."""
 
     resource: str | None = None
     actions: list[str] | None = None

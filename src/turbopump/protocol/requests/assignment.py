@@ -1,4 +1,4 @@
-"""Which queues a consumer works on, said by the broker: 400 QUERY_ASSIGNMENT, 401
+"""Assignment of queues to consumers by the broker: 400 QUERY_ASSIGNMENT, 401
 SET_MESSAGE_REQUEST_MODE."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from turbopump.protocol.requests.clients import MessageModel
 
 
 class MessageRequestMode(StrEnum):
-    """How a group asks for the messages of a topic."""
+    """Way of a group to get the messages of a topic."""
 
     PULL = "PULL"
     POP = "POP"
@@ -47,15 +47,15 @@ class QueryAssignmentResponseBody(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class QueryAssignment(Request[QueryAssignmentResponseBody], kw_only=True):
-    """Which queues are mine?"""
+    """Ask for the queues assigned to this consumer."""
 
     code = RequestCode.QUERY_ASSIGNMENT
     body = QueryAssignmentRequestBody
 
 
 class SetMessageRequestModeRequestBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """How a group reads a topic. ``pop_share_queue_num``: how many other consumers share the queues
-    of one; 0 or less: all share all."""
+    """Way of a group to read a topic. ``pop_share_queue_num``: number of other consumers that share
+    one consumer's queues; 0 or less: all share all."""
 
     topic: str | None = None
     consumer_group: str | None = None

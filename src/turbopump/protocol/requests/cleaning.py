@@ -1,4 +1,4 @@
-"""What a broker is to delete now: 306 CLEAN_EXPIRED_CONSUMEQUEUE, 316 CLEAN_UNUSED_TOPIC, 329
+"""Deletions on demand: 306 CLEAN_EXPIRED_CONSUMEQUEUE, 316 CLEAN_UNUSED_TOPIC, 329
 DELETE_EXPIRED_COMMITLOG."""
 
 from __future__ import annotations
@@ -20,6 +20,6 @@ class CleanUnusedTopic(Request[None], kw_only=True):
 
 
 class DeleteExpiredCommitLog(Request[None], kw_only=True):
-    """Delete the files of the log that are older than fileReservedTime, whatever the hour."""
+    """Delete the files of the log that are older than fileReservedTime, at any hour."""
 
     code = RequestCode.DELETE_EXPIRED_COMMITLOG

@@ -17,7 +17,7 @@ from turbopump.protocol.request import Reply, Request
 
 
 class HeartbeatReply(Reply, kw_only=True):
-    """What a 5.x broker says about the second heartbeat form."""
+    """Reply of a 5.x broker about the second heartbeat form."""
 
     is_support_heart_beat_v2: bool | None = msgspec.field(
         default=None, name="IS_SUPPORT_HEART_BEAT_V2"
@@ -44,8 +44,8 @@ class NotifyConsumerIdsChanged(Request[None], kw_only=True):
 # The body of a heartbeat (34): who a client is, what it produces and what it consumes. What
 # is not in it is no longer so. Enums arrive as names (Java) or ordinals (C++).
 class ConsumeType(StrEnum):
-    """How messages reach the consumer: it pulls, the client library pulls for it, or the broker
-    hands out (POP)."""
+    """Way of messages to the consumer: it pulls, the client library pulls for it, or the broker
+    hands messages out (POP)."""
 
     CONSUME_ACTIVELY = "CONSUME_ACTIVELY"
     CONSUME_PASSIVELY = "CONSUME_PASSIVELY"
@@ -60,8 +60,8 @@ class MessageModel(StrEnum):
 
 
 class ConsumeFromWhere(StrEnum):
-    """Where a group without offsets begins. The three MIN/MAX ones are long deprecated; their
-    ordinals count."""
+    """Start of a group without offsets. The three MIN/MAX values are deprecated; they stay for
+    their ordinals."""
 
     CONSUME_FROM_LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
     CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST = (
@@ -74,9 +74,9 @@ class ConsumeFromWhere(StrEnum):
 
 
 class SubscriptionData(msgspec.Struct, kw_only=True, rename="camel", gc=False):
-    """What a group wants of one topic. `sub_string` is the expression as written (`*`, `A || B`, an
-    SQL text); `tags_set` and `code_set` (Java hash codes of the tags) are derived from it by the
-    client; `sub_version` (ms) grows when the expression changes."""
+    """Subscription of a group to one topic. `sub_string` is the expression as written (`*`, `A ||
+    B`, an SQL text). The client derives `tags_set` and `code_set` (Java hash codes of the tags)
+    from it. `sub_version` (ms) grows when the expression changes."""
 
     class_filter_mode: bool = False
     topic: str | None = None
@@ -94,12 +94,12 @@ class ProducerData(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class ConsumerData(msgspec.Struct, kw_only=True, rename="camel", gc=False):
-    """A consumer group that the client belongs to, with all its subscriptions.
+    """A consumer group of the client, with all its subscriptions.
 
-    Ours, which Apache's brokers pass over: ``max_reconsume_times``, so many retries before a
-    message is a dead letter (None: as the group is set), and ``started_at``, when this member was
-    started (ms since 1970), by which the last started one is known; ``ordered``, whether it
-    consumes in order (None: it does not say).
+    Three fields are ours, and Apache's brokers ignore them. ``max_reconsume_times``: retries before
+    a message becomes a dead letter (None: the group's setting). ``started_at``: start time of this
+    member in ms since 1970; the latest one decides. ``ordered``: True if it consumes in order
+    (None: unknown).
     """
 
     group_name: str | None = None

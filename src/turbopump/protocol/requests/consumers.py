@@ -1,8 +1,8 @@
-"""What an operator asks about those who consume and produce: 203 GET_CONSUMER_CONNECTION_LIST, 204
+"""Questions of operators about consumers and producers: 203 GET_CONSUMER_CONNECTION_LIST, 204
 GET_PRODUCER_CONNECTION_LIST, 208 GET_CONSUME_STATS, 317 GET_BROKER_CONSUME_STATS, 300
 QUERY_TOPIC_CONSUME_BY_WHO, 343 QUERY_TOPICS_BY_CONSUMER, 345 QUERY_SUBSCRIPTION_BY_CONSUMER, 303
-QUERY_CONSUME_TIME_SPAN, 328 GET_ALL_PRODUCER_INFO; and, by way of the broker, of one of them: 307
-GET_CONSUMER_RUNNING_INFO, 309 CONSUME_MESSAGE_DIRECTLY."""
+QUERY_CONSUME_TIME_SPAN, 328 GET_ALL_PRODUCER_INFO. The broker forwards two of them to one consumer:
+307 GET_CONSUMER_RUNNING_INFO, 309 CONSUME_MESSAGE_DIRECTLY."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from turbopump.protocol.requests.topics import TopicList
 
 
 class GetConsumeStats(Request[ConsumeStats], kw_only=True):
-    """How far a group is: in ``topic``, in those of ``topic_list`` (separated by semicolons), or
-    everywhere."""
+    """Ask for the offsets of a group: in ``topic``, in the topics of ``topic_list`` (separated by
+    semicolons), or in all."""
 
     code = RequestCode.GET_CONSUME_STATS
     consumer_group: str
@@ -35,7 +35,8 @@ class GetConsumeStats(Request[ConsumeStats], kw_only=True):
 
 
 class GetBrokerConsumeStats(Request[ConsumeStatsList], kw_only=True):
-    """How far every group is, or (``is_order``) every one in its ordered topics."""
+    """Ask for the offsets of every group, or (``is_order``) of every group in its ordered
+    topics."""
 
     code = RequestCode.GET_BROKER_CONSUME_STATS
     is_order: bool = False
@@ -129,7 +130,7 @@ class GetAllProducerInfo(Request[ProducerTableInfo], kw_only=True):
 
 
 class QuerySubscriptionResponseBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """What one group wants of one topic (345)."""
+    """Subscription of one group to one topic (345)."""
 
     subscription_data: clients.SubscriptionData | None = None
     group: str | None = None
@@ -137,7 +138,7 @@ class QuerySubscriptionResponseBody(msgspec.Struct, kw_only=True, rename="camel"
 
 
 class QuerySubscriptionByConsumer(Request[QuerySubscriptionResponseBody], kw_only=True):
-    """What a group wants of a topic."""
+    """Ask for the subscription of a group to a topic."""
 
     code = RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER
     group: str
@@ -147,7 +148,7 @@ class QuerySubscriptionByConsumer(Request[QuerySubscriptionResponseBody], kw_onl
 # What a running consumer tells about itself (307), and how it took one message given to it by
 # hand (309). Names are Apache's (`droped`).
 class ProcessQueueInfo(msgspec.Struct, kw_only=True, rename="camel"):
-    """What a consumer holds of one queue."""
+    """Messages of one queue that a consumer holds."""
 
     commit_offset: Int64 = 0
     cached_msg_min_offset: Int64 = 0
@@ -197,7 +198,7 @@ class ConsumerRunningInfo(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class GetConsumerRunningInfo(Request[ConsumerRunningInfo], kw_only=True):
-    """What one consumer reports of itself."""
+    """Ask one consumer for its status."""
 
     code = RequestCode.GET_CONSUMER_RUNNING_INFO
     consumer_group: str
@@ -206,7 +207,7 @@ class GetConsumerRunningInfo(Request[ConsumerRunningInfo], kw_only=True):
 
 
 class ConsumeResult(StrEnum):
-    """What became of the message (apache/rocketmq `CMResult`)."""
+    """Outcome of consuming a message (apache/rocketmq `CMResult`)."""
 
     CR_SUCCESS = "CR_SUCCESS"
     CR_LATER = "CR_LATER"

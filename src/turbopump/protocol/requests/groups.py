@@ -24,7 +24,7 @@ class DeleteGroup(Request[None], kw_only=True):
 
 
 class GetAllGroupsReply(Reply, kw_only=True):
-    """Of 5.3.4 and later; absent before."""
+    """Reply fields of 5.3.4 and later; absent before."""
 
     total_group_num: Int32 | None = None
 
@@ -47,7 +47,7 @@ _RETRY_SECONDS: Final = "1 5 10 30 60 120 180 240 300 360 420 480 540 600 1200 1
 
 
 class GroupRetryPolicyType(StrEnum):
-    """How the wait before each retry is chosen."""
+    """Kind of rule for the wait before each retry."""
 
     EXPONENTIAL = "EXPONENTIAL"
     CUSTOMIZED = "CUSTOMIZED"
@@ -75,8 +75,8 @@ class GroupRetryPolicy(msgspec.Struct, kw_only=True, rename="camel", gc=False):
     customized_retry_policy: CustomizedRetryPolicy | None = None
 
     def wait_ms(self, attempts: int) -> int | None:
-        """How long a message waits that was tried again so often before; None: nobody has set
-        that. Source: apache/rocketmq ``CustomizedRetryPolicy`` (which begins with its third wait),
+        """Return the wait in ms after this number of attempts; None if no policy is set. Source:
+        apache/rocketmq ``CustomizedRetryPolicy`` (which begins with its third wait),
         ``ExponentialRetryPolicy``."""
         attempts = max(attempts, 0)
         if self.type is GroupRetryPolicyType.EXPONENTIAL:
@@ -154,7 +154,7 @@ class CreateGroupList(Request[None], kw_only=True):
 
 
 class GroupForbidden(msgspec.Struct, kw_only=True, rename="camel"):
-    """Whether a group may read a topic (353)."""
+    """Permission of a group to read a topic (353)."""
 
     topic: str | None = None
     group: str | None = None

@@ -1,7 +1,7 @@
-"""What brokers and clients ask a name server: 103 REGISTER_BROKER, 104 UNREGISTER_BROKER, 904
-BROKER_HEARTBEAT, 322 QUERY_DATA_VERSION, 105 GET_ROUTEINFO_BY_TOPIC, 106 GET_BROKER_CLUSTER_INFO,
-901 GET_BROKER_MEMBER_GROUP, topic lists (206, 224, 304, 311–313), write permissions (205, 327),
-topics that an operator deletes or registers (216, 217), the KV configuration (100–102, 219) and the
+"""Requests to a name server: 103 REGISTER_BROKER, 104 UNREGISTER_BROKER, 904 BROKER_HEARTBEAT, 322
+QUERY_DATA_VERSION, 105 GET_ROUTEINFO_BY_TOPIC, 106 GET_BROKER_CLUSTER_INFO, 901
+GET_BROKER_MEMBER_GROUP, topic lists (206, 224, 304, 311–313), write permissions (205, 327), topics
+that an operator deletes or registers (216, 217), the KV configuration (100–102, 219) and the
 server's own (318, 319)."""
 
 from __future__ import annotations
@@ -77,8 +77,7 @@ class BrokerHeartbeat(Request[None], kw_only=True):
 
 
 class QueryDataVersionReply(Reply, kw_only=True):
-    """Whether the broker's version differs from the one registered, which is the body of the
-    answer."""
+    """True if the broker's version differs from the registered one, which is in the body."""
 
     changed: bool
 
@@ -117,7 +116,7 @@ class DeleteTopicInNamesrv(Request[None], kw_only=True):
 
 
 class WipeWritePermReply(Reply, kw_only=True):
-    """How many topics can no longer be written on that broker."""
+    """Number of topics that can no longer be written on that broker."""
 
     wipe_topic_count: Int32
 
@@ -131,7 +130,7 @@ class WipeWritePerm(Request[WipeWritePermReply], kw_only=True):
 
 
 class AddWritePermReply(Reply, kw_only=True):
-    """How many topics can be written again on that broker."""
+    """Number of topics that can be written again on that broker."""
 
     add_topic_count: Int32
 
@@ -163,7 +162,7 @@ class GetHasUnitSubTopicList(Request[topics.TopicList], kw_only=True):
 
 
 class GetHasUnitSubUnunitTopicList(Request[topics.TopicList], kw_only=True):
-    """Those of them that are no unit's."""
+    """Ask for the unit-subscribed topics that belong to no unit."""
 
     code = RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST
 
@@ -284,8 +283,7 @@ class GetKvListByNamespace(Request[KVTable], kw_only=True):
 
 
 class RegisterBrokerBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """What a broker announces: all its topics (or, right after a change, the changed ones
-    alone)."""
+    """Registration of a broker: all its topics, or only the changed ones right after a change."""
 
     topic_config_serialize_wrapper: topics.TopicConfigAndMappingSerializeWrapper = msgspec.field(
         default_factory=topics.TopicConfigAndMappingSerializeWrapper
@@ -396,7 +394,7 @@ MASTER_ID = 0
 
 
 class QueueData(msgspec.Struct, kw_only=True, rename="camel"):
-    """How many queues of the topic one broker has. `perm` bits: 4 read, 2 write, 1 inherit, 8
+    """Number of a topic's queues on one broker. `perm` bits: 4 read, 2 write, 1 inherit, 8
     priority."""
 
     broker_name: str | None = None
@@ -425,7 +423,7 @@ _COUNT = re.compile(r"[0-9]+")
 class TopicRouteData(msgspec.Struct, kw_only=True, rename="camel"):
     """A topic's route. `order_topic_conf` is `broker:queues;…` for globally ordered topics.
 
-    Whoever makes queues of it asks `fault` first.
+    Check `fault` before making queues of it.
     """
 
     order_topic_conf: str | None = None
@@ -467,7 +465,7 @@ class RegisterTopicInNamesrv(Request[None], kw_only=True):
 
 
 class GetRouteInfo(Request[TopicRouteData], kw_only=True):
-    """Which brokers have a topic; 17 TOPIC_NOT_EXIST where none has."""
+    """Ask for the brokers of a topic; the answer is 17 TOPIC_NOT_EXIST if there are none."""
 
     code = RequestCode.GET_ROUTEINFO_BY_TOPIC
     topic: str

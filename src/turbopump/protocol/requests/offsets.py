@@ -155,7 +155,7 @@ class ResetOffset(Request[ResetOffsetBody], kw_only=True):
 
 
 class ResetConsumerOffset(Request[None], kw_only=True):
-    """From a broker to a consumer, oneway: go on at these offsets."""
+    """Tell a consumer to continue at these offsets (oneway, from its broker)."""
 
     code = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
     body = ResetOffsetBody
@@ -168,8 +168,7 @@ class ResetConsumerOffset(Request[None], kw_only=True):
 
 
 class GetConsumerStatus(Request[GetConsumerStatusBody], kw_only=True):
-    """How far each client of a group is by its own account, or the one with the id
-    ``client_addr``."""
+    """Ask for the offsets that each client of a group knows, or only the client ``client_addr``."""
 
     code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
     topic: str

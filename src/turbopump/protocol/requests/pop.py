@@ -21,15 +21,14 @@ from turbopump.protocol.request import Reply, Request
 
 
 class InitMode(IntEnum):
-    """Where a group begins in a queue in which it has no offset. RocketMQ: ``ConsumeInitMode``."""
+    """Start of a group in a queue without an offset. RocketMQ: ``ConsumeInitMode``."""
 
     MIN = 0
     MAX = 1
 
 
 class ChangeInvisibleTimeReply(Reply, kw_only=True):
-    """What the message's new handle is made of; its start offset is the message's own queue
-    offset."""
+    """Parts of the message's new handle; its start offset is the message's own queue offset."""
 
     pop_time: Int64 = 0
     invisible_time: Int64 = 0
@@ -100,7 +99,7 @@ class PeekMessage(Request[PopMessageReply], kw_only=True):
 
 
 class NotificationReply(Reply, kw_only=True):
-    """Whether a pop would find something; ``polling_full``: too many wait already."""
+    """True if a pop would find a message. ``polling_full``: too many requests wait already."""
 
     has_msg: bool = False
     polling_full: bool = False
@@ -120,13 +119,13 @@ class Notification(Request[NotificationReply], kw_only=True):
 
 
 class PollingInfoReply(Reply, kw_only=True):
-    """How many pops wait."""
+    """Number of waiting pops."""
 
     polling_num: Int32 = 0
 
 
 class PollingInfo(Request[PollingInfoReply], kw_only=True):
-    """How many pops of a group wait for a queue, or with ``queue_id`` −1 for any queue of the
+    """Count the waiting pops of a group for a queue; ``queue_id`` −1: for any queue of the
     topic."""
 
     code = RequestCode.POLLING_INFO

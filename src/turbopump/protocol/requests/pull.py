@@ -27,7 +27,7 @@ class PullSysFlag:
 
 
 class PullMessageReply(Reply, kw_only=True):
-    """Where to go on: queue offsets; filled for every outcome, not only for found messages."""
+    """Queue offsets from which to continue; set for every outcome, not only for found messages."""
 
     suggest_which_broker_id: Int64 = 0
     next_begin_offset: Int64
@@ -72,7 +72,7 @@ class LitePullMessage(PullMessage, kw_only=True):
 # Source: apache/rocketmq ``QueryMessageRequestHeader``, ``QueryMessageResponseHeader``,
 # ``ViewMessageRequestHeader``, ``MQClientAPIImpl.queryMessage``.
 class QueryMessageReply(Reply, kw_only=True):
-    """How far the index goes: store time and commit-log offset of the newest message in it."""
+    """Newest message in the index: store time and commit-log offset."""
 
     index_last_update_timestamp: Int64
     index_last_update_phyoffset: Int64
@@ -89,8 +89,8 @@ class QueryMessage(Request[QueryMessageReply], kw_only=True):
     begin_timestamp: Int64
     end_timestamp: Int64
     unique_key: bool | None = msgspec.field(default=None, name="_UNIQUE_KEY_QUERY")
-    """Whether ``key`` is a unique id; RocketMQ then looks for 32 messages (``defaultQueryMaxNum``),
-    whatever ``max_num`` says."""
+    """True if ``key`` is a unique id. RocketMQ then looks for 32 messages (``defaultQueryMaxNum``)
+    and ignores ``max_num``."""
 
 
 class ViewMessageById(Request[None], kw_only=True):

@@ -1,13 +1,14 @@
-"""What slaves ask of a master, and tools of both: 43 GET_ALL_CONSUMER_OFFSET, 45
+"""Requests of slaves to a master, and of tools to both: 43 GET_ALL_CONSUMER_OFFSET, 45
 GET_ALL_DELAY_OFFSET, 402 GET_ALL_MESSAGE_REQUEST_MODE, 905 NOTIFY_MIN_BROKER_ID_CHANGE, 906
 EXCHANGE_BROKER_HA_INFO, 907 GET_BROKER_HA_STATUS, 908 RESET_MASTER_FLUSH_OFFSET, 60
 GET_TIMER_CHECK_POINT, 61 GET_TIMER_METRICS.
 
-Ours: a slave names the version of a table that it has (``known_version``). The answer has its own
-version in the header, and in the body what has changed since: nothing, or some entries (then the
-header says so), or all of it. With ``held`` an answer that would have nothing waits until something
-changes, for half a second at most. With ``order_info`` it asks for the file
-`consumerOrderInfo.json` in place of the offsets. Apache's brokers pass over all three."""
+Three fields are ours, and Apache's brokers ignore them. ``known_version``: the version of a table
+that the slave has; the answer has its own version in the header, and in the body the changes since:
+nothing, some entries (the header then says so), or the whole table. ``held``: an answer without
+changes waits for a change, half a second at most. ``order_info``: the slave wants the file
+`consumerOrderInfo.json` instead of the offsets.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +26,11 @@ TABLE_VERSION: Final = "tableVersion"
 PARTIAL: Final = "partial"
 """Field of an answer: its body has only what has changed."""
 HELD: Final = "held"
-"""Field of an answer: it would have waited."""
+"""Field of an answer that was allowed to wait."""
 LOG_END: Final = "logEnd"
-"""Field of an answer: where the master's log ended when it was made."""
+"""Field of an answer: end of the master's log when the answer was made."""
 LOG_START: Final = "logStart"
-"""And where it began."""
+"""Field of an answer: first offset of the log."""
 DELETED: Final = "deletedUntil"
 """Field of an answer with all topics: JSON, up to which offset of the log the messages of a topic
 were deleted with it."""
@@ -44,7 +45,7 @@ do not, and are compared with as Apache's."""
 
 
 class GetTimerCheckpoint(Request[None], kw_only=True):
-    """How far the timers are; the answer's body is seven longs."""
+    """Ask for the progress of the timers; the answer's body is seven longs."""
 
     code = RequestCode.GET_TIMER_CHECK_POINT
 
@@ -58,7 +59,7 @@ class TimerMetrics(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class GetTimerMetrics(Request[TimerMetrics], kw_only=True):
-    """How many timer messages wait for each topic."""
+    """Ask for the number of waiting timer messages of each topic."""
 
     code = RequestCode.GET_TIMER_METRICS
 
@@ -76,13 +77,13 @@ class GetAllConsumerOffset(Request[None], kw_only=True):
 
 
 class GetAllDelayOffset(Request[None], kw_only=True):
-    """How far each delay level is; the answer's body is a ``DelayOffsetTable``."""
+    """Ask for the progress of each delay level; the answer's body is a ``DelayOffsetTable``."""
 
     code = RequestCode.GET_ALL_DELAY_OFFSET
 
 
 class GetAllMessageRequestMode(Request[None], kw_only=True):
-    """Which groups pull, and which pop; the answer's body is a ``MessageRequestModeTable``."""
+    """Ask which groups pull and which pop; the answer's body is a ``MessageRequestModeTable``."""
 
     code = RequestCode.GET_ALL_MESSAGE_REQUEST_MODE
     known_version: str | None = None
@@ -102,7 +103,7 @@ class NotifyMinBrokerIdChange(Request[None], kw_only=True):
 
 
 class ExchangeHAInfoReply(Reply, kw_only=True):
-    """Of a master: where it and its HA port are, and up to where its log is on the disk."""
+    """Addresses of a master and its HA port, and the end of its flushed log."""
 
     master_ha_address: str | None = None
     master_flush_offset: Int64 | None = None
@@ -110,7 +111,7 @@ class ExchangeHAInfoReply(Reply, kw_only=True):
 
 
 class ExchangeHAInfo(Request[ExchangeHAInfoReply], kw_only=True):
-    """Without fields: ask a master where its HA port is. With an address: tell a slave."""
+    """Without fields: ask a master for its HA port. With an address: give one to a slave."""
 
     code = RequestCode.EXCHANGE_BROKER_HA_INFO
     master_ha_address: str | None = None
@@ -146,7 +147,7 @@ class HAClientRuntimeInfo(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class HARuntimeInfo(msgspec.Struct, kw_only=True, rename="camel"):
-    """Where replication stands (907)."""
+    """State of replication (907)."""
 
     master: bool = False
     master_commit_log_max_offset: Int64 = 0
@@ -158,14 +159,14 @@ class HARuntimeInfo(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class GetBrokerHaStatus(Request[HARuntimeInfo], kw_only=True):
-    """Where replication stands."""
+    """Ask for the state of replication."""
 
     code = RequestCode.GET_BROKER_HA_STATUS
 
 
 class ResetMasterFlushOffset(Request[None], kw_only=True):
-    """Tell a slave up to where its master's log is on the disk: passed over; Apache's slave keeps
-    the number, and shows it in its answer to 907."""
+    """Send a slave the end of its master's flushed log. Our slave ignores it; Apache's slave keeps
+    the number and shows it in its answer to 907."""
 
     code = RequestCode.RESET_MASTER_FLUSH_OFFSET
     master_flush_offset: Int64

@@ -15,8 +15,8 @@ from turbopump.protocol.request import Reply, Request, with_field_names
 
 
 class SendMessageReply(Reply, kw_only=True):
-    """Where the message is. ``msg_id`` is the offset message id (a comma-separated list for a
-    batch)."""
+    """Position of the stored message. ``msg_id`` is the offset message id (a comma-separated list
+    for a batch)."""
 
     msg_id: str
     queue_id: Int32
@@ -64,10 +64,11 @@ class SendBatchMessage(SendMessageV2, kw_only=True):
 # 36 CONSUMER_SEND_MSG_BACK: a consumer could not handle a message and wants it again later.
 # Source: apache/rocketmq ``ConsumerSendMsgBackRequestHeader``.
 class ConsumerSendMsgBack(Request[None], kw_only=True):
-    """``offset`` is the message's in the log of the broker that is asked. ``delay_level`` 0: the
-    broker chooses; below 0: to the dead letters. ``max_reconsume_times``: so many retries, then to
-    the dead letters; absent (clients before 3.4.9): as the group is set. ``failure``: why, in one
-    line. Our own field; Apache's brokers pass over it."""
+    """Return a message for a retry. ``offset`` is its position in the log of the broker that is
+    asked. ``delay_level`` 0: the broker chooses; below 0: to the dead letters.
+    ``max_reconsume_times``: retries before the dead letters; absent (clients before 3.4.9): the
+    group's setting. ``failure``: the reason in one line, a field of ours that Apache's brokers
+    ignore."""
 
     code = RequestCode.CONSUMER_SEND_MSG_BACK
     offset: Int64

@@ -14,7 +14,7 @@ from turbopump.protocol.requests.namesrv import KVTable
 
 
 class GetBrokerRuntimeInfo(Request[KVTable], kw_only=True):
-    """What a broker reports of itself."""
+    """Ask a broker for its figures."""
 
     code = RequestCode.GET_BROKER_RUNTIME_INFO
 
@@ -22,7 +22,7 @@ class GetBrokerRuntimeInfo(Request[KVTable], kw_only=True):
 # Figures about topics and groups, as a broker tells an administrator (202, 208, 303, 308,
 # 315, 317, 321). Offsets are indexes, times are epoch milliseconds, rates are per second.
 class OffsetWrapper(msgspec.Struct, kw_only=True, rename="camel"):
-    """How far a group is in a queue; `last_timestamp` is the store time of the message before its
+    """Offset of a group in a queue; `last_timestamp` is the store time of the message before its
     offset."""
 
     broker_offset: Int64 = 0
@@ -32,7 +32,7 @@ class OffsetWrapper(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class ConsumeStats(msgspec.Struct, kw_only=True, rename="camel"):
-    """How far a group is in all its queues (208)."""
+    """Offsets of a group in all its queues (208)."""
 
     offset_table: dict[MessageQueue, OffsetWrapper] = {}
     consume_tps: float = 0.0
@@ -68,7 +68,7 @@ class QueueTimeSpan(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class QueryConsumeTimeSpanBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """Those of all queues of a topic (303)."""
+    """Time spans of all queues of a topic (303)."""
 
     consume_time_span_set: list[QueueTimeSpan] = []
 
@@ -180,6 +180,6 @@ class ColdFlowInfo(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class GetColdFlow(Request[ColdFlowInfo], kw_only=True):
-    """Who reads how much."""
+    """Ask for the groups that read cold data, and how much."""
 
     code = RequestCode.GET_COLD_DATA_FLOW_CTR_INFO

@@ -69,8 +69,8 @@ PERM_READ = 4
 PERM_WRITE = 2
 PERM_INHERIT = 1
 QUEUES_MAX = 65_535
-"""Queues that a topic may have on one broker, to read or to write. Apache's brokers have no bound:
-one number in a small body makes whoever reads it count to two billion."""
+"""Maximum of queues of a topic on one broker, to read or to write. Apache's brokers have no
+maximum: a single number in a small body makes its reader count to two billion."""
 FLAG_UNIT = 1
 FLAG_UNIT_SUB = 2
 """Bits of `topicSysFlag`: made by a producer, or for a consumer, in unit mode (apache/rocketmq
@@ -78,7 +78,7 @@ FLAG_UNIT_SUB = 2
 
 
 class DataVersion(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
-    """How new a table is. Equal only if all three agree, as in Apache's."""
+    """Version of a table. Two versions are equal only if all three fields are, as in Apache's."""
 
     counter: Int64 = 0
     state_version: Int64 = 0
@@ -253,7 +253,7 @@ class TopicQueueMappingDetail(TopicQueueMappingInfo, kw_only=True, rename="camel
 
 
 class TopicOffset(msgspec.Struct, kw_only=True, rename="camel"):
-    """Where a queue begins and ends, and when it last got a message."""
+    """First and next offset of a queue, and the time of its last message."""
 
     min_offset: Int64 = 0
     max_offset: Int64 = 0
@@ -268,7 +268,7 @@ class TopicStatsTable(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class GetTopicStatsInfo(Request[TopicStatsTable], kw_only=True):
-    """Where a topic's queues begin and end on a broker."""
+    """Ask a broker for the offsets of a topic's queues."""
 
     code = RequestCode.GET_TOPIC_STATS_INFO
     topic: str

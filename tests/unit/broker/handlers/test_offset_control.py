@@ -35,7 +35,8 @@ from turbopump.protocol.requests.offsets import (
 from turbopump.protocol.requests.pull import PullSysFlag
 from turbopump.protocol.requests.statistics import QueryCorrectionOffsetBody
 from turbopump.remoting.client import RemotingClient
-from turbopump.remoting.router import RequestContext, Response, Router
+from turbopump.remoting.response import Response
+from turbopump.remoting.router import RequestContext, Router
 
 END = 10
 
@@ -256,7 +257,7 @@ async def test_readers_that_would_not_hear_of_it_are_pushed_the_new_places(
         }
         connection = await cpp.remoting.connect(cpp.address)
         command = request_command(
-            Heartbeat(), fastjson.encode(heartbeat), opaque=connection.next_opaque
+            Heartbeat(), fastjson.encode(heartbeat), opaque=connection.calls.next_opaque
         )
         command.language = LanguageCode.CPP
         await connection.start_call(command.opaque, encode_command(command), 10)

@@ -32,7 +32,7 @@ from turbopump.protocol.requests.pull import (
     PullSysFlag,
 )
 from turbopump.protocol.requests.send import SendMessageV2
-from turbopump.remoting.router import encode_response
+from turbopump.remoting.response import encode_response
 from turbopump.store.queues.checked_entries import GetResult, GetStatus
 from turbopump.testing.simulation import Simulation
 

@@ -21,7 +21,8 @@ from turbopump.protocol.requests.send import (
     SendReplyMessage,
     SendReplyMessageV2,
 )
-from turbopump.remoting.router import RequestContext, Response
+from turbopump.remoting.response import Response
+from turbopump.remoting.router import RequestContext
 from turbopump.testing.simulation import Simulation
 
 REPLY_TOPIC = "DefaultCluster_REPLY_TOPIC"

@@ -343,7 +343,7 @@ async def test_a_oneway_send_is_stored_and_not_answered(talk: Talk, /) -> None:
     await talk.client.send(b"loud")
     assert await talk.client.all_bodies() == [b"quiet", b"loud"]
     connection = await talk.client.remoting.connect(talk.client.address)
-    assert connection.pending == 0
+    assert not connection.calls.waiting
 
 
 @in_loop(converse, max_message_size=1 << 20)

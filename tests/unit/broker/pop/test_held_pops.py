@@ -8,9 +8,10 @@ from typing import Any, cast
 
 from tests.loops import in_loop
 
-from turbopump.broker.pop.held_pops import ANSWERED_AT_ONCE, HeldPops, PopView, TopicGroup
-from turbopump.remoting.connection import Connection
+from turbopump.broker.pop.held_pops import HeldPops, PopView, TopicGroup
 from turbopump.remoting.router import Router
+from turbopump.remoting.served import Served
+from turbopump.remoting.turns import STARTS_A_TURN, Turns
 
 
 class NothingThere:
@@ -21,7 +22,7 @@ class NothingThere:
 
 
 def pops() -> HeldPops:
-    return HeldPops(cast("PopView", NothingThere()), line_max=1000, total_max=1000)
+    return HeldPops(Turns(), cast("PopView", NothingThere()), line_max=1000, total_max=1000)
 
 
 @in_loop
@@ -35,15 +36,15 @@ async def test_when_users_may_less_all_are_answered_in_order_a_few_in_each_turn(
 
     for number in range(100):
         line = TopicGroup("orders", f"group-{number // 10}")
-        held.hold(line, 0, 60, partial(again, number), Connection(Router()))
-    held.narrow()
-    held.narrow()
-    assert (held.narrowed, turns) == (2, [[]])
+        held.hold(line, 0, 60, partial(again, number), Served(Router()))
+    held.revoke_all()
+    held.revoke_all()
+    assert (held.revocations, turns) == (2, [[]])
     while sum(map(len, turns)) < 100:
         await asyncio.sleep(0)
         turns.append([])
     assert [number for turn in turns for number in turn] == list(range(100))
-    assert max(map(len, turns)) == ANSWERED_AT_ONCE
+    assert max(map(len, turns)) == STARTS_A_TURN
     assert held.count(TopicGroup("orders", "group-0"), 0) == 0
 
 
@@ -54,9 +55,9 @@ async def test_whose_time_is_up_meanwhile_is_answered_once() -> None:
     lines = [TopicGroup("orders", name) for name in ("a", "b", "c")]
     for line in lines:
         again = lambda _expired, name=line.group: answered.append(name)  # noqa: E731
-        held.hold(line, 0, 60, again, Connection(Router()))
-    held.narrow()
-    held.expire_line(lines[2])
+        held.hold(line, 0, 60, again, Served(Router()))
+    held.revoke_all()
+    held.expire_group(lines[2])
     while len(answered) < 3:
         await asyncio.sleep(0)
     await asyncio.sleep(0)

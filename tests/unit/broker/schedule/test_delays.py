@@ -18,7 +18,7 @@ from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import encode_properties
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import SendMessage
-from turbopump.remoting.router import Response
+from turbopump.remoting.response import Response
 from turbopump.testing.simulation import Simulation
 
 LEVELS = "1s 5s 10s"

@@ -23,7 +23,7 @@ from turbopump.protocol.requests.send import (
     SendMessageV2,
     TransactionOutcome,
 )
-from turbopump.remoting.connection import Connection
+from turbopump.remoting.wire import Wire
 from turbopump.store.disk_space import SpaceWatch
 
 QUICK = {
@@ -595,7 +595,7 @@ async def test_a_half_message_without_details_or_beyond_treatment_does_not_hold_
 ) -> None:
     whole = TransactionChecks.ask
 
-    async def failing(self: TransactionChecks, half: HalfMessage, producer: Connection) -> None:
+    async def failing(self: TransactionChecks, half: HalfMessage, producer: Wire) -> None:
         if half.message.body == b"poison":
             raise ZeroDivisionError
         await whole(self, half, producer)

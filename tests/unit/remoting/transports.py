@@ -9,7 +9,7 @@ from turbopump.protocol.command import Command, decode_command
 from turbopump.protocol.frame import FrameReader
 
 
-class Wire(asyncio.Transport):
+class KeptTransport(asyncio.Transport):
     """Takes what is written."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Wire(asyncio.Transport):
         pass
 
 
-class SlowWire(asyncio.Transport):
+class SlowTransport(asyncio.Transport):
     """The peer reads what is written as long as it is ``reading``; then the system takes ``room``
     bytes more. ``answers`` are those that it has read."""
 

@@ -1,0 +1,143 @@
+"""Calls to one peer that wait for their answers, by request id.
+
+One timer per connection looks for calls that are late, not one per call. This module neither reads
+nor writes a byte: ``wire.py`` sends the requests, and answers are given in as they come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from turbopump.errors import CallTimeoutError
+from turbopump.protocol.codes import FLAG_RESPONSE
+from turbopump.protocol.command import Command, TypedJsonHeader
+
+AnswerDecoder = msgspec.json.Decoder[TypedJsonHeader[Any]]
+
+
+class Calls:
+    """Calls of one connection that are ``waiting``, each with its deadline. ``peer`` is named in
+    errors. ``typed`` has, by request id, the decoder of those answers that are read by it alone."""
+
+    __slots__ = ("_loop", "_opaque", "_sweep", "_swept_by", "_usual", "peer", "typed", "waiting")
+
+    def __init__(self) -> None:
+        self.peer = "?"
+        self._loop = asyncio.get_running_loop()
+        self.waiting: dict[int, tuple[asyncio.Future[Any], float]] = {}
+        self.typed: dict[int, AnswerDecoder] = {}
+        self._usual: AnswerDecoder | None = None
+        self._opaque = 0
+        self._sweep: asyncio.TimerHandle | None = None
+        self._swept_by = 0.0
+
+    @property
+    def next_opaque(self) -> int:
+        """A request id that no pending call has."""
+        self._opaque = (self._opaque + 1) & 0x7FFFFFFF
+        return self._opaque
+
+    def add(
+        self, opaque: int, timeout: float, answer: AnswerDecoder | None = None
+    ) -> asyncio.Future[Any]:
+        """Return a future for the answer to ``opaque``. It fails with CallTimeoutError after
+        ``timeout`` seconds. ``answer`` reads the answer, in an eighth of the time that a
+        ``Command`` takes, and drops its body."""
+        if answer is not None:
+            self.typed[opaque] = self._usual = answer
+        future: asyncio.Future[Any] = self._loop.create_future()
+        deadline = self._loop.time() + timeout
+        self.waiting[opaque] = (future, deadline)
+        if self._sweep is None or deadline < self._swept_by:
+            self._wake_sweep_by(deadline)
+        return future
+
+    def settle(self, answer: TypedJsonHeader[Any] | Command) -> None:
+        """Give an answer to the call that waits for it, if there is one."""
+        waiting = self.waiting.pop(answer.opaque, None)
+        if waiting is not None and not waiting[0].done():
+            waiting[0].set_result(answer)
+
+    def settle_typed(self, header: bytes) -> bool:
+        """Settle the typed call that this JSON header answers. Return False if there is none, or
+        its decoder cannot read the answer: then ``decode_command`` reads it, or says what is
+        wrong."""
+        usual = self._usual
+        if usual is not None:
+            try:
+                answer = usual.decode(header)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                pass
+            else:
+                # nearly always: all calls that wait are of one kind
+                if self.typed.get(answer.opaque) is usual and answer.flag & FLAG_RESPONSE:
+                    del self.typed[answer.opaque]
+                    self.settle(answer)
+                    return True
+        at = header.find(b'"opaque":') + 9
+        digits = header[at : header.find(b",", at)]
+        if at < 9 or not digits.isdigit():
+            return False
+        opaque = int(digits)
+        decoder = self.typed.pop(opaque, None)
+        if decoder is None:
+            return False
+        try:
+            answer = decoder.decode(header)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return False
+        if answer.opaque != opaque or not answer.flag & FLAG_RESPONSE:
+            return False
+        self.settle(answer)
+        return True
+
+    def fail_typed(self, answer: AnswerDecoder, error: Callable[[], Exception]) -> int:
+        """Let the calls that wait for this kind of ``answer`` fail. Return their number."""
+        failed = 0
+        for opaque in [opaque for opaque, kind in self.typed.items() if kind is answer]:
+            del self.typed[opaque]
+            future, _ = self.waiting.pop(opaque, (None, 0.0))
+            if future is not None and not future.done():
+                future.set_exception(error())
+                failed += 1
+        return failed
+
+    def fail_all(self, error: Callable[[], Exception]) -> None:
+        """Let all calls fail: their connection has ended."""
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        waiting, self.waiting = self.waiting, {}
+        self.typed.clear()
+        for future, _ in waiting.values():
+            if not future.done():
+                future.set_exception(error())
+
+    def _wake_sweep_by(self, deadline: float) -> None:
+        if self._sweep is not None:
+            self._sweep.cancel()
+        self._swept_by = deadline
+        self._sweep = self._loop.call_at(deadline, self._sweep_late)
+
+    def _sweep_late(self) -> None:
+        self._sweep = None
+        now = self._loop.time()
+        nearest = None
+        late = []
+        for opaque, (future, deadline) in self.waiting.items():
+            if future.done():
+                late.append(opaque)
+            elif deadline <= now:
+                late.append(opaque)
+                future.set_exception(CallTimeoutError(f"no answer from {self.peer} in time"))
+            elif nearest is None or deadline < nearest:
+                nearest = deadline
+        for opaque in late:
+            del self.waiting[opaque]
+            self.typed.pop(opaque, None)
+        if nearest is not None:
+            self._wake_sweep_by(nearest)

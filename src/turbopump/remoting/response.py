@@ -1,0 +1,153 @@
+"""The answer to a request, and the frame that it becomes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Final, Generic, Never, cast, overload
+
+import msgspec
+
+from turbopump.protocol import fastjson
+from turbopump.protocol.codes import FLAG_RESPONSE, ResponseCode
+from turbopump.protocol.command import Command, encode_command
+from turbopump.protocol.frame import FRAME_SIZE_MAX, frame_head
+from turbopump.protocol.request import Header, ReplyT
+from turbopump.remoting.turns import Steps
+
+BODY_MAX: Final = FRAME_SIZE_MAX - 64 * 1024
+"""Bytes of the body of an answer; the rest of the frame is for its header."""
+
+
+class Response(Generic[ReplyT]):
+    """What a handler answers: the reply that the request declares (header fields, or a JSON body),
+    code, remark, a ``body`` in another form, and ``ext`` for header fields that are not declared.
+    ``Response[SendReply]`` answers a ``Request[SendReply]``; a ``Refusal`` answers any."""
+
+    __slots__ = ("body", "code", "ext", "remark", "reply")
+
+    @overload
+    def __init__(
+        self: Response[None],
+        reply: None = None,
+        *,
+        code: int = ...,
+        remark: str | None = ...,
+        body: bytes = ...,
+        ext: dict[str, str] | None = ...,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        reply: ReplyT,
+        *,
+        code: int = ...,
+        remark: str | None = ...,
+        body: bytes = ...,
+        ext: dict[str, str] | None = ...,
+    ) -> None: ...
+    def __init__(
+        self,
+        reply: msgspec.Struct | None = None,
+        *,
+        code: int = ResponseCode.SUCCESS,
+        remark: str | None = None,
+        body: bytes = b"",
+        ext: dict[str, str] | None = None,
+    ) -> None:
+        self.reply = reply
+        self.code = code
+        self.remark = remark
+        self.body = body
+        self.ext = ext
+
+    @property
+    def has_body(self) -> bool:
+        """Whether the reply is a body, of any size."""
+        return self.reply is not None and not isinstance(self.reply, Header)
+
+
+Refusal = Response[Never]
+"""The answer to a request that is not fulfilled, of whatever type the request is."""
+
+
+def refusal(code: int, remark: str) -> Refusal:
+    """Why a request is not fulfilled, by number and in words."""
+    return cast("Refusal", Response(code=code, remark=remark))
+
+
+def encode_response(opaque: int, response: Response[Any]) -> bytes:
+    """The frame that answers request ``opaque``."""
+    reply, body, remark = response.reply, response.body, response.remark
+    if reply is None and not body and not response.ext and remark is not None and remark.isascii():
+        return _EncodedRefusal(int(response.code), remark).frame(opaque)
+    if response.has_body:
+        body = fastjson.encode(reply)
+    return _response_frame(opaque, response, body)
+
+
+def response_steps(opaque: int, response: Response[Any]) -> Steps[bytes]:
+    """The same in steps, for a reply that is a body of any size."""
+    body = yield from fastjson.encode_steps(response.reply)
+    return _response_frame(opaque, response, body)
+
+
+def _response_frame(opaque: int, response: Response[Any], body: bytes) -> bytes:
+    ext = response.reply.to_ext() if isinstance(response.reply, Header) else {}
+    if response.ext:
+        ext.update(response.ext)
+    if len(body) > BODY_MAX:  # no client would take it
+        remark = (
+            f"the answer has {len(body)} bytes, and a frame has room for {BODY_MAX} of them; ask "
+            "for a part of it, such as one topic or one group"
+        )
+        return encode_response(opaque, refusal(ResponseCode.SYSTEM_ERROR, remark))
+    return encode_command(
+        Command(
+            response.code,
+            opaque=opaque,
+            flag=FLAG_RESPONSE,
+            remark=response.remark,
+            ext=ext or None,
+            body=body,
+        )
+    )
+
+
+def encoder_of(response: Refusal) -> Callable[[int], bytes]:
+    """What makes the frame that answers a request from its number, for many that are refused alike:
+    a broker that has more to do than it can refuses thousands a second."""
+    if response.remark is None or not response.remark.isascii():
+        return lambda opaque: encode_response(opaque, response)
+    return _EncodedRefusal(int(response.code), response.remark).frame
+
+
+class _EncodedRefusal:
+    """An answer of nothing but code and remark, encoded but for the number of the request."""
+
+    __slots__ = ("_begin", "_begins", "_end")
+
+    def __init__(self, code: int, remark: str) -> None:
+        begin, ident, said, end = _REFUSAL
+        self._begin = b"%b%d%b" % (begin, code, ident)
+        self._end = b"%b%b%b" % (said, _encode_remark(remark), end)
+        self._begins: dict[int, bytes] = {}
+        """What comes before a number of so many digits: lengths count them."""
+
+    def frame(self, opaque: int) -> bytes:
+        number = b"%d" % opaque
+        begin = self._begins.get(len(number)) or self._begin_for(len(number))
+        return begin + number + self._end
+
+    def _begin_for(self, digits: int) -> bytes:
+        size = len(self._begin) + digits + len(self._end)
+        begin = self._begins[digits] = frame_head(size, 0) + self._begin
+        return begin
+
+
+_encode_remark: Final = msgspec.json.Encoder().encode
+_REFUSAL: Final = re.split(
+    b'3333333333|4444444444|"5555555555"',
+    encode_command(Command(3_333_333_333, opaque=4_444_444_444, flag=1, remark="5555555555"))[8:],
+)
+"""The header of a refusal, between code, opaque and remark."""

@@ -1,0 +1,366 @@
+"""One TCP connection: bytes in, frames cut, and one write for all that is sent in a loop turn.
+
+Everything that one ``data_received`` produced goes out in one write, and so does everything sent in
+one turn, up to ``WRITE_SIZE``. Calls to the peer wait in ``calls.py`` for their answers. The frames
+that come go to a ``Receiver`` (``served.py``). A wire must not know what any frame means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, Protocol, cast
+
+from turbopump.config.addresses import join_address
+from turbopump.errors import ConnectionLostError
+from turbopump.protocol.frame import FRAME_SIZE_MAX, Frame, FrameReader
+from turbopump.remoting.calls import AnswerDecoder, Calls
+
+WAITING_MAX: Final = 4 * 1024 * 1024
+"""Bytes that wait for a slow reader, above which its requests are not handled until it has read
+all of them. One write and one answer may exceed it: 8 MiB in all."""
+
+WRITE_SIZE: Final = 1024 * 1024
+"""Answers of so many bytes are written at once, and do not wait for the others of their turn."""
+
+PIECE_SIZE: Final = 256 * 1024
+"""TLS is given so many bytes at a time, and only while it takes them. What it has got it copies,
+and does not say how much of that waits in the layer below."""
+
+SMALL_SIZE: Final = 1024
+"""Smaller answers are not counted: the requests of one read do not fill a write with them."""
+
+FRAME_S: Final = 30.0
+FRAME_PACE: Final = 64 * 1024
+"""A frame may take so many seconds, and one more for each so many bytes that have come."""
+
+CLOSE_WAIT_S: Final = 5.0
+"""How long a closing connection waits for a slow reader to take what was written."""
+
+
+class Receiver(Protocol):
+    """The part that handles what comes on a wire."""
+
+    def frames_came(self, frames: list[Frame], size: int, now: float) -> None:
+        """Handle the frames of one read of ``size`` bytes."""
+
+    def interrupt(self) -> None:
+        """Stop between two frames: answers have filled a write."""
+
+    def writing_paused(self) -> None:
+        """Bytes wait for the peer to read them."""
+
+    def writing_resumed(self) -> None:
+        """The peer has read everything."""
+
+    def wrote(self, size: int) -> None:
+        """So many bytes were written, and bytes wait for the peer."""
+
+    def peer_ended(self) -> bool:
+        """The peer sends no more. Return True to close the connection later."""
+
+    def ended(self) -> None:
+        """The connection is gone."""
+
+
+class Wire(asyncio.Protocol):
+    """One TCP connection and its peer, which is ``host:port`` once connected.
+
+    ``user``: the user who has asked for something last, where users are asked for; None: nobody
+    whom the server knows. ``on_open`` and ``on_close`` are called once each. ``tells_slow``: the
+    receiver is told as soon as anything waits for the peer to read it.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_end",
+        "_flush_due",
+        "_loop",
+        "_on_close",
+        "_on_open",
+        "_out",
+        "_out_size",
+        "_receiver",
+        "_tells_slow",
+        "_unsent",
+        "_unsent_size",
+        "_writers",
+        "calls",
+        "closed",
+        "encrypted",
+        "frame_began",
+        "host_pair",
+        "last_read",
+        "opened_at",
+        "peer",
+        "peer_ip",
+        "reader",
+        "reading_paused",
+        "transport",
+        "user",
+        "writing_paused",
+    )
+
+    def __init__(
+        self,
+        receiver: Receiver,
+        *,
+        on_open: Callable[[Wire], None] | None = None,
+        on_close: Callable[[Wire], None] | None = None,
+        frame_size_max: int = FRAME_SIZE_MAX,
+        tells_slow: bool = False,
+    ) -> None:
+        self.peer = "?"
+        self.peer_ip = "0.0.0.0"
+        self.host_pair: tuple[str, int] = ("0.0.0.0", 0)
+        self.user: str | None = None
+        self.encrypted = False
+        self.closed = False
+        self.transport: asyncio.Transport | None = None
+        self.calls = Calls()
+        self.reader = FrameReader(frame_size_max)
+        self.last_read = self.opened_at = 0.0
+        self.frame_began = 0.0
+        """When the frame began of which a part is there; 0: there is none."""
+        self.reading_paused = False
+        self.writing_paused = False
+        self._receiver = receiver
+        self._on_open = on_open
+        self._on_close = on_close
+        self._tells_slow = tells_slow
+        self._loop = asyncio.get_running_loop()
+        self._out: list[bytes] = []
+        self._out_size = 0
+        self._flush_due = False
+        self._unsent: deque[bytes] = deque()
+        """Pieces that TLS has not been given."""
+        self._unsent_size = 0
+        self._writers: list[asyncio.Future[None]] = []
+        self._end: asyncio.TimerHandle | None = None
+
+    # --- asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are no subclasses of asyncio.Transport.
+        self.transport = transport = cast(asyncio.Transport, transport)
+        if self._tells_slow:
+            # To TLS 0 is reached by nothing that waits.
+            self.encrypted = self._speaks_tls(transport)
+            transport.set_write_buffer_limits(high=1 if self.encrypted else 0)
+        else:
+            transport.set_write_buffer_limits(high=WAITING_MAX)
+        name = transport.get_extra_info("peername") or ("?", 0)
+        self.host_pair = self.peer_ip, _ = str(name[0]), int(name[1])
+        self.peer = self.calls.peer = join_address(*self.host_pair)
+        self.last_read = self.opened_at = self._loop.time()
+        if self._on_open is not None:
+            self._on_open(self)
+
+    def data_received(self, data: bytes) -> None:
+        # One read can bring hundreds of requests, and their answers leave in one write:
+        # ``_flush_due`` is set while the frames are handled, so ``send_frame`` only collects. It is
+        # put back to what it was, since a flush at the end of the turn may be due already, and that
+        # one takes these answers along.
+        self.last_read = now = self._loop.time()
+        frames = self.reader.feed(data)
+        if not self.reader.held:
+            self.frame_began = 0.0
+        elif frames or not self.frame_began:
+            self.frame_began = now
+        self._flush_due, flush_was_due = True, self._flush_due
+        self._receiver.frames_came(frames, len(data), now)
+        self._flush_due = flush_was_due
+        if self._out and not flush_was_due:
+            self._flush()
+
+    def eof_received(self) -> bool:
+        transport = self.transport
+        if transport is None or self._speaks_tls(transport):
+            return False
+        return self._receiver.peer_ended()
+
+    def pause_writing(self) -> None:
+        self.writing_paused = True
+        self._receiver.writing_paused()
+
+    def resume_writing(self) -> None:
+        self.writing_paused = False
+        if self._unsent:
+            self._write_pieces()
+            if self.writing_paused:
+                return
+        self._wake_writers()
+        self._receiver.writing_resumed()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        transport, self.transport = self.transport, None
+        self.writing_paused = False
+        self.drop_unsent()
+        self._wake_writers()
+        self._receiver.ended()
+        del self._receiver  # no circle of references is left for the collector
+        if self._end is not None:
+            self._end.cancel()
+        text = f"connection to {self.peer} ended before the answer came"
+        silent = self.last_read == self.opened_at
+        if silent and transport is not None and not self._speaks_tls(transport):
+            text += ", without a byte from there: a server that takes TLS only ends plain "
+            text += "connections so; give tls=True or ClientTls(…), a command --tls-trust FILE"
+        self.calls.fail_all(lambda: ConnectionLostError(text))
+        if self._on_close is not None:
+            self._on_close(self)
+
+    @staticmethod
+    def _speaks_tls(transport: asyncio.Transport) -> bool:
+        return transport.get_extra_info("sslcontext") is not None
+
+    # --- reading
+
+    def now(self) -> float:
+        """Seconds on the loop's clock."""
+        return self._loop.time()
+
+    def pause_reading(self, paused: bool) -> None:
+        """Read from the peer, or do not."""
+        transport = self.transport
+        if transport is None or paused == self.reading_paused or transport.is_closing():
+            return
+        self.reading_paused = paused
+        if paused:
+            transport.pause_reading()
+        else:
+            transport.resume_reading()
+
+    def frame_is_late(self, now: float) -> bool:
+        """Return True if a part of a frame has been there for too long, and the peer could have
+        sent the rest."""
+        return (
+            self.frame_began > 0
+            and not self.reading_paused
+            and now - self.frame_began > FRAME_S + self.reader.held / FRAME_PACE
+        )
+
+    # --- writing
+
+    def start_call(
+        self, opaque: int, frame: bytes, timeout: float, answer: AnswerDecoder | None = None
+    ) -> asyncio.Future[Any]:
+        """Send a request frame that carries ``opaque``; the future gets the answer, whatever its
+        code: a ``Command``, or what ``answer`` makes of its header (``Calls.add``).
+
+        It fails with CallTimeoutError after ``timeout`` seconds, with ConnectionLostError if the
+        connection ends first.
+        """
+        if self.closed:
+            failed: asyncio.Future[Any] = self._loop.create_future()
+            failed.set_exception(ConnectionLostError(f"connection to {self.peer} is closed"))
+            return failed
+        calls = self.calls
+        future = calls.add(opaque, timeout, answer)
+        if len(calls.waiting) == 1 and not self._out and self.transport is not None:
+            # alone: go at once; in company: share one write at the end of the turn
+            self.transport.write(frame)
+        else:
+            self.send_frame(frame)
+        return future
+
+    def send_frame(self, frame: bytes) -> None:
+        """Send a frame that wants no answer, or several as one; dropped if the connection is
+        closed."""
+        if self.closed:
+            return
+        self._out.append(frame)
+        if len(frame) > SMALL_SIZE:
+            self._out_size += len(frame)
+            if self._out_size >= WRITE_SIZE:
+                self._flush_full()
+                return
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
+
+    async def drain(self, deadline: float | None = None) -> None:
+        """Wait until the peer has read enough for more to be written; for senders that await no
+        answer. Returns at once if closed.
+
+        Raises TimeoutError at ``deadline`` (loop time; None: waits as long as it takes)."""
+        if self.writing_paused and not self.closed:
+            waiter = self._loop.create_future()
+            self._writers.append(waiter)
+            async with asyncio.timeout_at(deadline):
+                await waiter
+
+    @property
+    def unread(self) -> int:
+        """Bytes that wait for the peer to read them."""
+        waiting = 0 if self.transport is None else self.transport.get_write_buffer_size()
+        return waiting + self._unsent_size
+
+    def _wake_writers(self) -> None:
+        for waiter in self._writers:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._writers.clear()
+
+    def _flush_full(self) -> None:
+        self._receiver.interrupt()
+        flush_due = self._flush_due
+        self._flush()
+        self._flush_due = flush_due
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        out = self._out
+        if out and self.transport is not None:
+            data = out[0] if len(out) == 1 else b"".join(out)
+            if self.encrypted and (self._unsent or len(data) > PIECE_SIZE):
+                pieces = range(0, len(data), PIECE_SIZE)
+                self._unsent.extend([data[at : at + PIECE_SIZE] for at in pieces])
+                self._unsent_size += len(data)
+                self._write_pieces()
+            else:
+                self.transport.write(data)
+            if self.writing_paused:
+                self._receiver.wrote(len(data))
+        out.clear()
+        self._out_size = 0
+
+    def _write_pieces(self) -> None:
+        while self._unsent and not self.writing_paused and self.transport is not None:
+            piece = self._unsent.popleft()
+            self._unsent_size -= len(piece)
+            self.transport.write(piece)
+
+    # --- the end
+
+    def close(self) -> None:
+        """Send what is waiting, then close; a peer that does not take it within ``CLOSE_WAIT_S``
+        seconds loses it."""
+        if self.transport is not None and self._end is None:
+            self._flush()
+            for piece in self._unsent:
+                self.transport.write(piece)
+            self.drop_unsent()
+            self.transport.close()
+            self._end = self._loop.call_later(CLOSE_WAIT_S, self.abort)
+
+    def abort(self) -> None:
+        """Close at once; what is waiting is dropped."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    def drop_unsent(self) -> None:
+        """Drop what was sent and not given to the transport."""
+        self._out.clear()
+        self._unsent.clear()
+        self._unsent_size = 0
+
+    def drop_everything(self) -> None:
+        """Close at once, and keep nothing of what came or was to be sent."""
+        self.closed = True
+        self.reader.drop()
+        self.drop_unsent()
+        self.abort()
+        self.transport = None
