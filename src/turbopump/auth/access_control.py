@@ -46,9 +46,7 @@ KNOWN_MAX: Final = 10_000
 NAME_SIZE_MAX: Final = 300
 """Characters of a topic or group in that."""
 LARGE_BODY: Final = 8 * 1024
-"""Size of a body in bytes above which its resources are judged in steps, and the resources of one
-step."""
-STEP: Final = 50
+"""Size of a body in bytes above which its resources are judged in steps, one a step."""
 NOTED_MAX: Final = 20
 """Resources that the log names of those that a request needs."""
 HEADER_SIZE: Final = 64 * 1024
@@ -212,8 +210,7 @@ class AccessControl:
             if count <= NOTED_MAX:
                 asked.append(str(wanted))
                 why.append(str(entry))
-            if count % STEP == 0:
-                yield
+            yield
         if count > NOTED_MAX:
             asked.append(f"{count - NOTED_MAX} more")
         if rule.somewhere and not count and not self._may_somewhere(user, peer, *rule.somewhere):

@@ -23,11 +23,12 @@ from turbopump.blocking.clients import (
     SimpleConsumer,
     TransactionProducer,
 )
-from turbopump.blocking.push_consumer import PushConsumer, PushConsumerSettings
+from turbopump.blocking.push_consumer import PushConsumer
 from turbopump.client.consumer.delivery import Delivery, Retry
 from turbopump.client.consumer.offsets import ConsumeFrom
 from turbopump.client.consumer.pop import PoppedMessage
 from turbopump.client.consumer.pull import FoundMessages
+from turbopump.client.consumer.settings import PushConsumerSettings
 from turbopump.client.hooks import SendHook
 from turbopump.client.idempotence import MemoryStore, RedisStore, SqliteStore
 from turbopump.client.pull_consumer import PullResult, PullStatus
@@ -35,13 +36,15 @@ from turbopump.client.sending.accumulator import AutoBatch
 from turbopump.client.sending.back_pressure import BackPressure
 from turbopump.client.sending.queue_chooser import LatencyFaults
 from turbopump.client.sending.send_result import SendResult, SendStatus
-from turbopump.client.settings import ProducerSettings, Surrounding
+from turbopump.client.sending.settings import ProducerSettings
+from turbopump.client.settings import ClientSettings
 from turbopump.client.transaction_producer import TransactionResult, TransactionState
 from turbopump.message.message import Message, MessageQueue
 
 __all__ = [
     "AutoBatch",
     "BackPressure",
+    "ClientSettings",
     "ConsumeFrom",
     "Credentials",
     "Delivery",
@@ -68,7 +71,6 @@ __all__ = [
     "SendStatus",
     "SimpleConsumer",
     "SqliteStore",
-    "Surrounding",
     "TransactionProducer",
     "TransactionResult",
     "TransactionState",

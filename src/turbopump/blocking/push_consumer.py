@@ -8,57 +8,21 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from turbopump.blocking.on_loop_thread import ClientOfGroup, made_as, on_loop, waits, waits_anytime
 from turbopump.client import push_consumer as asyncio_push_consumer
-from turbopump.client.allocation import Strategy
-from turbopump.client.consumer.delivery import BatchHandler, Delivery
-from turbopump.client.consumer.handling import Handler
-from turbopump.client.consumer.offsets import ConsumeFrom
+from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.consumer.ready_messages import NoMoreMessages
-from turbopump.client.settings import Surrounding
 from turbopump.message.message import MessageQueue
 
 if TYPE_CHECKING:
-    from turbopump.store.disk import Disk
+    pass
 
 SETTLE_AT_ONCE: Final = 16
 """Messages that a reader reports as done together: each report costs a thread switch."""
 SETTLE_INTERVAL_S: Final = 0.05
 """What a reader has finished is reported after so long, also while it is busy."""
-
-
-class PushConsumerSettings(Surrounding, total=False):
-    """The further settings of ``turbopump.client.push_consumer.PushConsumer``."""
-
-    handler: Handler | BatchHandler | None
-    handler_batch: int | None
-    consume_from: ConsumeFrom | datetime
-    concurrency: int
-    ordered: bool
-    suspend_time: float
-    consume_timeout: float
-    broadcast: bool
-    offsets_directory: str | Path | None
-    disk: Disk | None
-    max_reconsume_times: int | None
-    namespace: str | None
-    allocation: str | Strategy
-    close_timeout: float
-    pull_batch: int
-    queue_messages_max: int
-    queue_bytes_max: int
-    queue_span_max: int
-    topic_messages_max: int | None
-    topic_bytes_max: int | None
-    client_rebalance: bool
-    pop_invisible_time: float
-    pop_batch: int
-    pop_threshold: int
-    trace: bool | str
 
 
 class PushConsumer(ClientOfGroup[asyncio_push_consumer.PushConsumer]):

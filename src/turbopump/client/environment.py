@@ -6,6 +6,7 @@ that a test or a simulation can give others.
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import random
 import re
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from turbopump.client.setting_rules import ENVIRONMENT_RULES, NAME_SERVER_RULES, check
+from turbopump.client.setting_rules import SettingRule, is_collection
 from turbopump.clock import Clock, SystemClock
 from turbopump.config.addresses import outward_address, parse_address, parse_addresses
 from turbopump.errors import ConfigError
@@ -24,6 +25,39 @@ from turbopump.message.ids import UniqueIds
 SYSTEM_CLOCK: Final = SystemClock()
 SYSTEM_RANDOM: Final = random.SystemRandom()
 """No state of its own: a fork's draws are not its parent's."""
+
+
+def _is_clock(value: object) -> bool:
+    return not isinstance(value, type) and all(
+        callable(getattr(value, name, None)) for name in ("now_ms", "monotonic")
+    )
+
+
+def _is_address(value: object) -> bool:
+    try:
+        ipaddress.ip_address(value if isinstance(value, str) else "")
+    except ValueError:
+        return False
+    return True
+
+
+CLOCK: Final = SettingRule(
+    _is_clock, "is no clock: an object with now_ms() and monotonic() is expected"
+).or_none()
+RANDOM: Final = SettingRule(
+    lambda value: isinstance(value, random.Random), "is no random.Random, as in random.Random(7)"
+).or_none()
+LOCAL_IP: Final = SettingRule(
+    lambda value: value is None or _is_address(value),
+    "is no address: an IP as in '10.0.0.7' is expected, or None to have it found",
+)
+_NAME_SERVERS: Final = SettingRule(
+    lambda value: (
+        isinstance(value, str)
+        or (is_collection(value) and all(isinstance(one, str) for one in value))
+    ),
+    "is no name server: HOST:PORT is expected, as in '127.0.0.1:9876', or a list of them",
+)
 
 
 def program_name() -> str:
@@ -73,27 +107,12 @@ class Environment:
         return f"{self.pid()}#{self.random.getrandbits(64)}"
 
 
-def environment_of(
-    clock: Clock | None, random: random.Random | None, local_ip: str | None
-) -> Environment:
-    """Clock, random numbers and address of a client; the system's for each one that is None.
-
-    Raises ConfigError for an argument that is no clock, no ``random.Random`` or no address.
-    """
-    check(ENVIRONMENT_RULES, {"clock": clock, "random": random, "local_ip": local_ip})
-    return Environment(
-        SYSTEM_CLOCK if clock is None else clock,
-        SYSTEM_RANDOM if random is None else random,
-        local_ip,
-    )
-
-
 def name_server_addresses(namesrv: str | list[str] | tuple[str, ...] | None) -> tuple[str, ...]:
-    """The name servers of ``"a:9876"``, ``"a:9876;b:9876"`` or a list; None: of the variable
+    """Return the name servers of ``"a:9876"``, ``"a:9876;b:9876"`` or a list; None: of the variable
     NAMESRV_ADDR. Raises ConfigError if there is none or one is not HOST:PORT."""
     if namesrv is None:
         namesrv = os.environ.get("NAMESRV_ADDR", "")
-    check(NAME_SERVER_RULES, {"namesrv": namesrv})
+    _NAME_SERVERS.check("namesrv", namesrv)
     if isinstance(namesrv, str):
         addresses = parse_addresses(namesrv)
     else:

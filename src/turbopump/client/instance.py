@@ -18,10 +18,10 @@ from typing import Any, Final
 from turbopump import errors
 from turbopump.client.environment import Environment
 from turbopump.client.heartbeat import InstanceMember, heartbeat_data
-from turbopump.client.identity import InstanceSettings
 from turbopump.client.loop_stalls import LOOK_INTERVAL_S, LoopStalls
 from turbopump.client.operator_requests import add_operator_requests
 from turbopump.client.routes import Routes, TopicRoute
+from turbopump.client.settings import ClientSettings
 from turbopump.message import properties as names
 from turbopump.message.codec import decode_entry
 from turbopump.message.message import ReceivedMessage
@@ -177,7 +177,7 @@ class ClientInstance:
     """
 
     def __init__(
-        self, settings: InstanceSettings, instance_name: str | None, environment: Environment
+        self, settings: ClientSettings, instance_name: str | None, environment: Environment
     ) -> None:
         self.environment = environment
         self.signer = settings.signer()

@@ -10,38 +10,35 @@ how a queue is pulled. Source: apache/rocketmq ``DefaultLitePullConsumer``,
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
-from datetime import datetime
-from typing import Final, Unpack
+from typing import Final
 
-from turbopump.client.allocation import Strategy, strategy_of
 from turbopump.client.consumer.group_consumer import GroupConsumer, RunningConsumer
-from turbopump.client.consumer.offsets import ConsumeFrom, OffsetStore
-from turbopump.client.consumer.prefetching import LitePullSettings, PrefetchedQueue, Prefetching
-from turbopump.client.consumer.pull import PULL_BATCH, Time, as_ms
+from turbopump.client.consumer.offsets import OffsetStore
+from turbopump.client.consumer.prefetching import PrefetchedQueue, Prefetching
+from turbopump.client.consumer.pull import Time, as_ms
 from turbopump.client.consumer.rebalance import Balancer, QueueChange, QueueListener, QueueListeners
-from turbopump.client.consumer.settings import COMMIT_RULES, LITE_PULL_RULES, POLL_RULES
-from turbopump.client.consumer.subscription import (
-    ALL,
-    Subscription,
-    Wanted,
-    first_subscriptions,
-    subscription_to,
-)
+from turbopump.client.consumer.settings import LitePullConsumerSettings
+from turbopump.client.consumer.subscription import ALL, Subscription, Wanted, subscription_to
 from turbopump.client.heartbeat import InstanceMember
 from turbopump.client.instance import ClientInstance
 from turbopump.client.lifecycle import Lifecycle
 from turbopump.client.namespace import unwrapped, wrap, wrapped
 from turbopump.client.routes import TopicRoute
-from turbopump.client.setting_rules import check, group_in
-from turbopump.client.settings import Surrounding, client_settings
+from turbopump.client.setting_rules import OFFSET, SettingRule, is_number, whole_from
+from turbopump.client.settings import keywords_of
 from turbopump.client.shared_instances import join_instance
-from turbopump.client.tracing import Tracing, trace_topic
+from turbopump.client.tracing import Tracing
 from turbopump.errors import ConfigError
 from turbopump.message.message import MessageQueue, ReceivedMessage
 from turbopump.protocol.requests.clients import ConsumerData, ConsumeType
 
 POLL_TIMEOUT_S: Final = 5.0
 POLL_BATCH: Final = 32
+_POLL_TIMEOUT: Final = SettingRule(
+    lambda value: is_number(value) and value <= float("inf"),
+    "must be a number of seconds (inf: without end)",
+)
+_MESSAGES: Final = whole_from(1)
 
 
 class LitePullConsumer(GroupConsumer["RunningLitePull"]):
@@ -49,60 +46,22 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
     LitePullConsumer("127.0.0.1:9876", group="g", topic="t") as consumer:`` and then ``await
     consumer.poll()``.
 
-    ``topic`` and ``tags`` (``*``, ``A || B``, ``Tags`` or ``Sql``): what to share with the group;
-    ``subscribe`` adds more; ``assign`` takes queues by name instead. ``auto_commit``: what was
-    polled is done when the next poll begins, and is committed every 5 s, and when a queue is lost
-    or the consumer is closed; without it, only ``commit`` does. ``queue_messages_max``,
-    ``queue_bytes_max``, ``messages_max``: how much is pulled ahead of one queue (1000 messages, 100
-    MiB) and of all (10,000); the last pull may go beyond by ``pull_batch`` messages each.
-    ``trace``: records of what was polled, on ``RMQ_SYS_TRACE_TOPIC`` or the topic you name. The
-    other settings are those of ``PushConsumer``. Raises ConfigError for unusable settings.
+    The keywords are the fields of ``LitePullConsumerSettings``; docs/reference/client-settings.md
+    explains them. ``assign`` takes queues by name instead of subscribing. Raises ConfigError for
+    unusable settings.
 
     Methods that ask a broker may raise a RemotingError or RouteNotFoundError, all of them
     NotStartedError. Meant for one reader.
     """
 
-    def __init__(
-        self,
-        namesrv: str | list[str] | tuple[str, ...] | None = None,
-        *,
-        group: str,
-        topic: str | None = None,
-        tags: Wanted = ALL,
-        consume_from: ConsumeFrom | datetime = ConsumeFrom.LAST,
-        auto_commit: bool = True,
-        pull_batch: int = PULL_BATCH,
-        queue_messages_max: int = 1000,
-        queue_bytes_max: int = 100 * 1024 * 1024,
-        messages_max: int = 10_000,
-        allocation: str | Strategy = "AVG",
-        namespace: str | None = None,
-        trace: bool | str = False,
-        **surrounding: Unpack[Surrounding],
-    ) -> None:
-        self._group = group_in(namespace, group)
-        check(LITE_PULL_RULES, locals())
-        self.group = group
-        self._namespace = namespace
-        self._settings, self._environment = client_settings(namesrv, **surrounding)
-        self._pull_settings = LitePullSettings(
-            consume_from,
-            auto_commit,
-            queue_messages_max,
-            queue_bytes_max,
-            messages_max,
-            pull_batch,
-            strategy_of(allocation),
-            namespace,
-        )
-        self._trace_topic = trace_topic(trace)
-        self._subscriptions = first_subscriptions(
-            namespace, topic, tags, self._environment.clock.now_ms()
-        )
+    @keywords_of(LitePullConsumerSettings)
+    def __init__(self, settings: LitePullConsumerSettings) -> None:
+        super().__init__(settings)
+        self._settings = settings
         self._named: list[MessageQueue] | None = None
         """The queues that were assigned, as brokers know them; None: queues come by
         subscription."""
-        self._listeners = QueueListeners(namespace)
+        self._listeners = QueueListeners(self._namespace)
         self.lifecycle: Lifecycle[RunningLitePull] = Lifecycle("LitePullConsumer")
 
     # --- life
@@ -124,11 +83,11 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
             return RunningLitePull(
                 instance,
                 member,
-                self._pull_settings,
+                self._settings,
                 self._subscriptions,
                 lambda: self._named,
                 self._listeners,
-                self._tracing(self._settings, self._trace_topic),
+                self._tracing(self._settings, self._settings.trace),
             )
 
         await self._run(instance, member, make, RunningLitePull.close)
@@ -229,7 +188,8 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         Those of one queue come in its order. With ``auto_commit`` what the poll before gave is done
         now.
         """
-        check(POLL_RULES, {"timeout": timeout, "max_messages": max_messages})
+        _POLL_TIMEOUT.check("timeout", timeout)
+        _MESSAGES.check("max_messages", max_messages)
         running = self.lifecycle.ready()
         messages = await running.prefetching.poll(max_messages, timeout)
         if messages and running.traces is not None:
@@ -239,7 +199,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """The next message of ``queue`` is the one at ``offset``. Raises ConfigError if the queue
         is not ours or has no such offset."""
-        check(COMMIT_RULES, locals())
+        OFFSET.check("offset", offset)
         self._ours(queue)
         store, wire = self.lifecycle.ready().offsets, wrapped(self._namespace, queue)
         first, end = await store.min_offset(wire), await store.max_offset(wire)
@@ -296,7 +256,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         else:
             chosen = [self._ours(queue) for queue in offsets]
             for prefetched, (queue, offset) in zip(chosen, offsets.items(), strict=True):
-                check(COMMIT_RULES, {"offset": offset})
+                OFFSET.check("offset", offset)
                 if prefetched.next_offset is not None and offset > prefetched.next_offset:
                     raise ConfigError(
                         f"{queue} was read up to {prefetched.next_offset}; "
@@ -345,7 +305,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         super()._subscribe(topic, tags)
 
     def _consumer_data(self) -> ConsumerData:
-        return self._data(ConsumeType.CONSUME_ACTIVELY, self._pull_settings.consume_from)
+        return self._data(ConsumeType.CONSUME_ACTIVELY, self._settings.consume_from)
 
 
 # --- A lite pull consumer while it runs.
@@ -361,7 +321,7 @@ class RunningLitePull(RunningConsumer):
         self,
         instance: ClientInstance,
         member: InstanceMember,
-        settings: LitePullSettings,
+        settings: LitePullConsumerSettings,
         subscriptions: MutableMapping[str, Subscription],
         named: Callable[[], Sequence[MessageQueue] | None],
         listeners: QueueListeners,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final, Unpack
+from typing import Any, Final
 
 from turbopump import errors
 from turbopump.client.consumer.offsets import OffsetStore
@@ -24,12 +24,19 @@ from turbopump.client.consumer.pull import (
     is_meant,
     pull_now,
 )
-from turbopump.client.consumer.settings import COMMIT_RULES
 from turbopump.client.instance import ClientInstance
 from turbopump.client.lifecycle import InContext
 from turbopump.client.routes import TopicRoute
-from turbopump.client.setting_rules import TOPIC, SettingRule, check, is_name, is_whole, whole_from
-from turbopump.client.settings import Surrounding, client_settings
+from turbopump.client.setting_rules import (
+    OFFSET,
+    TOPIC,
+    SettingRule,
+    check,
+    is_name,
+    is_whole,
+    whole_from,
+)
+from turbopump.client.settings import ClientSettings, keywords_of
 from turbopump.config.addresses import join_address
 from turbopump.message.ids import decode_offset_msg_id
 from turbopump.message.message import MessageQueue, ReceivedMessage
@@ -51,7 +58,7 @@ _RULES: Final[Mapping[str, SettingRule]] = {
         lambda value: isinstance(value, MessageQueue),
         "is no MessageQueue: take one of `await finder.queues(topic)`",
     ),
-    **COMMIT_RULES,
+    "offset": OFFSET,
     "msg_id": SettingRule(is_name, "is no message id: text is expected, as SendResult.msg_id is"),
     "unique_id": SettingRule(
         is_name, "is no message id: text is expected, as SendResult.msg_id is"
@@ -69,20 +76,18 @@ PORT_MAX: Final = 65535
 
 
 class MessageFinder(InContext):
-    """Use it as ``async with MessageFinder("127.0.0.1:9876") as finder:``. Settings as
-    ``PullConsumer``'s, but for the group.
+    """Finder of stored messages. Use it as ``async with MessageFinder("127.0.0.1:9876") as
+    finder:``. The keywords are the fields of ``ClientSettings``.
 
     Every method asks the name server for the topic's route first; RouteNotFoundError says why there
     is none. Those that want one message raise MessageNotFoundError, whose text says where it was
     looked for; all raise ConfigError for arguments that cannot be used.
     """
 
-    def __init__(
-        self,
-        namesrv: str | list[str] | tuple[str, ...] | None = None,
-        **surrounding: Unpack[Surrounding],
-    ) -> None:
-        self._settings, self._environment = client_settings(namesrv, **surrounding)
+    @keywords_of(ClientSettings)
+    def __init__(self, settings: ClientSettings) -> None:
+        self._settings = settings
+        self._environment = settings.environment()
         self._instance: ClientInstance | None = None
 
     # --- life
@@ -234,7 +239,7 @@ class MessageFinder(InContext):
         return self._instance
 
     async def _route(self, topic: str) -> TopicRoute:
-        check({"topic": TOPIC}, {"topic": topic})
+        TOPIC.check("topic", topic)
         return await self._ready().routes.refresh(topic)
 
     async def _view_at(
@@ -330,7 +335,7 @@ class MessageFinder(InContext):
 
 
 def _given(**values: Any) -> None:
-    """Raises ConfigError for arguments of a call that cannot be used, by name."""
+    """Raise ConfigError for arguments of a call that cannot be used, by name."""
     check({name: _RULES[name] for name in values}, values)
 
 

@@ -1,5 +1,5 @@
 """Namespaces, first kind: a prefix ``ns%`` before topics and groups, behind ``%RETRY%`` and
-``%DLQ%``. (The second kind is two header fields, see ``identity.py``.)
+``%DLQ%``. (The second kind is two header fields, see ``auth/signatures.py``.)
 
 One rule: what is wrapped already, empty, or the system's own stays as it is. Pure. Source:
 apache/rocketmq ``NamespaceUtil``.

@@ -4,25 +4,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Final, Unpack, overload
+from typing import Unpack, overload
 
-from turbopump.client.environment import program_name
 from turbopump.client.heartbeat import InstanceMember
-from turbopump.client.hooks import SendHook, SendHooks
+from turbopump.client.hooks import SendHooks
 from turbopump.client.instance import ClientInstance
 from turbopump.client.lifecycle import InContext
 from turbopump.client.namespace import unwrapped, wrap
 from turbopump.client.recall import recall_message
 from turbopump.client.request_reply import Replier, Requester
 from turbopump.client.selectors import Selector
-from turbopump.client.sending.accumulator import Accumulator, AutoBatch
-from turbopump.client.sending.back_pressure import BackPressure, InFlightLimiter
+from turbopump.client.sending.accumulator import Accumulator
+from turbopump.client.sending.back_pressure import InFlightLimiter
 from turbopump.client.sending.outgoing import (
-    COMPRESS_FROM,
     BatchPart,
-    Compression,
     MessageParts,
     NotedFrames,
     Packer,
@@ -32,103 +29,56 @@ from turbopump.client.sending.outgoing import (
 from turbopump.client.sending.queue_chooser import (
     FaultDetector,
     FaultStrategy,
-    LatencyFaults,
     QueueChooser,
     RoundRobin,
 )
-from turbopump.client.sending.send_result import RETRYABLE_CODES, SendResult, SendStatistics
-from turbopump.client.sending.sender import PendingSends, Sender, SendRules
-from turbopump.client.setting_rules import (
-    SWITCH,
-    TOPIC,
-    SettingRule,
-    check,
-    check_timeout,
-    group_in,
-    is_collection,
-    is_whole,
-)
-from turbopump.client.settings import Surrounding, client_settings
+from turbopump.client.sending.send_result import SendResult, SendStatistics
+from turbopump.client.sending.sender import PendingSends, Sender
+from turbopump.client.sending.settings import ProducerSettings
+from turbopump.client.setting_rules import TOPIC, check_timeout
+from turbopump.client.settings import keywords_of
 from turbopump.client.shared_instances import join_instance
 from turbopump.client.trace import GROUP_PREFIX as TRACE_GROUP_PREFIX
 from turbopump.client.tracing import Tracing, trace_topic
 from turbopump.errors import ConfigError, NotStartedError
-from turbopump.message.compression import DECOMPRESSED_SIZE_MAX
-from turbopump.message.message import BODY_SIZE_MAX, Message, MessageQueue, ReceivedMessage
+from turbopump.message.message import Message, MessageQueue, ReceivedMessage
 from turbopump.message.rules import topic_fault
 from turbopump.remoting.client import Permits
-
-DEFAULT_GROUP: Final = f"{program_name()}-producer"
-"""The group of producers without one: the same in every run of a program, and no other program's.
-RocketMQ: all such producers are of one group, which transactions are asked about."""
-APACHES_DEFAULT: Final = "DEFAULT_PRODUCER"
 
 
 class Producer(InContext):
     """Sends messages. Use it as ``async with Producer("127.0.0.1:9876") as producer: await
     producer.send("topic", b"body")``.
 
-    ``namesrv``: ``"host:port"``, several separated by ``;``, or a list. ``clock``, ``random`` and
-    ``local_ip`` replace the system's; docs/reference/client-settings.md explains every other
-    setting. Many tasks may send at once. It belongs to the event loop and process it was started
-    in. Raises ConfigError for unusable settings.
+    The keywords are the fields of ``ProducerSettings``; docs/reference/client-settings.md explains
+    them. Many tasks may send at once. It belongs to the event loop and process it was started in.
+    Raises ConfigError for unusable settings.
     """
 
-    def __init__(
-        self,
-        namesrv: str | list[str] | tuple[str, ...] | None = None,
-        *,
-        group: str = DEFAULT_GROUP,
-        namespace: str | None = None,
-        send_timeout: float = 3.0,
-        attempt_timeout: float | None = None,
-        retries: int = 2,
-        retry_codes: Collection[int] = RETRYABLE_CODES,
-        retry_unless_ok: bool = False,
-        latency_faults: LatencyFaults | None = None,
-        compress_from: int | None = COMPRESS_FROM,
-        compression: str = "zlib",
-        compression_level: int | None = None,
-        body_size_max: int = BODY_SIZE_MAX,
-        back_pressure: BackPressure | None = None,
-        auto_batch: AutoBatch | None = None,
-        hooks: Sequence[SendHook] = (),
-        trace: bool | str = False,
-        topics: Sequence[str] = (),
-        **surrounding: Unpack[Surrounding],
-    ) -> None:
-        check(PRODUCER_RULES, locals())
-        if group == APACHES_DEFAULT:
-            raise ConfigError(
-                f"group={group!r} is that of every Producer without one of Apache's: give a group "
-                "of its own, or leave it out"
-            )
-        self._settings, self._environment = client_settings(namesrv, **surrounding)
+    @keywords_of(ProducerSettings)
+    def __init__(self, settings: ProducerSettings) -> None:
+        self._settings = settings
+        self._environment = settings.environment()
+        self._namespace = settings.namespace
+        self.group = settings.group
         # RocketMQ refuses a second producer of a group in one instance; those of traces come by
         # themselves
-        named = self._settings.instance_name is not None
-        alone = named and not group.startswith(TRACE_GROUP_PREFIX)
-        self._member = InstanceMember(group_in(namespace, group), produces=True, exclusive=alone)
-        self.group = group
-        self._rules = SendRules(
-            send_timeout, attempt_timeout, retries, frozenset(retry_codes), retry_unless_ok
+        named = settings.instance_name is not None
+        alone = named and not self.group.startswith(TRACE_GROUP_PREFIX)
+        self._member = InstanceMember(settings.wire_group, produces=True, exclusive=alone)
+        self._rules = settings.rules
+        self._chooser = QueueChooser(self._namespace)
+        self._faults = FaultStrategy(settings.latency_faults)
+        self._limiter = InFlightLimiter(
+            settings.back_pressure, self._namespace, settings.send_timeout
         )
-        self._compression = Compression(compress_from, compression, compression_level)
-        self._body_size_max = body_size_max
-        self._namespace = namespace
-        self._chooser = QueueChooser(namespace)
-        self._faults = FaultStrategy(latency_faults)
-        self._hooks = tuple(hooks)
-        self._trace_topic = trace_topic(trace)
-        self._topics = tuple(topics)
-        self._limiter = InFlightLimiter(back_pressure, namespace, send_timeout)
-        self._plain = back_pressure is None and namespace is None
+        self._plain = settings.back_pressure is None and self._namespace is None
         self.statistics = SendStatistics()
         """How the sends of this producer went, by broker (docs/reference/statistics.md)."""
         self._accumulator: Accumulator | None = None
-        if auto_batch is not None:
+        if settings.auto_batch is not None:
             self._accumulator = Accumulator(
-                auto_batch, self._send_together, body_size_max, self.statistics
+                settings.auto_batch, self._send_together, settings.body_size_max, self.statistics
             )
         self._sender: Sender | None = None
         self._pack: Packer  # from the start on
@@ -163,17 +113,18 @@ class Producer(InContext):
             raise
 
     async def _begin(self, instance: ClientInstance) -> None:
+        settings = self._settings
         environment = self._environment
         self._pack = Packer(
             environment.unique_ids(),
-            body_size_max=self._body_size_max,
-            compression=self._compression,
+            body_size_max=settings.body_size_max,
+            compression=settings.packing,
             namespace=self._namespace,
         )
-        hooks = list(self._hooks)
-        if self._trace_topic is not None:
-            settings, group, topic = self._settings, self.group, self._trace_topic
-            tracing = Tracing(Producer, settings, environment, group, topic, self._namespace)
+        hooks = list(settings.hooks)
+        topic = trace_topic(settings.trace)
+        if topic is not None:
+            tracing = Tracing(Producer, settings, environment, self.group, topic, self._namespace)
             self._tracing = tracing
             await tracing.start()
             hooks.append(tracing.dispatcher)
@@ -194,17 +145,17 @@ class Producer(InContext):
             self._member.group,
             self._namespace,
             self.statistics,
-            PendingSends(self._settings.async_permits),
-            Permits(self._settings.oneway_permits),
+            PendingSends(settings.async_permits),
+            Permits(settings.oneway_permits),
         )
-        if self._faults.settings is not None and self._faults.settings.detector:
+        if settings.latency_faults is not None and settings.latency_faults.detector:
             detector = FaultDetector(instance, self._faults)
             self._sender.tasks.append(instance.spawn(detector.run(), name="fault detector"))
 
     async def _learn_routes(self) -> None:
         sender = self._started()
         try:
-            for topic in self._topics:
+            for topic in self._settings.topics:
                 await self.publish_queues(topic)
         except BaseException:
             for task in sender.tasks:
@@ -497,40 +448,5 @@ class Producer(InContext):
         return tuple(unwrapped(self._namespace, queue) for queue in route.publish_queues)
 
     def _inside(self, topic: str) -> str:
-        check({"topic": TOPIC}, {"topic": topic})
+        TOPIC.check("topic", topic)
         return wrap(self._namespace, topic)
-
-
-def _made_as(kind: type, example: str) -> SettingRule:
-    wants = f"must be made as {kind.__name__}, as in {example}, or None to go without"
-    return SettingRule(lambda value: value is None or isinstance(value, kind), wants)
-
-
-PRODUCER_RULES: Final[Mapping[str, SettingRule]] = {
-    "retry_codes": SettingRule(
-        lambda value: is_collection(value) and all(map(is_whole, value)),
-        "must be a collection of response codes, as in (2, 14)",
-    ),
-    "retry_unless_ok": SWITCH,
-    "topics": SettingRule(
-        lambda value: (
-            is_collection(value)
-            and all(isinstance(topic, str) and topic_fault(topic) is None for topic in value)
-        ),
-        "must be a list of topics, as in ['orders']",
-    ),
-    "latency_faults": _made_as(LatencyFaults, "LatencyFaults()"),
-    "body_size_max": SettingRule(
-        lambda size: is_whole(size) and 0 < size <= DECOMPRESSED_SIZE_MAX,
-        f"must be a number of bytes above 0 and at most {DECOMPRESSED_SIZE_MAX}, the longest "
-        "body that consumers decompress",
-    ),
-    "back_pressure": _made_as(BackPressure, "BackPressure(messages=1000)"),
-    "auto_batch": _made_as(AutoBatch, "AutoBatch()"),
-    "hooks": SettingRule(
-        lambda value: is_collection(value) and all(isinstance(hook, SendHook) for hook in value),
-        "must be a list of SendHook objects: write a class of your own that inherits "
-        "SendHook, give [YourHook()]",
-    ),
-}
-"""Those that are checked nowhere else: ``SendRules`` and ``Compression`` check theirs."""

@@ -7,9 +7,8 @@ must not know rebalancing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
-from typing import Final, Unpack
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -23,7 +22,6 @@ from turbopump.client.consumer.pull import (
     pull_request,
     wanted_messages,
 )
-from turbopump.client.consumer.settings import COMMIT_RULES, PULL_RULES, QUEUE_RULES
 from turbopump.client.consumer.subscription import (
     ALL,
     Subscription,
@@ -35,8 +33,8 @@ from turbopump.client.heartbeat import InstanceMember
 from turbopump.client.instance import ClientInstance
 from turbopump.client.lifecycle import InContext
 from turbopump.client.namespace import unwrapped, wrap, wrapped
-from turbopump.client.setting_rules import SettingRule, check, group_in, is_whole
-from turbopump.client.settings import Surrounding, client_settings
+from turbopump.client.setting_rules import OFFSET, TIMEOUT, SettingRule, is_whole, whole_from
+from turbopump.client.settings import GroupSettings, keywords_of
 from turbopump.client.shared_instances import join_instance
 from turbopump.errors import ConnectError, NotStartedError
 from turbopump.message.message import MessageQueue, ReceivedMessage
@@ -49,35 +47,35 @@ from turbopump.protocol.requests.clients import (
 
 __all__ = ["PULL_BATCH", "PullConsumer", "PullResult", "PullStatus"]
 
-_TIME_RULES: Final[Mapping[str, SettingRule]] = {
-    "when": SettingRule(
-        lambda value: is_whole(value) or isinstance(value, datetime),
-        "must be ms since 1970, or a datetime",
-    )
-}
+_TIME: Final = SettingRule(
+    lambda value: is_whole(value) or isinstance(value, datetime),
+    "must be ms since 1970, or a datetime",
+)
+_QUEUE: Final = SettingRule(
+    lambda value: isinstance(value, MessageQueue),
+    "is no MessageQueue: take one of `await consumer.queues(topic)`",
+)
+_PULLED_OFFSET: Final = SettingRule(is_whole, "must be a whole number, an offset in the queue")
+_MESSAGES: Final = whole_from(1)
 
 
 class PullConsumer(InContext):
     """Reads queues by offset. Use it as ``async with PullConsumer("127.0.0.1:9876", group="g") as
     consumer:``.
 
-    The settings are those of ``PushConsumer``. Every method that asks a broker may raise a
+    The keywords are the fields of ``GroupSettings``; docs/reference/client-settings.md explains
+    them. Every method that asks a broker may raise a
     RemotingError (ResponseError: the broker refuses, with a code and a remark), RouteNotFoundError
     or NotStartedError.
     """
 
-    def __init__(
-        self,
-        namesrv: str | list[str] | tuple[str, ...] | None = None,
-        *,
-        group: str,
-        namespace: str | None = None,
-        **surrounding: Unpack[Surrounding],
-    ) -> None:
-        self._group = group_in(namespace, group)
-        self.group = group
-        self._namespace = namespace
-        self._settings, self._environment = client_settings(namesrv, **surrounding)
+    @keywords_of(GroupSettings)
+    def __init__(self, settings: GroupSettings) -> None:
+        self.group = settings.group
+        self._group = settings.wire_group
+        self._namespace = settings.namespace
+        self._settings = settings
+        self._environment = settings.environment()
         self._subscriptions: dict[tuple[str, Wanted], Subscription] = {}
         self._instance: ClientInstance | None = None
         self._member = InstanceMember(self._group, consumer=self._consumer_data, announced=False)
@@ -128,8 +126,11 @@ class PullConsumer(InContext):
         ``tags``: ``*``, ``A || B``, ``Tags`` or ``Sql``. ``wait``: seconds that the broker may wait
         for a message if there is none now. ``timeout``: seconds for the answer, beyond ``wait``.
         """
-        check(QUEUE_RULES, locals())
-        check(PULL_RULES, locals())
+        _QUEUE.check("queue", queue)
+        _PULLED_OFFSET.check("offset", offset)
+        _MESSAGES.check("max_messages", max_messages)
+        TIMEOUT.check("wait", wait)
+        TIMEOUT.check("timeout", timeout)
         instance = self._ready()
         given, queue = queue, wrapped(self._namespace, queue)
         subscription = self._subscription(queue.topic, tags)
@@ -170,7 +171,7 @@ class PullConsumer(InContext):
         """The first message stored at or after ``when``: ms since 1970 UTC, or a datetime.
         RocketMQ: 4.9's brokers answer with the one nearest to it, which may be the one before
         (``ConsumeQueue.getOffsetInQueueByTime``)."""
-        check(_TIME_RULES, locals())
+        _TIME.check("when", when)
         timestamp_ms = int(when.timestamp() * 1000) if isinstance(when, datetime) else when
         store, queue = await self._offsets_of(queue)
         return await store.offset_at(queue, timestamp_ms)
@@ -183,7 +184,7 @@ class PullConsumer(InContext):
     async def commit(self, queue: MessageQueue, offset: int) -> None:
         """Set the group's offset: that of the next message it wants. Returns when the broker
         has it."""
-        check(COMMIT_RULES, locals())
+        OFFSET.check("offset", offset)
         store, queue = await self._offsets_of(queue)
         instance = self._ready()
         instance.announce(self._member)
@@ -216,7 +217,7 @@ class PullConsumer(InContext):
 
     async def _offsets_of(self, queue: MessageQueue) -> tuple[OffsetStore, MessageQueue]:
         """The offsets, and the queue as brokers know it."""
-        check(QUEUE_RULES, locals())
+        _QUEUE.check("queue", queue)
         queue = wrapped(self._namespace, queue)
         await self._address(queue)
         assert self._offsets is not None

@@ -11,41 +11,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, Unpack
+from typing import TYPE_CHECKING, Final
 
-from turbopump.client.allocation import Strategy, strategy_of
-from turbopump.client.consumer.delivery import BatchHandler, Delivery, Retry
+from turbopump.client.consumer.delivery import Delivery, Retry
 from turbopump.client.consumer.group_consumer import GroupConsumer
-from turbopump.client.consumer.handling import Handler
 from turbopump.client.consumer.offsets import ConsumeFrom
-from turbopump.client.consumer.ordered import OrderSettings
-from turbopump.client.consumer.pop import BATCH_MAX
-from turbopump.client.consumer.process_queue import BYTES_MAX, MESSAGES_MAX, SPAN_MAX, PullLimits
-from turbopump.client.consumer.pull import PULL_BATCH
 from turbopump.client.consumer.ready_messages import MessageStream, ReadyMessages
-from turbopump.client.consumer.running_push import PushSettings, RunningPush
+from turbopump.client.consumer.running_push import RunningPush
 from turbopump.client.consumer.send_back import INNER_PRODUCER
-from turbopump.client.consumer.settings import (
-    CONCURRENCY_RULES,
-    INVISIBLE_S,
-    PUSH_RULES,
-    TAKE_RULES,
-    THRESHOLD,
-    check_batches,
-    pop_settings,
-)
-from turbopump.client.consumer.subscription import ALL, Wanted, first_subscriptions
+from turbopump.client.consumer.settings import CONCURRENCY, PushConsumerSettings
+from turbopump.client.consumer.subscription import ALL, Wanted
 from turbopump.client.heartbeat import InstanceMember
 from turbopump.client.lifecycle import Lifecycle
 from turbopump.client.namespace import unwrap, unwrapped, wrap
 from turbopump.client.request_reply import Replier
 from turbopump.client.sending.send_result import SendResult
-from turbopump.client.setting_rules import check, group_in
-from turbopump.client.settings import Surrounding, client_settings
+from turbopump.client.setting_rules import whole_from
+from turbopump.client.settings import ClientSettings, keywords_of
 from turbopump.client.shared_instances import join_broadcasting, join_instance
-from turbopump.client.tracing import trace_topic
 from turbopump.errors import ConfigError
 from turbopump.message.message import MessageQueue, ReceivedMessage
 from turbopump.message.rules import RETRY_PREFIX
@@ -53,17 +36,13 @@ from turbopump.protocol.requests.clients import ConsumerData, ConsumeType, Messa
 from turbopump.protocol.requests.consumers import ConsumeStatus
 
 if TYPE_CHECKING:
-    from turbopump.store.disk import Disk
+    pass
 
 __all__ = ["ConsumeFrom", "Delivery", "PushConsumer", "Retry"]
 
 log = logging.getLogger(__name__)
 
-CLOSE_TIMEOUT_S: Final = 5.0
-SUSPEND_S: Final = 1.0
-"""``suspendCurrentQueueTimeMillis``."""
-CONSUME_TIMEOUT_S: Final = 900.0
-"""``consumeTimeout``."""
+_COUNT: Final = whole_from(1, " of messages")
 
 
 class PushConsumer(GroupConsumer[RunningPush]):
@@ -71,136 +50,19 @@ class PushConsumer(GroupConsumer[RunningPush]):
     group="g", topic="t") as consumer:`` and then ``async for message in consumer:``, or give a
     ``handler``.
 
-    ``namesrv``: ``"host:port"``, several separated by ``;``, or a list. ``topic`` and ``tags``
-    (``*``, ``A || B``, ``Tags`` or ``Sql``): what to consume; ``subscribe`` adds more. ``handler``:
-    called with each message, ``concurrency`` at once; a coroutine function runs on the loop, a
-    plain function in a thread. ``handler_batch``: it is called with a list instead, of up to so
-    many messages (1 to 1024) of one queue, what is there at the time; all are done when it returns
-    but those it has settled otherwise (docs/guide/consuming.md). ``consume_from``: where a group
-    that is new to a queue begins (``ConsumeFrom``); a datetime means what was stored from then on.
-    With ``LAST`` a queue whose first message is still in the broker's memory is read from its
-    beginning, as with Java's client; ``NOW`` begins at the start of the consumer.
-    ``max_reconsume_times``: a message that failed comes again so often, then it is a dead letter
-    (None: as the group is set at the broker, usually 16). ``instance_name`` and ``unit_name`` as
-    for ``Producer``; two consumers of a group must not be given the same. ``ordered``: of each
-    queue one message at a time, the next when it is done; one that fails is handled again after
-    ``suspend_time`` seconds, without limit unless ``max_reconsume_times`` is set.
-    ``consume_timeout``: a message that its handler has had for so many seconds is sent back, unless
-    ``ordered``. ``broadcast``: every consumer gets every message, and keeps its offsets in a file
-    below ``offsets_directory`` (``~/.rocketmq_offsets``). ``trace``: records before and after each
-    handling, on ``RMQ_SYS_TRACE_TOPIC`` or the topic you name (docs/guide/tracing.md).
-    ``client_rebalance`` False: brokers divide the queues and say whether they are pulled or popped
-    (not with ``ordered``); ``pop_invisible_time`` (seconds), ``pop_batch`` and ``pop_threshold``
-    then count (docs/guide/pop.md). ``pull_batch`` messages come with one pull; pulling waits while
-    more than ``queue_messages_max`` messages, ``queue_bytes_max`` bytes or ``queue_span_max``
-    offsets of a queue are in hand; ``topic_messages_max`` and ``topic_bytes_max`` are shared by the
-    queues of a topic that are ours. ``clock``, ``random``, ``local_ip`` and ``disk`` replace the
-    system's. Raises ConfigError for unusable settings.
+    The keywords are the fields of ``PushConsumerSettings``; docs/reference/client-settings.md
+    explains them. Two consumers of a group must not be given the same ``instance_name`` and
+    ``unit_name``. Raises ConfigError for unusable settings.
 
     A message is done when its handler returns (None included) or, in ``async for``, when the next
     one is asked for; see docs/guide/consuming.md.
     """
 
-    def __init__(
-        self,
-        namesrv: str | list[str] | tuple[str, ...] | None = None,
-        *,
-        group: str,
-        topic: str | None = None,
-        tags: Wanted = ALL,
-        handler: Handler | BatchHandler | None = None,
-        handler_batch: int | None = None,
-        consume_from: ConsumeFrom | datetime = ConsumeFrom.LAST,
-        concurrency: int = 20,
-        ordered: bool = False,
-        suspend_time: float = SUSPEND_S,
-        consume_timeout: float = CONSUME_TIMEOUT_S,
-        broadcast: bool = False,
-        offsets_directory: str | Path | None = None,
-        max_reconsume_times: int | None = None,
-        namespace: str | None = None,
-        allocation: str | Strategy = "AVG",
-        close_timeout: float = CLOSE_TIMEOUT_S,
-        pull_batch: int = PULL_BATCH,
-        queue_messages_max: int = MESSAGES_MAX,
-        queue_bytes_max: int = BYTES_MAX,
-        queue_span_max: int = SPAN_MAX,
-        topic_messages_max: int | None = None,
-        topic_bytes_max: int | None = None,
-        trace: bool | str = False,
-        client_rebalance: bool = True,
-        pop_invisible_time: float = INVISIBLE_S,
-        pop_batch: int = BATCH_MAX,
-        pop_threshold: int = THRESHOLD,
-        disk: Disk | None = None,
-        **surrounding: Unpack[Surrounding],
-    ) -> None:
-        self._group = group_in(namespace, group)
-        check(PUSH_RULES, locals())
-        if offsets_directory is not None and not broadcast:
-            raise ConfigError(
-                "offsets_directory is for broadcast=True; the offsets of a group "
-                "are kept by the brokers"
-            )
-        if suspend_time != SUSPEND_S and not ordered:
-            raise ConfigError(
-                f"suspend_time={suspend_time!r:.80} is for ordered=True, where a message that "
-                "failed is handled again in place; without, "
-                "Retry(delay=seconds) keeps one here for so long"
-            )
-        check_batches(handler, handler_batch)
-        asks_brokers = not client_rebalance and not broadcast
-        if asks_brokers and ordered:
-            raise ConfigError(
-                "client_rebalance=False is not for ordered=True, whose members divide and lock the "
-                "queues themselves; to pop in order use SimpleConsumer(ordered=True)"
-            )
-        self.group = group
-        self._namespace = namespace
-        self._settings, self._environment = client_settings(namesrv, **surrounding)
-        strategy = strategy_of(allocation)
-        pop = pop_settings(
-            allocation,
-            pop_invisible_time,
-            pop_batch,
-            pop_threshold,
-            max_reconsume_times,
-            used=asks_brokers,
-        )
-        self._push_settings = PushSettings(
-            handler,
-            handler_batch,
-            consume_from,
-            OrderSettings(suspend_time, max_reconsume_times, handler_batch) if ordered else None,
-            broadcast=broadcast,
-            offsets_directory=Path(offsets_directory) if offsets_directory is not None else None,
-            disk=disk,
-            max_reconsume_times=max_reconsume_times,
-            strategy=strategy,
-            pop=pop,
-            asks_brokers=asks_brokers,
-            namespace=namespace,
-            limits=PullLimits(
-                queue_messages_max,
-                queue_bytes_max,
-                queue_span_max,
-                topic_messages_max,
-                topic_bytes_max,
-            ),
-            batch=pull_batch,
-            consume_timeout=consume_timeout,
-        )
-        if asks_brokers and pop.strategy is None:
-            raise ConfigError(
-                f"allocation={allocation!r} is not known to brokers: with client_rebalance=False "
-                "give AVG or AVG_BY_CIRCLE"
-            )
-        self._concurrency = concurrency
-        self._close_timeout = close_timeout
-        self._trace_topic = trace_topic(trace)
-        self._subscriptions = first_subscriptions(
-            namespace, topic, tags, self._environment.clock.now_ms()
-        )
+    @keywords_of(PushConsumerSettings)
+    def __init__(self, settings: PushConsumerSettings) -> None:
+        super().__init__(settings)
+        self._settings = settings
+        self._concurrency = settings.concurrency
         self._started_ms = 0
         self._replier: Replier | None = None
         self.lifecycle: Lifecycle[RunningPush] = Lifecycle("PushConsumer")
@@ -272,13 +134,14 @@ class PushConsumer(GroupConsumer[RunningPush]):
             raise ConfigError(
                 "nothing to consume: give topic=… or call subscribe(topic) before start"
             )
-        if not self._push_settings.broadcast:
+        settings = self._settings
+        if not settings.broadcast:
             self._subscribe(RETRY_PREFIX + self.group, ALL)
         self._started_ms = self._environment.clock.now_ms()
         member = InstanceMember(self._group, consumer=self.consumer_data)
-        settings = self._settings
-        if self._push_settings.broadcast:
-            settings, instance = join_broadcasting(settings, self._environment, member)
+        shared: ClientSettings = settings
+        if settings.broadcast:
+            shared, instance = join_broadcasting(settings, self._environment, member)
         else:
             instance = join_instance(settings, self._environment, member)
 
@@ -286,9 +149,9 @@ class PushConsumer(GroupConsumer[RunningPush]):
             return RunningPush(
                 instance,
                 member,
-                self._push_settings,
+                settings,
                 self._subscriptions,
-                self._tracing(settings, self._trace_topic),
+                self._tracing(shared, settings.trace),
                 concurrency=self._concurrency,
             )
 
@@ -314,7 +177,7 @@ class PushConsumer(GroupConsumer[RunningPush]):
 
     async def _end(self, running: RunningPush) -> None:
         try:
-            await running.close(self._close_timeout)
+            await running.close(self._settings.close_timeout)
         finally:
             if self._replier is not None:
                 self._replier.close()
@@ -332,14 +195,14 @@ class PushConsumer(GroupConsumer[RunningPush]):
         """At least one message and at most ``count``; each must be settled with ``done()`` or
         ``retry()``. Raises NoMoreMessages when the consumer is closed, ConfigError for another
         ``count``. For those who want batches; ``async for`` is simpler."""
-        check(TAKE_RULES, locals())
+        _COUNT.check("count", count)
         return await self._readable().take_some(count)
 
     def _begin(self) -> Delivery | None:
         """As ``take(1)``, but from any thread and without waiting: None if no message is ready, or
         nobody may take any. For the blocking face."""
         running = self.lifecycle.running
-        if running is None or self._push_settings.handler is not None:
+        if running is None or self._settings.handler is not None:
             return None
         message = running.ready.begin()
         assert message is None or isinstance(message, Delivery)
@@ -356,8 +219,8 @@ class PushConsumer(GroupConsumer[RunningPush]):
     def set_concurrency(self, concurrency: int) -> None:
         """So many handler calls at once from now on; what is being handled is not disturbed. Raises
         ConfigError, also without a handler."""
-        check(CONCURRENCY_RULES, locals())
-        if self._push_settings.handler is None:
+        CONCURRENCY.check("concurrency", concurrency)
+        if self._settings.handler is None:
             raise ConfigError(
                 "this PushConsumer has no handler: how many messages are in hand "
                 "is up to the tasks that take them"
@@ -404,7 +267,7 @@ class PushConsumer(GroupConsumer[RunningPush]):
         running = self.lifecycle.started()
         if not running.closing:
             self.lifecycle.ready()
-        if self._push_settings.handler is not None:
+        if self._settings.handler is not None:
             raise ConfigError(
                 "this PushConsumer has a handler, which gets the messages; iterate over one without"
             )
@@ -414,7 +277,7 @@ class PushConsumer(GroupConsumer[RunningPush]):
 
     def consumer_data(self) -> ConsumerData:
         """What a heartbeat says of this consumer."""
-        settings = self._push_settings
+        settings = self._settings
         model = MessageModel.BROADCASTING if settings.broadcast else MessageModel.CLUSTERING
         return self._data(
             ConsumeType.CONSUME_PASSIVELY,
@@ -422,7 +285,7 @@ class PushConsumer(GroupConsumer[RunningPush]):
             model,
             max_reconsume_times=settings.max_reconsume_times,
             started_at=None if settings.max_reconsume_times is None else self._started_ms,
-            ordered=settings.order is not None,
+            ordered=settings.ordered,
         )
 
     # --- committing

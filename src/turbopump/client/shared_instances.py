@@ -23,9 +23,9 @@ from typing import Any, Final
 
 from turbopump.client.environment import Environment
 from turbopump.client.heartbeat import InstanceMember
-from turbopump.client.identity import InstanceSettings
 from turbopump.client.instance import ClientInstance, this_loop
 from turbopump.client.loop_thread import never_runs_again
+from turbopump.client.settings import ClientSettings
 from turbopump.errors import ConfigError
 
 BROADCAST_INSTANCE: Final = "DEFAULT"
@@ -43,13 +43,13 @@ class _Process:
     entries: list[_Entry] = field(default_factory=list)
     """Weak: an instance lives by its loop's tasks, so a loop that was dropped takes it along."""
 
-    def instances(self) -> Iterator[tuple[InstanceSettings, ClientInstance]]:
+    def instances(self) -> Iterator[tuple[ClientSettings, ClientInstance]]:
         for settings, entry in list(self.entries):
             instance = entry()
             if instance is not None:
                 yield settings, instance
 
-    def add(self, settings: InstanceSettings, instance: ClientInstance) -> None:
+    def add(self, settings: ClientSettings, instance: ClientInstance) -> None:
         self.entries[:] = [entry for entry in self.entries if entry[1]() is not None]
         added = (settings, weakref.ref(instance))
         self.entries.append(added)
@@ -61,7 +61,7 @@ class _Process:
         return self.name if self.made == 1 else f"{self.name}#{self.made}"
 
 
-_Entry = tuple[InstanceSettings, weakref.ref[ClientInstance]]
+_Entry = tuple[ClientSettings, weakref.ref[ClientInstance]]
 _Processes = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, _Process]]
 _processes: Final[_Processes] = weakref.WeakKeyDictionary()
 _joining = threading.Lock()
@@ -69,7 +69,7 @@ _joining = threading.Lock()
 
 
 def join_instance(
-    settings: InstanceSettings, environment: Environment, member: InstanceMember
+    settings: ClientSettings, environment: Environment, member: InstanceMember
 ) -> ClientInstance:
     """The instance that ``member`` belongs to from now on, started; ``instance.leave(member)``
     gives it back.
@@ -85,8 +85,8 @@ def join_instance(
 
 
 def join_broadcasting(
-    settings: InstanceSettings, environment: Environment, member: InstanceMember
-) -> tuple[InstanceSettings, ClientInstance]:
+    settings: ClientSettings, environment: Environment, member: InstanceMember
+) -> tuple[ClientSettings, ClientInstance]:
     """As ``join_instance``, for a consumer whose saved offsets are found by its name after a
     restart: one without a name gets the first of ``DEFAULT``, ``DEFAULT#2``, … that no other of its
     group has in this process. The settings with that name come with it."""
@@ -103,7 +103,7 @@ def join_broadcasting(
         return named, shared or _new(named, environment, member, named=False)
 
 
-def _let_go(settings: InstanceSettings, environment: Environment) -> None:
+def _let_go(settings: ClientSettings, environment: Environment) -> None:
     """Collect a loop that was dropped without a close, before its instance is in somebody's way."""
     if settings.instance_name is None:
         return
@@ -115,7 +115,7 @@ def _let_go(settings: InstanceSettings, environment: Environment) -> None:
 
 
 def _shared(
-    settings: InstanceSettings, environment: Environment, member: InstanceMember
+    settings: ClientSettings, environment: Environment, member: InstanceMember
 ) -> ClientInstance | None:
     for other, instance in _process_of(environment).instances():
         same = _one_client(other, settings) and not _differences(other, settings)
@@ -126,7 +126,7 @@ def _shared(
 
 
 def _new(
-    settings: InstanceSettings, environment: Environment, member: InstanceMember, *, named: bool
+    settings: ClientSettings, environment: Environment, member: InstanceMember, *, named: bool
 ) -> ClientInstance:
     """``named``: its user gave the name."""
     if named:
@@ -148,7 +148,7 @@ def _process_of(environment: Environment) -> _Process:
 
 
 def _refuse_second(
-    environment: Environment, settings: InstanceSettings, member: InstanceMember
+    environment: Environment, settings: ClientSettings, member: InstanceMember
 ) -> None:
     name = settings.instance_name
     for loop, other, instance in _named(environment, settings):
@@ -170,8 +170,8 @@ def _refuse_second(
 
 
 def _named(
-    environment: Environment, settings: InstanceSettings
-) -> Iterator[tuple[asyncio.AbstractEventLoop, InstanceSettings, ClientInstance]]:
+    environment: Environment, settings: ClientSettings
+) -> Iterator[tuple[asyncio.AbstractEventLoop, ClientSettings, ClientInstance]]:
     """This process's instances that are the same client to brokers, on loops that still run."""
     for loop, processes in list(_processes.items()):
         process = None if never_runs_again(loop) else processes.get(environment.identity)
@@ -180,7 +180,7 @@ def _named(
                 yield loop, other, instance
 
 
-def _one_client(one: InstanceSettings, other: InstanceSettings) -> bool:
+def _one_client(one: ClientSettings, other: ClientSettings) -> bool:
     """Whether the two have one client id in one cluster: a name server belongs to no two."""
     servers = set(one.name_servers) & set(other.name_servers)
     return one.client_name == other.client_name and bool(servers)
@@ -189,7 +189,7 @@ def _one_client(one: InstanceSettings, other: InstanceSettings) -> bool:
 _INTERVALS: Final = attrgetter("route_interval", "heartbeat_interval", "commit_interval")
 
 
-def _differences(one: InstanceSettings, other: InstanceSettings) -> list[str]:
+def _differences(one: ClientSettings, other: ClientSettings) -> list[str]:
     """Why the two cannot share an instance."""
     differences = []
     if one.credentials != other.credentials:

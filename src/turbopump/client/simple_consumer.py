@@ -12,14 +12,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Final, Unpack
+from typing import Final
 
 from turbopump import errors
 from turbopump.client.consumer.group_consumer import GroupConsumer
-from turbopump.client.consumer.offsets import ConsumeFrom
 from turbopump.client.consumer.pop import (
     ANSWER_S,
-    ATTEMPTS_MAX,
     BATCH_MAX,
     GIVEN_BACK_S,
     WAIT_S,
@@ -30,14 +28,14 @@ from turbopump.client.consumer.pop import (
 from turbopump.client.consumer.pop_requests import TIMEOUT_S as CALL_TIMEOUT_S
 from turbopump.client.consumer.pop_requests import PopRequests, introduced_master
 from turbopump.client.consumer.send_back import SendBack
-from turbopump.client.consumer.settings import INVISIBLE_RULES, RECEIVE_RULES, SIMPLE_RULES
-from turbopump.client.consumer.subscription import ALL, Subscription, Wanted, first_subscriptions
+from turbopump.client.consumer.settings import SimpleConsumerSettings
+from turbopump.client.consumer.subscription import ALL, Subscription, Wanted
 from turbopump.client.heartbeat import InstanceMember
 from turbopump.client.instance import ClientInstance
 from turbopump.client.lifecycle import Lifecycle
 from turbopump.client.namespace import unwrap, wrap
-from turbopump.client.setting_rules import check, check_timeout, group_in
-from turbopump.client.settings import Surrounding, client_settings
+from turbopump.client.setting_rules import SECONDS, TIMEOUT, check_timeout, whole_from
+from turbopump.client.settings import keywords_of
 from turbopump.client.shared_instances import join_instance
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import ResponseCode
@@ -63,6 +61,7 @@ HASTE_S: Final = 0.05
 INVISIBLE_S: Final = 60.0
 TIMEOUT_S: Final = 15.0
 CLOSE_PATIENCE_S: Final = 3.0
+_MESSAGES: Final = whole_from(1)
 
 Error = errors.RemotingError | errors.ProtocolError | errors.RouteNotFoundError
 
@@ -72,13 +71,8 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
     with SimpleConsumer("127.0.0.1:9876", group="g", topic="t") as consumer:``, then ``await
     consumer.receive()`` and ``await consumer.ack(message)``.
 
-    ``topic`` and ``tags`` (``*``, ``A || B``, ``Tags`` or ``Sql``): what to receive; ``subscribe``
-    adds more. ``consume_from``: where a group begins in a queue it has no offset in. ``ordered``:
-    nobody of the group gets more of a queue until all that was received of it is acknowledged, or
-    comes again, from the first on that is not. ``max_reconsume_times``: what comes again after so
-    many retries becomes a dead letter (None: it comes again without limit; so it does if it is
-    ordered, whatever this says). The other settings are those of ``PushConsumer``. Raises
-    ConfigError for unusable settings.
+    The keywords are the fields of ``SimpleConsumerSettings``; docs/reference/client-settings.md
+    explains them. Raises ConfigError for unusable settings.
 
     Brokers hand out messages one by one, in no order unless ``ordered``, and keep what is done: no
     queue is divided among the members, and any number of tasks may receive. Apache's brokers do so
@@ -86,30 +80,10 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
     ``close``.
     """
 
-    def __init__(
-        self,
-        namesrv: str | list[str] | tuple[str, ...] | None = None,
-        *,
-        group: str,
-        topic: str | None = None,
-        tags: Wanted = ALL,
-        consume_from: ConsumeFrom = ConsumeFrom.LAST,
-        ordered: bool = False,
-        max_reconsume_times: int | None = ATTEMPTS_MAX,
-        namespace: str | None = None,
-        **surrounding: Unpack[Surrounding],
-    ) -> None:
-        self._group = group_in(namespace, group)
-        check(SIMPLE_RULES, locals())
-        self.group = group
-        self._namespace = namespace
-        self._settings, self._environment = client_settings(namesrv, **surrounding)
-        self._consume_from = consume_from
-        self._ordered = ordered
-        self._max_reconsume_times = max_reconsume_times
-        self._subscriptions = first_subscriptions(
-            namespace, topic, tags, self._environment.clock.now_ms()
-        )
+    @keywords_of(SimpleConsumerSettings)
+    def __init__(self, settings: SimpleConsumerSettings) -> None:
+        super().__init__(settings)
+        self._settings = settings
         self.lifecycle: Lifecycle[RunningSimple] = Lifecycle("SimpleConsumer")
 
     # --- life
@@ -131,9 +105,9 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
                 instance,
                 member,
                 self._subscriptions,
-                init_mode_of(self._consume_from),
-                retries_max=self._max_reconsume_times,
-                ordered=self._ordered,
+                init_mode_of(self._settings.consume_from),
+                retries_max=self._settings.max_reconsume_times,
+                ordered=self._settings.ordered,
                 namespace=self._namespace,
             )
 
@@ -179,7 +153,9 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
         If it is cancelled, what was about to come is given back. Raises ConfigError; RemotingError
         or RouteNotFoundError if nobody could be asked until the time was over.
         """
-        check(RECEIVE_RULES, locals())
+        _MESSAGES.check("max_messages", max_messages)
+        SECONDS.check("invisible_seconds", invisible_seconds)
+        TIMEOUT.check("timeout", timeout)
         if not self._subscriptions:
             raise errors.ConfigError("nothing to receive: give topic=… or call subscribe(topic)")
         return await self.lifecycle.ready().receive(max_messages, invisible_seconds, timeout)
@@ -211,7 +187,7 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
         To have more time, or to have it later; it counts as another attempt only when it comes
         again. Raises ConfigError, RemotingError.
         """
-        check(INVISIBLE_RULES, {"seconds": seconds})
+        SECONDS.check("seconds", seconds)
         check_timeout(timeout)
         _refuse_others(message)
         message.handle = await self.lifecycle.ready().requests.change_invisible_time(
@@ -222,7 +198,8 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
     # --- inside
 
     def _consumer_data(self) -> ConsumerData:
-        return self._data(ConsumeType.CONSUME_POP, self._consume_from, ordered=self._ordered)
+        settings = self._settings
+        return self._data(ConsumeType.CONSUME_POP, settings.consume_from, ordered=settings.ordered)
 
 
 def _refuse_others(message: object) -> None:

@@ -13,17 +13,16 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import InitVar, dataclass, field, fields
+from dataclasses import InitVar, dataclass, field, replace
 from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.environment import Environment
 from turbopump.client.hooks import EndTransactionContext, MessageKind, SendContext, SendHook
-from turbopump.client.identity import InstanceSettings
 from turbopump.client.namespace import unwrap
 from turbopump.client.sending.send_result import DEFAULT_REGION, SendResult, SendStatus
-from turbopump.client.setting_rules import TRACE_RULES, check
+from turbopump.client.settings import ClientSettings
 from turbopump.client.trace import (
     GROUP_PREFIX,
     TRACE_TOPIC,
@@ -54,8 +53,7 @@ class _Producer(Protocol):
 
 
 def trace_topic(trace: bool | str) -> str | None:
-    """The topic for the setting ``trace``: none, Apache's, or the one named. Raises ConfigError."""
-    check(TRACE_RULES, {"trace": trace})
+    """Return the topic that the setting ``trace`` means: none, Apache's, or the one named."""
     return TRACE_TOPIC if trace is True else trace or None
 
 
@@ -74,25 +72,18 @@ class Tracing:
     ``kind`` PRODUCE or CONSUME."""
 
     make: InitVar[Callable[..., _Producer]]
-    settings: InitVar[InstanceSettings]
+    settings: InitVar[ClientSettings]
     environment: Environment
     group: str
     topic: str
     namespace: str | None
     kind: str = "PRODUCE"
 
-    def __post_init__(self, make: Callable[..., _Producer], settings: InstanceSettings) -> None:
+    def __post_init__(self, make: Callable[..., _Producer], settings: ClientSettings) -> None:
         environment = self.environment
-        same = {one.name: getattr(settings, one.name) for one in fields(settings)}
-        self._producer = make(
-            list(same.pop("name_servers")),
-            group=trace_group(self.group, self.kind),
-            **same,
-            send_timeout=SEND_TIMEOUT_S,
-            clock=environment.clock,
-            random=environment.random,
-            local_ip=environment.ip,
-        )
+        same = replace(settings, local_ip=environment.ip).shared_with(ClientSettings)
+        group = trace_group(self.group, self.kind)
+        self._producer = make(**same, group=group, send_timeout=SEND_TIMEOUT_S)
         send, now_ms = self._producer.send, environment.clock.now_ms
         self.dispatcher = TraceDispatcher(send, self.topic, self.namespace, now_ms)
 

@@ -11,21 +11,26 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Final, NamedTuple, Unpack
+from typing import Any, Final, NamedTuple
 
 from turbopump.client.consumer.handling import cancelled
 from turbopump.client.hooks import EndTransactionContext
 from turbopump.client.namespace import unwrap, wrap
-from turbopump.client.producer import APACHES_DEFAULT, DEFAULT_GROUP, Producer
+from turbopump.client.producer import Producer
 from turbopump.client.sending.outgoing import DELAYING, refuse_changed_message
 from turbopump.client.sending.send_result import ProducerClosedError, SendResult, SendStatus
 from turbopump.client.sending.sender import PendingSends, Sender
-from turbopump.client.setting_rules import FUNCTION, SettingRule, check, check_timeout, whole_from
-from turbopump.client.settings import ProducerSettings
+from turbopump.client.sending.settings import (
+    Executor,
+    ProducerSettings,
+    TransactionProducerSettings,
+)
+from turbopump.client.setting_rules import FUNCTION, check_timeout
+from turbopump.client.settings import keywords_of
 from turbopump.client.user_function import NotCalledError, UserFunction
 from turbopump.errors import ConfigError, ConnectError, MessageError, TurbopumpError
 from turbopump.message.ids import decode_offset_msg_id
@@ -223,60 +228,28 @@ def state_of(returned: object, who: str) -> TransactionState:
     )
 
 
-Executor = Callable[..., object]
-"""``executor(message, arg)`` does the local work and returns a TransactionState (None: UNKNOWN). A
-coroutine function runs on the loop, a plain one in a thread."""
-Checker = Callable[[ReceivedMessage], object]
-"""``checker(message)`` looks up how the local work of a half message went, perhaps of another
-process's, and returns its state."""
-
 INTRODUCE_AGAIN_S: Final = 30.0
 RENEW_S: Final = 3.0
 """To learn where a broker is now. It asks by itself, so little is lost."""
-
-
-_RULES: Final[Mapping[str, SettingRule]] = {
-    "checker": FUNCTION,
-    "executor": FUNCTION.or_none(),
-    "threads": whole_from(1, " of functions at once"),
-}
 
 
 class TransactionProducer(Producer):
     """A ``Producer`` that can send in transactions, too. Every producer of ``group`` must be able
     to answer for the others, so give them a group of their own.
 
-    ``checker``: see ``Checker``. ``executor``: what ``send_in_transaction`` runs unless it is given
-    another. ``threads``: how many plain functions, executors and as many checkers again, run at the
-    same time. ``topics``: on whose brokers this producer answers questions from its start on, which
-    does not wait for them; the others get to know it when it first sends there. All other settings
-    are those of ``Producer``. Raises ConfigError for unusable settings, and for the group that
-    producers without one are in.
+    The keywords are the fields of ``TransactionProducerSettings``. Raises ConfigError for unusable
+    settings, and for the group that producers without one are in.
     """
 
-    def __init__(
-        self,
-        namesrv: str | list[str] | tuple[str, ...] | None = None,
-        *,
-        group: str,
-        checker: Checker,
-        executor: Executor | None = None,
-        threads: int = 8,
-        topics: Sequence[str] = (),
-        **settings: Unpack[ProducerSettings],
-    ) -> None:
-        if group in (DEFAULT_GROUP, APACHES_DEFAULT):
-            raise ConfigError(
-                f"group={group!r} is that of every Producer without one, and those cannot answer "
-                "for transactions: give a group of its own"
-            )
-        super().__init__(namesrv, group=group, topics=topics, **settings)
-        check(_RULES, locals())
+    @keywords_of(TransactionProducerSettings)
+    def __init__(self, settings: TransactionProducerSettings) -> None:
+        super().__init__(**settings.shared_with(ProducerSettings))
+        threads = settings.threads
         self._threads = threads
         self._executor = None
-        if executor is not None:
-            self._executor = UserFunction(executor, threads=threads, name="executor")
-        self._checker = UserFunction(checker, threads=threads, name="checker")
+        if settings.executor is not None:
+            self._executor = UserFunction(settings.executor, threads=threads, name="executor")
+        self._checker = UserFunction(settings.checker, threads=threads, name="checker")
         self._answers = TransactionAnswers(
             self._checker, self._answer, self._member.group, self._namespace, threads
         )
@@ -334,7 +307,7 @@ class TransactionProducer(Producer):
         ``timeout``: seconds for the half message. Raises as ``Producer.send``, and then nothing was
         executed; MessageError for a delayed message.
         """
-        check({"executor": _RULES["executor"]}, {"executor": executor})
+        FUNCTION.or_none().check("executor", executor)
         check_timeout(timeout)
         run = self._executor
         if executor is not None:
@@ -493,7 +466,9 @@ class TransactionProducer(Producer):
     async def _introduce(self, sender: Sender) -> None:
         """Fetch the routes of the producer's ``topics``, or of TBW102 if it has none, so that the
         brokers on them are sent heartbeats. RocketMQ: ``topics`` in 5.x, TBW102 in 4.x."""
-        missing = [wrap(self._namespace, topic) for topic in self._topics] or [DEFAULT_TOPIC]
+        missing = [wrap(self._namespace, topic) for topic in self._settings.topics] or [
+            DEFAULT_TOPIC
+        ]
         while missing:
             for topic in list(missing):
                 try:

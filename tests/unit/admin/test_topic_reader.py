@@ -9,6 +9,7 @@ from contextlib import aclosing
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.push_consumers import fill
 from tests.unit.client.scripted_cluster import ScriptedCluster, refusal, scripted_cluster
 
@@ -17,7 +18,6 @@ from turbopump.admin.topic_reader import Batch, TopicReader
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.requests.clients import Heartbeat
 from turbopump.protocol.requests.offsets import UpdateConsumerOffset
-from turbopump.testing.simulation import Simulation
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.loops import on_a_client_s_host
 from tests.patient import ANSWER_S
+from tests.simulation.world.simulation import Simulation
 
 from turbopump.broker.broker import Broker
 from turbopump.config.broker_config import BrokerConfig
@@ -30,7 +31,6 @@ from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.router import Router
 from turbopump.testing.broker_in_loop import PATIENT
-from turbopump.testing.simulation import Simulation
 
 SMALL: dict[str, Any] = {
     "broker_name": "broker-a",

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fuzzing import examples
 from tests.loops import in_loop, outcome_of, simulated
+from tests.simulation.world.simulation import Simulation
 
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.offsets import ConsumerOffsets
@@ -24,7 +25,6 @@ from turbopump.protocol.requests.offsets import ConsumerOffsetTable
 from turbopump.protocol.requests.topics import TopicConfigSerializeWrapper
 from turbopump.store.disk import Disk, SystemDisk
 from turbopump.store.json_table import JsonTable
-from turbopump.testing.simulation import Simulation
 
 PATH = Path("/config/table.json")
 NAMES = st.sampled_from(["T", "a", "%RETRY%g", 'qu"ote', "tab\t", "ü", "", "topicConfigTable"])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.loops import in_loop
+from tests.simulation.world.simulation import Simulation
 from tests.unit.broker.talking import Talk, converse, in_virtual_time
 
 from turbopump.broker.statistics import (
@@ -42,7 +43,6 @@ from turbopump.protocol.requests.topics import DeleteTopic, GetTopicStatsInfo, T
 from turbopump.store.disk import SystemDisk
 from turbopump.store.log.commit_log import NAMES
 from turbopump.store.queues.consume_queue import ConsumeQueue
-from turbopump.testing.simulation import Simulation
 
 
 class Scene:

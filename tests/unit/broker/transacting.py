@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+from tests.simulation.world.simulation import Simulation, simulate
 from tests.unit.broker.talking import SMALL, Client
 
 from turbopump.broker.broker import Broker
@@ -24,7 +25,6 @@ from turbopump.protocol.requests.send import (
     TransactionOutcome,
 )
 from turbopump.remoting.router import RequestContext
-from turbopump.testing.simulation import Simulation, simulate
 
 HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP = "RMQ_SYS_TRANS_OP_HALF_TOPIC"

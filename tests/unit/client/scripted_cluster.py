@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from tests.simulation.world.simulation import Simulation
+
 from turbopump.message.codec import encode_entry, encode_host
 from turbopump.message.message import MessageQueue
 from turbopump.message.properties import decode_properties
@@ -73,7 +75,6 @@ from turbopump.remoting.response import Response
 from turbopump.remoting.router import RequestContext, Router
 from turbopump.remoting.server import RemotingServer
 from turbopump.remoting.wire import Wire
-from turbopump.testing.simulation import Simulation
 
 HOST = "127.0.0.1"
 NOT_FOUND = Response(code=ResponseCode.QUERY_NOT_FOUND, remark="not found")

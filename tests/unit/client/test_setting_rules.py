@@ -11,13 +11,14 @@ import pytest
 from turbopump import blocking
 from turbopump.client.hooks import SendHook
 from turbopump.client.lite_pull_consumer import LitePullConsumer
-from turbopump.client.producer import DEFAULT_GROUP, Producer
+from turbopump.client.producer import Producer
 from turbopump.client.pull_consumer import PullConsumer
 from turbopump.client.push_consumer import PushConsumer
 from turbopump.client.selectors import HashRing
 from turbopump.client.sending.accumulator import AutoBatch
 from turbopump.client.sending.back_pressure import BackPressure
 from turbopump.client.sending.queue_chooser import LatencyFaults
+from turbopump.client.sending.settings import DEFAULT_GROUP
 from turbopump.client.simple_consumer import SimpleConsumer
 from turbopump.clock import SystemClock
 from turbopump.errors import ConfigError

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, on_a_client_s_host
+from tests.simulation.world.simulation import Simulation
 from tests.unit.remoting.hand_clock import HandClock, play
 from tests.unit.remoting.serving import frame, raw_peer, until
 from tests.unit.remoting.transports import SlowTransport
@@ -21,7 +22,6 @@ from turbopump.remoting.response import Response
 from turbopump.remoting.router import RequestContext, Router
 from turbopump.remoting.served import Served
 from turbopump.remoting.server import ACCEPTED_A_TURN, LEFT_FOR_FILES_MIN, RemotingServer
-from turbopump.testing.simulation import Simulation
 
 HOST, PORT = "10.0.0.1", 10911
 

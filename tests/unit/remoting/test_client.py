@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.loops import in_loop, on_a_client_s_host
+from tests.simulation.world.simulation import Simulation
 from tests.unit.remoting.serving import serving, until
 
 from turbopump.errors import (
@@ -38,7 +39,6 @@ from turbopump.remoting.response import Response
 from turbopump.remoting.router import RequestContext, Router
 from turbopump.remoting.server import RemotingServer
 from turbopump.remoting.wire import Wire
-from turbopump.testing.simulation import Simulation
 
 MAX = GetMaxOffset(topic="T", queue_id=0)
 

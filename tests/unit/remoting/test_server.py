@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.remoting.serving import frame, raw_peer, serving, until
 
 from turbopump.errors import ConfigError, MessageError
@@ -21,7 +22,6 @@ from turbopump.remoting.router import RequestContext, Router
 from turbopump.remoting.served import Served
 from turbopump.remoting.server import RemotingServer
 from turbopump.repeated_line import report_all
-from turbopump.testing.simulation import Simulation
 
 MIN = GetMinOffset(topic="T", queue_id=5)
 

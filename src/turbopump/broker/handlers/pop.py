@@ -19,7 +19,7 @@ from turbopump.broker.groups import GroupTable
 from turbopump.broker.pop.held_pops import ANY_QUEUE, TopicGroup
 from turbopump.broker.pop.offsets import GroupQueue
 from turbopump.broker.pop.pop import Pop
-from turbopump.broker.pop.reader import QUEUES_AT_ONCE, PoppedEntries, PopQuery, peek
+from turbopump.broker.pop.reader import PoppedEntries, PopQuery, peek
 from turbopump.broker.pop.records import COUNT_MAX
 from turbopump.broker.read_checks import (
     ban_remark,
@@ -298,11 +298,10 @@ class PopHandler:
     def _look(self, line: TopicGroup, queue_id: int, *, ordered: bool) -> Steps[bool]:
         """Whether a pop would find something."""
         view = self._pop.view
-        for number, queue in enumerate(view.queues(line, queue_id, ordered=ordered), 1):
+        for queue in view.queues(line, queue_id, ordered=ordered):
             if view.has_more(queue):
                 return True
-            if number % QUEUES_AT_ONCE == 0:
-                yield
+            yield
         return False
 
     def waiting(self, request: PollingInfo, _context: RequestContext) -> Response[PollingInfoReply]:

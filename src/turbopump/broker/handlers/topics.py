@@ -67,8 +67,6 @@ QUEUES_AT_ONCE: Final = 16
 """So many queues are looked at before others have their turn; some 10 µs each."""
 LIST_MAX: Final = 10_000
 """Topics in one request."""
-IN_ONE_TURN: Final = 100
-"""So many of them are looked at, or made, in one turn of the loop."""
 
 log = logging.getLogger(__name__)
 
@@ -175,7 +173,7 @@ class TopicsHandler:
         return self._safe(self._topics)
 
     async def create_list(
-        self, _request: CreateTopicList, body: CreateTopicListRequestBody, _context: RequestContext
+        self, _request: CreateTopicList, body: CreateTopicListRequestBody, context: RequestContext
     ) -> Response[None]:
         """The same for several: all or none. RocketMQ: after one that changes nothing, the rest is
         not looked at."""
@@ -186,26 +184,18 @@ class TopicsHandler:
                 f"{LIST_MAX} at once"
             )
             return refusal(ResponseCode.INVALID_PARAMETER, remark)
-        return await self._put([(topic, topic.attributes or {}) for topic in wanted])
-
-    async def _put(
-        self, wanted: list[tuple[TopicConfig, Mapping[str, str] | str]]
-    ) -> Response[None]:
-        """Each topic with the changes of its attributes."""
-        topics = []
-        for number, (topic, changes) in enumerate(wanted, 1):
-            made = self._judge(topic, changes)
+        turns, topics = context.served.turns, []
+        for topic in wanted:
+            await turns.pause()
+            made = self._judge(topic, topic.attributes or {})
             if isinstance(made, Response):
                 return made
             topics.append(made)
-            if number % IN_ONE_TURN == 0:
-                await asyncio.sleep(0)
-        for number, topic in enumerate(topics, 1):
+        for topic in topics:
+            await turns.pause()
             assert topic.topic_name is not None
             if topic != self._topics.find(topic.topic_name):
                 self._topics.put(topic)
-            if number % IN_ONE_TURN == 0:
-                await asyncio.sleep(0)
         return await self._safe(self._topics)
 
     async def _safe(self, *tables: SavedTable[Any]) -> Response[None]:

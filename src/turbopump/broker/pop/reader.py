@@ -45,8 +45,6 @@ _damaged = RepeatedLine(
     log, logging.ERROR, "damaged message topic=%s queue=%d offset=%d log_offset=%d cause=%s"
 )
 
-QUEUES_AT_ONCE: Final = 64
-"""So many queues are looked into before others have their turn; some 20 µs each."""
 _ELSEWHERE: Final = (
     GetStatus.OFFSET_TOO_SMALL,
     GetStatus.OFFSET_OVERFLOW_BADLY,
@@ -102,9 +100,8 @@ class PopReader:
     async def take(self, wish: PopQuery, queues: list[GroupQueue], taken: PoppedEntries) -> None:
         """Take what there is in each queue in turn, until ``wish`` is satisfied. A queue that
         somebody else pops just now is left out."""
-        for number, queue in enumerate(queues, 1):
-            if number % QUEUES_AT_ONCE == 0:
-                await wish.pause()
+        for queue in queues:
+            await wish.pause()
             if self.view.is_at_end(queue):  # nearly all queues of nearly all pops
                 continue
             if not self.view.offsets.lock(queue):
@@ -252,9 +249,8 @@ async def peek(
     is written down, and no offset moves. Raises StoreError. RocketMQ: ``PeekMessageProcessor``."""
     parts: list[bytes] = []
     count = left = 0
-    for number, queue in enumerate(queues, 1):
-        if number % QUEUES_AT_ONCE == 0:
-            await pause()
+    for queue in queues:
+        await pause()
         start = offsets.find(queue)
         if start is None:
             start = store.min_offset(queue.topic, queue.queue_id)

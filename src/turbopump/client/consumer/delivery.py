@@ -279,15 +279,6 @@ def messages_in(handled: Handled) -> Sequence[Delivery]:
     return handled.messages if isinstance(handled, DeliveryBatch) else (handled,)
 
 
-def called_with_lists(handler: BatchHandler) -> Callable[[Handled], object]:
-    """``handler`` as the pools call it. It gets a list of its own, which it may change."""
-
-    def call(handled: Handled) -> object:
-        return handler(list(messages_in(handled)))
-
-    return call
-
-
 def keys_of(handled: Handled) -> str:
     """What a line of the log says of it: for a batch how many are not settled, and which is the
     first of them."""

@@ -156,7 +156,12 @@ class PopQueue(QueueLoop):
             self._loop.call_soon_threadsafe(self.delivery_left, message)
             return
         assert isinstance(message, PoppedDelivery)
-        if message in self._held:
+        if message not in self._held:
+            return
+        if message.overdue:
+            self._let_go()
+            self.look()
+        else:
             self._give_back(message)
 
     def _release(self, message: PoppedDelivery) -> None:

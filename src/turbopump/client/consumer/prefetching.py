@@ -11,37 +11,19 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, MutableMapping
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 
-from turbopump.client.allocation import Strategy
-from turbopump.client.consumer.offsets import ConsumeFrom, OffsetStore
+from turbopump.client.consumer.offsets import OffsetStore
 from turbopump.client.consumer.pull import PullAnswer, pull_request, wanted_messages
 from turbopump.client.consumer.queue_loop import PullLoop
 from turbopump.client.consumer.queue_table import CommittedTable
 from turbopump.client.consumer.rebalance import QueueChange
+from turbopump.client.consumer.settings import LitePullConsumerSettings
 from turbopump.client.consumer.subscription import Subscription
 from turbopump.client.instance import ClientInstance
 from turbopump.message.message import MessageQueue, ReceivedMessage
 from turbopump.protocol.requests.consumers import ProcessQueueInfo
 from turbopump.protocol.requests.pull import PullMessage
-
-
-@dataclass(frozen=True, slots=True)
-class LitePullSettings:
-    """As its user gave them, checked: see ``LitePullConsumer``. RocketMQ:
-    ``pullThresholdForQueue``, ``pullThresholdSizeForQueue``, ``pullThresholdForAll``,
-    ``pullBatchSize`` (10 there)."""
-
-    consume_from: ConsumeFrom | datetime
-    auto_commit: bool
-    queue_messages_max: int
-    queue_bytes_max: int
-    messages_max: int
-    pull_batch: int
-    strategy: Strategy
-    namespace: str | None
 
 
 class Prefetching(CommittedTable["PrefetchedQueue"]):
@@ -55,7 +37,7 @@ class Prefetching(CommittedTable["PrefetchedQueue"]):
         group: str,
         subscriptions: MutableMapping[str, Subscription],
         offsets: OffsetStore,
-        settings: LitePullSettings,
+        settings: LitePullConsumerSettings,
     ) -> None:
         super().__init__(instance, group, subscriptions, offsets)
         self._brokers = offsets
@@ -185,7 +167,7 @@ class PrefetchedQueue(PullLoop[ReceivedMessage]):
         subscription: Subscription,
         queue: MessageQueue,
         offsets: OffsetStore,
-        settings: LitePullSettings,
+        settings: LitePullConsumerSettings,
         *,
         room: Callable[[PrefetchedQueue], bool],
         on_arrival: Callable[[], None],

@@ -9,35 +9,43 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random as random_module
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from random import Random
 from typing import Final
 
 from turbopump.client.consumer.delivery import Delivery, Retry, is_retry
 from turbopump.client.consumer.handling import Handler
 from turbopump.client.consumer.settings import ONE_BY_ONE
-from turbopump.client.environment import SYSTEM_RANDOM
-from turbopump.client.idempotence.store import (
-    HANDLER_RULES,
-    IDEMPOTENCE_RULES,
-    Claim,
-    IdempotenceStore,
+from turbopump.client.environment import RANDOM, SYSTEM_RANDOM
+from turbopump.client.idempotence.store import STORE_METHODS, Claim, IdempotenceStore
+from turbopump.client.setting_rules import (
+    FUNCTION,
+    SECONDS_OR_0,
+    SettingRule,
+    check_settings,
+    is_name,
+    is_number,
+    setting,
+    whole_from,
 )
-from turbopump.client.setting_rules import check
+from turbopump.client.settings import keywords_of
 from turbopump.client.user_function import UserFunction, is_coroutine_function
 from turbopump.message.message import ReceivedMessage
+from turbopump.message.rules import is_unicode
 
 log = logging.getLogger(__name__)
 
 Key = str | Callable[[ReceivedMessage], str | None]
 
-DAY_S: Final = 86_400.0
+LEAST_S: Final = 0.001
+"""Stores count milliseconds."""
+MOST_S: Final = 1e9
+"""31 years: more than a store could count was meant as for ever."""
 POLL_S: Final = 0.25
 """So often a twin in another process is looked after."""
 FINISH_ATTEMPTS: Final = 3
-THREADS: Final = 20
 
 
 class TwinWaitError(Exception):
@@ -54,18 +62,67 @@ class HeldKey:
     renewal: asyncio.Task[None]
 
 
+def _is_store(value: object) -> bool:
+    return not isinstance(value, type) and all(
+        callable(getattr(value, name, None)) for name in STORE_METHODS
+    )
+
+
+_KEY: Final = SettingRule(
+    lambda value: is_name(value) or callable(value),
+    "must be the name of a property, as in 'order_id', or a function of a message that returns its "
+    "key",
+)
+_STORE: Final = SettingRule(
+    _is_store,
+    "is no store: SqliteStore('done.db'), RedisStore(url), MemoryStore() or one of your own is "
+    "expected",
+)
+_NAME: Final = SettingRule(
+    lambda value: isinstance(value, str) and is_unicode(value), "must be text, in valid Unicode"
+)
+_SECONDS: Final = SettingRule(
+    lambda value: is_number(value) and LEAST_S <= value <= MOST_S,
+    f"must be a number of seconds from {LEAST_S} to {MOST_S:.0f}",
+    "s",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdempotenceSettings:
+    """Settings of an ``IdempotentConsumer``. Raises ConfigError for unusable ones."""
+
+    key: Key = field(metadata={"rule": _KEY})
+    """Business key of a message: the name of a property, or a function of the message. A message
+    with None or an empty key has none and is always handled."""
+    store: IdempotenceStore = field(metadata={"rule": _STORE})
+    """Place where keys are kept: ``MemoryStore``, ``SqliteStore``, ``RedisStore``, or your own."""
+    name: str = setting("", _NAME)
+    """Keys of different names are apart in one store: give each group its own."""
+    keep: float = setting(86_400.0, _SECONDS)
+    """Time for which a key that is done is remembered; longer than any copy of a message can be
+    late."""
+    lease: float = setting(30.0, _SECONDS)
+    """Time after which the key of a consumer that has died comes free. It is renewed while the
+    handler runs."""
+    wait: float = setting(30.0, SECONDS_OR_0)
+    """Time that a twin waits for the handler that has its key. Then it is given back and comes
+    again later."""
+    threads: int = setting(20, whole_from(1, " of handlers at once"))
+    """Threads for plain handlers."""
+    random: Random | None = setting(None, RANDOM)
+    """Random numbers in place of the system's, for tests."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
 class IdempotentConsumer:
     """Wraps a handler: ``PushConsumer(…, handler=IdempotentConsumer(key="order_id",
     store=SqliteStore("done.db"))(handle))``.
 
-    ``key``: the business key of a message: the name of a property, or a function of the message;
-    None or empty: it has none and is always handled. ``name``: keys of different names are apart in
-    one store: give each group its own. ``keep``: seconds for which it is known that a key is done;
-    longer than any copy of a message can be late. ``lease``: seconds after which a key comes free
-    whose consumer has died; renewed while the handler runs. ``wait``: seconds that a twin waits for
-    the one in hand; then it is given back and comes again later. ``threads``: how many plain
-    handlers run at once. Raises ConfigError for unusable settings, and a handler that is no
-    function.
+    The keywords are the fields of ``IdempotenceSettings``. Raises ConfigError for unusable
+    settings, and for a handler that is no function.
 
     **Guaranteed**, as long as the store keeps what it was told: a message whose key is done is not
     handled again within ``keep``; of messages with the same key one is handled at a time; a handler
@@ -80,34 +137,23 @@ class IdempotentConsumer:
     letter.
     """
 
-    def __init__(
-        self,
-        *,
-        key: Key,
-        store: IdempotenceStore,
-        name: str = "",
-        keep: float = DAY_S,
-        lease: float = 30.0,
-        wait: float = 30.0,
-        threads: int = THREADS,
-        random: random_module.Random | None = None,
-    ) -> None:
-        check(IDEMPOTENCE_RULES, locals())
-        self._key = key
-        self._store = store
-        self._name = name.replace("\\", r"\\").replace(":", r"\:")
-        self._keep = keep
-        self._lease = lease
-        self._wait = wait
-        self._threads = threads
-        self._random = random or SYSTEM_RANDOM
+    @keywords_of(IdempotenceSettings)
+    def __init__(self, settings: IdempotenceSettings) -> None:
+        self._key = settings.key
+        self._store = settings.store
+        self._name = settings.name.replace("\\", r"\\").replace(":", r"\:")
+        self._keep = settings.keep
+        self._lease = settings.lease
+        self._wait = settings.wait
+        self._threads = settings.threads
+        self._random = settings.random or SYSTEM_RANDOM
         self._here: dict[str, asyncio.Event] = {}
         """Keys that this object has in hand: their twins here wait without asking the store."""
 
     def __call__(self, handler: Handler) -> Callable[[Delivery], Awaitable[object]]:
         """The handler to give to a PushConsumer, of either face. A plain function runs in a thread,
         a coroutine function on the loop."""
-        check(HANDLER_RULES, {"handler": handler})
+        FUNCTION.check("handler", handler)
         function = UserFunction(handler, threads=self._threads, name="idempotent")
         in_thread = not is_coroutine_function(handler)
 

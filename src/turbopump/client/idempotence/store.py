@@ -16,75 +16,25 @@ import asyncio
 import os
 import sqlite3
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from os import PathLike
 from typing import Any, Final, Protocol, TypeVar
 
-from turbopump.client import setting_rules as rules
-from turbopump.client.environment import SYSTEM_CLOCK
+from turbopump.client.environment import CLOCK, SYSTEM_CLOCK
+from turbopump.client.setting_rules import SECONDS, SWITCH, SettingRule, is_name, whole_from
 from turbopump.clock import Clock
 from turbopump.errors import ConfigError
-from turbopump.message.rules import is_unicode
 
-LEAST_S: Final = 0.001
-"""Stores count milliseconds."""
-MOST_S: Final = 1e9
-"""31 years: more than a store could count was meant as for ever."""
-_STORE_METHODS: Final = ("claim", "renew", "finish", "release", "close")
-
-
-def _is_store(value: object) -> bool:
-    return not isinstance(value, type) and all(
-        callable(getattr(value, name, None)) for name in _STORE_METHODS
-    )
-
-
-_SECONDS: Final = rules.SettingRule(
-    lambda value: rules.is_number(value) and LEAST_S <= value <= MOST_S,
-    f"must be a number of seconds from {LEAST_S} to {MOST_S:.0f}",
+STORE_METHODS: Final = ("claim", "renew", "finish", "release", "close")
+_KEYS: Final = whole_from(1, " of keys")
+_PATH: Final = SettingRule(
+    lambda value: isinstance(value, str | os.PathLike) and bool(str(value)),
+    "must be the path of a file",
 )
-
-IDEMPOTENCE_RULES: Final[Mapping[str, rules.SettingRule]] = {
-    "key": rules.SettingRule(
-        lambda value: rules.is_name(value) or callable(value),
-        "must be the name of a property, as in 'order_id', or a function of a message that "
-        "returns its key",
-    ),
-    "store": rules.SettingRule(
-        _is_store,
-        "is no store: SqliteStore('done.db'), RedisStore(url), MemoryStore() or one "
-        "of your own is expected",
-    ),
-    "name": rules.SettingRule(
-        lambda value: isinstance(value, str) and is_unicode(value), "must be text, in valid Unicode"
-    ),
-    "keep": _SECONDS,
-    "lease": _SECONDS,
-    "wait": rules.SECONDS_OR_0,
-    "threads": rules.whole_from(1, " of handlers at once"),
-    "random": rules.ENVIRONMENT_RULES["random"],
-}
-HANDLER_RULES: Final[Mapping[str, rules.SettingRule]] = {"handler": rules.FUNCTION}
-MEMORY_RULES: Final[Mapping[str, rules.SettingRule]] = {
-    "max_keys": rules.whole_from(1, " of keys"),
-    "clock": rules.ENVIRONMENT_RULES["clock"],
-}
-SQLITE_RULES: Final[Mapping[str, rules.SettingRule]] = {
-    **MEMORY_RULES,
-    "path": rules.SettingRule(
-        lambda value: isinstance(value, str | os.PathLike) and bool(str(value)),
-        "must be the path of a file",
-    ),
-    "durable": rules.SWITCH,
-}
-REDIS_RULES: Final[Mapping[str, rules.SettingRule]] = {
-    "url": rules.SettingRule(rules.is_name, "must be text, as in 'redis://host:6379/0'"),
-    "prefix": rules.SettingRule(rules.is_name, "must be text that is not empty, as in 'turbopump'"),
-    "max_keys": rules.whole_from(1, " of keys"),
-    "timeout": rules.SECONDS,
-}
+_URL: Final = SettingRule(is_name, "must be text, as in 'redis://host:6379/0'")
+_PREFIX: Final = SettingRule(is_name, "must be text that is not empty, as in 'turbopump'")
 
 
 class Claim(Enum):
@@ -124,7 +74,8 @@ class MemoryStore:
     are kept at most, some 200 bytes each. Belongs to one event loop. Raises ConfigError."""
 
     def __init__(self, *, max_keys: int = MAX_KEYS, clock: Clock | None = None) -> None:
-        rules.check(MEMORY_RULES, locals())
+        _KEYS.check("max_keys", max_keys)
+        CLOCK.check("clock", clock)
         self._max_keys = max_keys
         self._clock = clock or SYSTEM_CLOCK
         self._held: dict[str, tuple[str, float]] = {}
@@ -212,7 +163,10 @@ class SqliteStore:
         durable: bool = False,
         clock: Clock | None = None,
     ) -> None:
-        rules.check(SQLITE_RULES, locals())
+        _PATH.check("path", path)
+        _KEYS.check("max_keys", max_keys)
+        SWITCH.check("durable", durable)
+        CLOCK.check("clock", clock)
         self._path = path
         self._max_keys = max_keys
         self._durable = durable
@@ -380,7 +334,10 @@ class RedisStore:
         max_keys: int = REDIS_MAX_KEYS,
         timeout: float = TIMEOUT_S,
     ) -> None:
-        rules.check(REDIS_RULES, locals())
+        _URL.check("url", url)
+        _PREFIX.check("prefix", prefix)
+        _KEYS.check("max_keys", max_keys)
+        SECONDS.check("timeout", timeout)
         try:
             from redis import asyncio as redis
         except ImportError:

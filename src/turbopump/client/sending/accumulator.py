@@ -11,7 +11,7 @@ ms.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Final
@@ -20,7 +20,14 @@ import msgspec
 
 from turbopump.client.sending.outgoing import DELAYING, BatchPart, NotedFrames
 from turbopump.client.sending.send_result import SendResult, SendStatistics, no_queue, no_time
-from turbopump.client.setting_rules import SettingRule, check_fields, is_seconds, is_whole
+from turbopump.client.setting_rules import (
+    BYTES,
+    SettingRule,
+    check_settings,
+    is_seconds,
+    is_whole,
+    setting,
+)
 from turbopump.errors import SendError
 from turbopump.message.message import Message, MessageQueue
 from turbopump.message.properties import PROPERTIES_SIZE_MAX
@@ -34,33 +41,32 @@ ALIKE: Final = 0.02
 """Deadlines within this share of the time left count as one, the earliest."""
 LOOK_EVERY_S: Final = 0.005
 """A batch of many deadlines is not looked through more often than this."""
-_RULES: Final[Mapping[str, SettingRule]] = {
-    "hold": SettingRule(
-        lambda hold: is_seconds(hold) and hold <= HOLD_S_MAX,
-        f"must be a number of seconds above 0 and at most {HOLD_S_MAX:g}",
-    ),
-    "size": SettingRule(
-        lambda size: is_whole(size) and 0 < size <= SIZE_MAX,
-        f"must be a number of bytes above 0 and at most {SIZE_MAX}",
-    ),
-    "total_size": SettingRule(
-        lambda size: is_whole(size) and size > 0, "must be a number of bytes above 0"
-    ),
-}
+_HOLD: Final = SettingRule(
+    lambda hold: is_seconds(hold) and hold <= HOLD_S_MAX,
+    f"must be a number of seconds above 0 and at most {HOLD_S_MAX:g}",
+    "s",
+)
+_SIZE: Final = SettingRule(
+    lambda size: is_whole(size) and 0 < size <= SIZE_MAX,
+    f"must be a number of bytes above 0 and at most {SIZE_MAX}",
+    "bytes",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class AutoBatch:
-    """While a batch of their kind is under way, hold messages for ``hold`` seconds at most, until
-    ``size`` bytes are together, and ``total_size`` bytes in all; what is beyond that goes at once.
-    Raises ConfigError for what Apache's accumulator refuses too."""
+    """Bounds of automatic batches: messages are held while a batch of their kind is under way.
+    Raises ConfigError for values that Apache's accumulator refuses too."""
 
-    hold: float = 0.01
-    size: int = 32 * 1024
-    total_size: int = 32 * 1024 * 1024
+    hold: float = setting(0.01, _HOLD)
+    """Seconds for which a message is held at most. Java: ``batchMaxDelayMs``."""
+    size: int = setting(32 * 1024, _SIZE)
+    """Bytes of a batch, from which it goes. Java: ``batchMaxBytes``."""
+    total_size: int = setting(32 * 1024 * 1024, BYTES)
+    """Bytes held in all; messages beyond them go at once. Java: ``totalBatchMaxBytes``."""
 
     def __post_init__(self) -> None:
-        check_fields(_RULES, self)
+        check_settings(self)
 
 
 SendBatch = Callable[[Sequence[BatchPart], MessageQueue | None, bool, float], Awaitable[SendResult]]

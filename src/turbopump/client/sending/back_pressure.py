@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from turbopump.client.namespace import unwrap, unwrapped, wrapped
@@ -20,26 +19,27 @@ from turbopump.client.sending.outgoing import BatchPart, Outgoing
 from turbopump.client.sending.send_attempts import Target
 from turbopump.client.sending.send_result import SendResult, no_room, no_time
 from turbopump.client.sending.sender import Sender
-from turbopump.client.setting_rules import SettingRule, check_fields, is_whole
+from turbopump.client.setting_rules import SettingRule, check_settings, is_whole, setting
 from turbopump.message.message import Message, MessageQueue
 
 _BOUND: Final = SettingRule(
     lambda value: is_whole(value) and value > 0,
     "lets nothing through: a whole number above 0 is expected",
 )
-_RULES: Final[Mapping[str, SettingRule]] = {"messages": _BOUND, "size": _BOUND}
 
 
 @dataclass(frozen=True, slots=True)
 class BackPressure:
-    """At most so many messages, and bytes of their bodies, in flight at once. Raises ConfigError if
-    one is no whole number above 0."""
+    """Bound on messages in flight. Raises ConfigError if one of its numbers is no whole number
+    above 0."""
 
-    messages: int = 10_000
-    size: int = 100 * 1024 * 1024
+    messages: int = setting(10_000, _BOUND)
+    """Messages in flight at once."""
+    size: int = setting(100 * 1024 * 1024, replace(_BOUND, unit="bytes"))
+    """Bytes of their bodies."""
 
     def __post_init__(self) -> None:
-        check_fields(_RULES, self)
+        check_settings(self)
 
 
 class NoRoomError(Exception):

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple, TypedDict
 
@@ -20,8 +19,8 @@ import msgspec
 from turbopump.auth.signatures import RequestSigner
 from turbopump.client.namespace import INSTANCE_ID, wrap
 from turbopump.client.routes import DEFAULT_TOPIC_QUEUES
-from turbopump.client.setting_rules import SettingRule, check, is_collection, is_whole
-from turbopump.errors import ConfigError, MessageError
+from turbopump.client.setting_rules import is_collection
+from turbopump.errors import MessageError
 from turbopump.event_loop import PureThreads
 from turbopump.message.batch import decode_batch, encode_item, identified_item
 from turbopump.message.compression import compress
@@ -72,40 +71,21 @@ DELAYING: Final = (
     "__STARTDELIVERTIME",
 )
 
-_KINDS: Final = {"zlib": (ZLIB, 0, 9, 5), "lz4": (LZ4, 0, 16, 0), "zstd": (ZSTD, 1, 22, 5)}
-"""Name -> type in ``sysFlag``, lowest, highest and usual level."""
-_RULES: Final[Mapping[str, SettingRule]] = {
-    "compress_from": SettingRule(
-        lambda size: size is None or (is_whole(size) and size >= 0),
-        "must be a number of bytes, 0 or more, or None to compress nothing",
-    ),
-    "compression": SettingRule(
-        lambda kind: isinstance(kind, str) and kind in _KINDS,
-        f"is unknown; there are {', '.join(_KINDS)}",
-    ),
+COMPRESSION_KINDS: Final = {
+    "zlib": (ZLIB, 0, 9, 5),
+    "lz4": (LZ4, 0, 16, 0),
+    "zstd": (ZSTD, 1, 22, 5),
 }
+"""Name -> type in ``sysFlag``, lowest, highest and usual level."""
 
 
-@dataclass(frozen=True, slots=True)
-class Compression:
-    """Bodies of ``above`` bytes and more (None: none) are compressed as ``zlib``, ``lz4`` (a frame)
-    or ``zstd``, at ``level`` (None: 5, for lz4 0).
-
-    Raises ConfigError for an unknown kind or level, or if ``above`` is below 0.
-    """
+class Compression(NamedTuple):
+    """Bodies of ``above`` bytes and more (None: none) are compressed as ``kind``, at ``level``
+    (None: the kind's usual one)."""
 
     above: int | None = COMPRESS_FROM
     kind: str = "zlib"
     level: int | None = None
-
-    def __post_init__(self) -> None:
-        check(_RULES, {"compress_from": self.above, "compression": self.kind})
-        _, low, high, _ = _KINDS[self.kind]
-        if self.level is not None and not (is_whole(self.level) and low <= self.level <= high):
-            raise ConfigError(
-                f"compression_level={self.level!r} is not one of {self.kind}'s, which are whole "
-                f"numbers from {low} to {high}"
-            )
 
 
 class Outgoing(msgspec.Struct, frozen=True, gc=False):
@@ -144,7 +124,7 @@ class Packer:
         self._ids = ids
         self._body_size_max = body_size_max
         self._compress_from = body_size_max + 1 if compression.above is None else compression.above
-        self._compression_type, _, _, level = _KINDS[compression.kind]
+        self._compression_type, _, _, level = COMPRESSION_KINDS[compression.kind]
         self._compression_level = level if compression.level is None else compression.level
         self._namespace = namespace
         self._suffix = f"{INSTANCE_ID}\x01{namespace}\x02" if namespace else ""

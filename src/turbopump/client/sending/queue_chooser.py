@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import random
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
@@ -17,7 +17,14 @@ from turbopump.client.routes import TopicRoute
 from turbopump.client.selectors import Selector, by_hash
 from turbopump.client.sending.outgoing import refuse_changed_message
 from turbopump.client.sending.send_attempts import Target
-from turbopump.client.setting_rules import SECONDS, SWITCH, SettingRule, check_fields, is_whole
+from turbopump.client.setting_rules import (
+    SECONDS,
+    SWITCH,
+    SettingRule,
+    check_settings,
+    is_whole,
+    setting,
+)
 from turbopump.errors import ConfigError, RemotingError
 from turbopump.message.message import Message, MessageQueue
 from turbopump.message.properties import SHARDING_KEY
@@ -179,30 +186,27 @@ _DURATIONS: Final = SettingRule(
     ),
     "must be whole numbers of ms, 0 or more, as in (50, 100, 550)",
 )
-_RULES: Final[Mapping[str, SettingRule]] = {
-    "latency_max_ms": _DURATIONS,
-    "not_available_ms": _DURATIONS,
-    "detector": SWITCH,
-    "detect_interval": SECONDS,
-    "detect_timeout": SECONDS,
-}
 
 
 @dataclass(frozen=True, slots=True)
 class LatencyFaults:
-    """``sendLatencyFaultEnable``: an attempt that took at least ``latency_max_ms[i]`` keeps its
-    broker out of use for ``not_available_ms[i]``. ``detector``: unreachable brokers stay out until
-    they answer again, asked every ``detect_interval`` seconds with ``detect_timeout`` seconds to
-    answer. Raises ConfigError if the tables do not fit, or hold no durations."""
+    """Rules by which slow brokers are left alone. Raises ConfigError if the tables do not fit, or
+    hold no durations. Java: ``sendLatencyFaultEnable``."""
 
-    latency_max_ms: tuple[int, ...] = (50, 100, 550, 1800, 3000, 5000, 15000)
-    not_available_ms: tuple[int, ...] = (0, 0, 2000, 5000, 6000, 10000, 30000)
-    detector: bool = False
-    detect_interval: float = 2.0
-    detect_timeout: float = 0.2
+    latency_max_ms: tuple[int, ...] = setting((50, 100, 550, 1800, 3000, 5000, 15000), _DURATIONS)
+    """Latencies, rising. Java: ``latencyMax``."""
+    not_available_ms: tuple[int, ...] = setting((0, 0, 2000, 5000, 6000, 10000, 30000), _DURATIONS)
+    """Time for which a broker is out of use after an attempt that took the latency at the same
+    position or longer. Java: ``notAvailableDuration``."""
+    detector: bool = setting(False, SWITCH)
+    """True: unreachable brokers stay out until they answer again. Java: ``startDetectorEnable``."""
+    detect_interval: float = setting(2.0, SECONDS)
+    """Seconds between the detector's questions. Java: ``detectInterval``."""
+    detect_timeout: float = setting(0.2, SECONDS)
+    """Seconds that a broker has to answer the detector. Java: ``detectTimeout``."""
 
     def __post_init__(self) -> None:
-        check_fields(_RULES, self)
+        check_settings(self)
         latencies = list(self.latency_max_ms)
         rising = bool(latencies) and latencies == sorted(set(latencies))
         if not rising or len(latencies) != len(self.not_available_ms):

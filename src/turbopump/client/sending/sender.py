@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Final
@@ -27,7 +26,6 @@ from turbopump.client.sending import send_result
 from turbopump.client.sending.outgoing import LARGE_BODY_SIZE, Outgoing, Packer, SendFrames
 from turbopump.client.sending.queue_chooser import FaultStrategy, QueueSelection
 from turbopump.client.sending.send_attempts import SendAttempts, Target
-from turbopump.client.setting_rules import SECONDS, SettingRule, check, whole_from
 from turbopump.errors import (
     CallTimeoutError,
     ClientErrorCode,
@@ -51,12 +49,8 @@ LITTLE_S: Final = 0.1
 server."""
 SILENCE_PAUSE_S: Final = 0.1
 """Wait before name servers that kept silent are asked again."""
-
-_RULES: Final[Mapping[str, SettingRule]] = {
-    "send_timeout": SECONDS,
-    "attempt_timeout": SECONDS.or_none(),
-    "retries": whole_from(0),
-}
+SEND_TIMEOUT_S: Final = 3.0
+RETRIES: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +58,13 @@ class SendRules:
     """``timeout``: seconds that a send may take with all its retries; ``attempt_timeout``: that one
     attempt may take while others could follow. ``retries``: attempts after the first.
     ``retry_codes``: answers that another broker might not give. ``retry_unless_ok``: try another
-    broker if the message is stored, but not as safely as promised. Raises ConfigError."""
+    broker if the message is stored, but not as safely as promised."""
 
-    timeout: float = 3.0
+    timeout: float = SEND_TIMEOUT_S
     attempt_timeout: float | None = None
-    retries: int = 2
+    retries: int = RETRIES
     retry_codes: frozenset[int] = send_result.RETRYABLE_CODES
     retry_unless_ok: bool = False
-
-    def __post_init__(self) -> None:
-        times = {"send_timeout": self.timeout, "attempt_timeout": self.attempt_timeout}
-        check(_RULES, {**times, "retries": self.retries})
 
 
 @dataclass(eq=False)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
+from tests.simulation.world.simulation import Simulation
 from tests.unit.broker.talking import Client, Talk, converse, in_virtual_time, take_nothing, until
 
 from turbopump.broker.handlers import replies
@@ -23,7 +24,6 @@ from turbopump.protocol.requests.send import (
 )
 from turbopump.remoting.response import Response
 from turbopump.remoting.router import RequestContext
-from turbopump.testing.simulation import Simulation
 
 REPLY_TOPIC = "DefaultCluster_REPLY_TOPIC"
 TO_ASKER = "MSG_TYPE\x01reply\x02CORRELATION_ID\x01c-1\x02REPLY_TO_CLIENT\x01asker\x02TTL\x013000"

@@ -7,6 +7,7 @@ import asyncio
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.push_consumers import committed, consumer_of, fill, locked
 from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
 
@@ -20,7 +21,6 @@ from turbopump.message.properties import decode_properties
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.requests.assignment import UnlockBatchMq
 from turbopump.protocol.requests.send import ConsumerSendMsgBack, SendMessageV2
-from turbopump.testing.simulation import Simulation
 
 
 def ordered(cluster: ScriptedCluster, **settings: object) -> PushConsumer:
