@@ -31,6 +31,7 @@ from turbopump.client.sending.queue_chooser import (
     QueueChooser,
     RoundRobin,
 )
+from turbopump.client.sending.send_attempts import deliver, send_oneway
 from turbopump.client.sending.send_result import SendResult, SendStatistics
 from turbopump.client.sending.sender import PendingSends, Sender
 from turbopump.client.sending.settings import ProducerSettings
@@ -282,7 +283,7 @@ class Producer(InContext):
             limit = self._rules.timeout if timeout is None else timeout
             return await self._accumulator.add(message, piece, queue, limit)
         if self._plain:
-            return await sender.deliver(self._pack.pack(message), target, timeout)
+            return await deliver(sender, self._pack.pack(message), target, timeout)
         return await self._limiter.deliver(sender, self._pack.pack(message), target, timeout)
 
     async def send_batch(
@@ -391,7 +392,7 @@ class Producer(InContext):
         message = as_message(message, body, parts)
         sender = self._ready()
         message, target = self._chooser.aim(message, queue, selector, sharding_key)
-        await sender.send_oneway(self._pack.pack(message), self._chooser.inside(target))
+        await send_oneway(sender, self._pack.pack(message), self._chooser.inside(target))
 
     async def request(
         self,
