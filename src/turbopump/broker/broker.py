@@ -20,7 +20,6 @@ from typing import Protocol
 from turbopump.auth.server_access import LOOK_INTERVAL_S as ACCESS_LOOK_S
 from turbopump.auth.server_access import NoAccessControl, ServerAccess, inner_signer
 from turbopump.auth.signatures import Credentials, RequestSigner
-from turbopump.broker.background import TurnShare
 from turbopump.broker.cold_flow import ColdFlow
 from turbopump.broker.consumers import ClientTable
 from turbopump.broker.dead_letters import retry_interceptor
@@ -260,9 +259,8 @@ class Broker:
         self._request_modes.load()
         tables.save_too(self._request_modes)
         self._clients: ClientTable[Wire] = ClientTable()
-        self._share = TurnShare(loop.time)
         self.clients_handler = ClientsHandler(
-            config, self._clients, tables.topics, tables.groups, self._request_modes, self._share
+            config, self._clients, tables.topics, tables.groups, self._request_modes, self._turns
         )
         self.statistics = Statistics(
             store.queues, clock, config.broker_cluster_name, detail=config.enable_detail_stat
@@ -555,14 +553,14 @@ class Broker:
         yield PopAcksHandler(config, store, topics, offsets, pop, forwarding, clock)
         yield OffsetsHandler(store, topics, groups, offsets, reads)
         yield LocksHandler(tables.locks, topics, clients, clock)
-        yield QueriesHandler(config, lookup, reads, clients, self.log_repair)
+        yield QueriesHandler(config, lookup, reads, topics, clients, self.log_repair)
 
         yield self.clients_handler
         yield AssignmentHandler(config, topics, groups, self._request_modes, self._routes, clients)
         yield ClientQuestionsHandler(config.broker_name, store, topics, groups, clients, reads)
 
         records = self._records
-        yield TopicsHandler(config, records, reads, announce, self._share)
+        yield TopicsHandler(config, records, reads, announce)
         yield CleaningHandler(records, self._cleaning)
         yield GroupsHandler(groups, offsets, held, pop.held)
         yield OffsetControlHandler(config, store, topics, groups, offsets, clients, held, reads)

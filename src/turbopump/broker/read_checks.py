@@ -13,12 +13,12 @@ from typing import Final, NamedTuple
 from turbopump.broker.consumers import (
     TAG,
     ClientTable,
-    Subscription,
+    SubscriptionFilter,
     no_property_filter,
     read_subscription,
 )
 from turbopump.broker.groups import GroupTable
-from turbopump.broker.topics import TopicTable
+from turbopump.broker.topics import TopicTable, unserved_refusal
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.filtering.tag import ALL, code_filter
 from turbopump.protocol.codes import ResponseCode
@@ -80,6 +80,9 @@ class PullChecks:
         topic = self.topics.find(request.topic)
         if topic is None:
             return refusal(ResponseCode.TOPIC_NOT_EXIST, no_topic_remark(request.topic))
+        unserved = unserved_refusal(topic)
+        if unserved is not None:
+            return unserved
         if not topic.readable:
             return forbidden(
                 FORBIDDEN_TOPIC, f"the topic[{request.topic}] pulling message is forbidden"
@@ -145,7 +148,7 @@ class PullChecks:
         return self._judges(known, ResponseCode.FILTER_DATA_NOT_EXIST)
 
     def _judges(
-        self, subscription: Subscription, fault_code: int
+        self, subscription: SubscriptionFilter, fault_code: int
     ) -> PullFilters | Response[PullMessageReply]:
         kind = subscription.data.expression_type
         if kind not in (None, "", TAG) and not self.config.enable_property_filter:

@@ -71,7 +71,8 @@ class ClientSettings:
 
     namesrv: str | list[str] | tuple[str, ...] | None = None
     """Name servers: ``"host:9876"``, several as ``"a:9876;b:9876"`` or a list. None: those of the
-    variable ``NAMESRV_ADDR``. No address server is asked (Java: ``fetchNameServerAddr``)."""
+    variable ``NAMESRV_ADDR``. The list cannot be changed while a client runs: give a host name
+    where servers may move. No address server is asked (Java: ``fetchNameServerAddr``)."""
     _: KW_ONLY
     instance_name: str | None = setting(None, _NAME)
     """Part of the client id ``ip@instance_name[@unit_name]``: see

@@ -31,16 +31,17 @@ from turbopump.store.confirmed import Confirmed
 from turbopump.store.copied_log import CopiedLog
 from turbopump.store.disk import Disk
 from turbopump.store.disk_space import SpaceLimits, SpaceWatch, StartReserve, with_free_bytes
+from turbopump.store.dispatcher import Dispatcher
 from turbopump.store.files import StorePaths
+from turbopump.store.flusher import Flusher
 from turbopump.store.index.key_index import KeyIndex
 from turbopump.store.log.cold_reads import ColdReads
 from turbopump.store.log.commit_log import SLOW_S, AppendLatency, CommitLog
 from turbopump.store.log.commit_log import NewMessage as NewMessage
 from turbopump.store.log.commit_log import PutResult as PutResult
-from turbopump.store.log.dispatcher import Dispatcher
-from turbopump.store.log.flusher import Flusher
-from turbopump.store.log.packed_batch import PackedBatch, write_batch
 from turbopump.store.mapped_file import GROWTH_MAX
+from turbopump.store.packed_batch import PackedBatch, write_batch
+from turbopump.store.provenance import ABORT_MARK, LOCK_MARK, LastRun, Provenance
 from turbopump.store.queues.checked_entries import GetResult, ReadLimits
 from turbopump.store.queues.consume_queue import UNIT_SIZE, ConsumeQueue, unpack_unit
 from turbopump.store.queues.consume_queue_table import (
@@ -49,11 +50,10 @@ from turbopump.store.queues.consume_queue_table import (
     QueueDeletions,
 )
 from turbopump.store.queues.lookup import Lookup
+from turbopump.store.queues.queue_ends import NotedQueueEnds, QueueEnds
 from turbopump.store.queues.queue_reader import QueueReader
 from turbopump.store.recovery.checkpoint import StoreCheckpoint
 from turbopump.store.recovery.known_log_end import KnownLogEnd
-from turbopump.store.recovery.provenance import ABORT_MARK, LOCK_MARK, LastRun, Provenance
-from turbopump.store.recovery.queue_ends import NotedQueueEnds, QueueEnds
 from turbopump.store.recovery.recovery import Recovery, RecoveryReport
 from turbopump.store.repair.unit_repair import UnitRepair
 from turbopump.store.retention import Retention, RetentionRules
@@ -64,7 +64,6 @@ COPY_REFUSAL: Final = (
     "this broker is a slave (brokerRole=SLAVE) and takes no messages; send to its master"
 )
 QUEUE_FILE_SIZE: Final = 6_000_000
-BATCH_QUEUE_FILE_SIZE: Final = 13_800_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +77,6 @@ class StoreConfig:
     paths: StorePaths
     segment_size: int = SEGMENT_SIZE
     queue_file_size: int = QUEUE_FILE_SIZE
-    batch_queue_file_size: int = BATCH_QUEUE_FILE_SIZE
     flushed_only: bool = False
     copied_only: bool = False
     is_copy: bool = False
@@ -146,7 +144,6 @@ class MessageStore:
             disk,
             paths,
             config.queue_file_size,
-            config.batch_queue_file_size,
             is_batch,
             lambda topic: self.queue_ends.deleted_until(topic),
         )
@@ -383,11 +380,10 @@ class MessageStore:
         store_host: bytes,
         reconsume_times: int = 0,
         prepared_transaction_offset: int = 0,
-        count: int = 1,
         own: bool = False,
         as_stored: bool = False,
     ) -> PutResult:
-        """Append one message, or an inner batch of ``count``, and dispatch it.
+        """Append one message, and dispatch it.
 
         ``own``: the broker delivers what it holds (a delay that is over, a half message to ask
         about); that goes on where sends are refused for want of room, as long as it fits into the
@@ -464,7 +460,7 @@ class MessageStore:
             else self.dispatcher.delayed_tags(message, now)
         )
         self.dispatcher.dispatch(
-            queue, index, offset, size, tags, sys_flag, now, message.unique, message.keys, count
+            queue, index, offset, size, tags, sys_flag, now, message.unique, message.keys
         )
         if (took := self._monotonic() - began) >= SLOW_S:
             self.latency.slow(took)

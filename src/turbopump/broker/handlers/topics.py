@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
-from turbopump.broker.background import TurnShare
 from turbopump.broker.held_pulls import HeldPulls
 from turbopump.broker.offsets import ConsumerOffsets
 from turbopump.broker.reading import answer
@@ -27,6 +26,7 @@ from turbopump.broker.topics import (
     MIXED,
     TopicTable,
     change_attributes,
+    if_served,
     parse_changes,
 )
 from turbopump.config.broker_config import BrokerConfig
@@ -55,7 +55,9 @@ from turbopump.protocol.requests.topics import (
 )
 from turbopump.remoting.response import Refusal, Response, refusal
 from turbopump.remoting.router import Outcome, RequestContext, Router
-from turbopump.store.log.cold_reads import ColdReads, Steps
+from turbopump.remoting.turns import Steps
+from turbopump.store.log.cold_reads import ColdReads
+from turbopump.store.log.cold_reads import Steps as ReadSteps
 from turbopump.store.message_store import MessageStore
 
 ANNOUNCE_WAIT_S: Final = 2.0
@@ -109,23 +111,25 @@ class TopicsHandler:
     records: TopicRecords
     reads: ColdReads
     announce: Callable[[], list[asyncio.Future[bool]]]
-    share: TurnShare
 
     def __post_init__(self) -> None:
         self._topics = self.records.topics
 
     def add_to(self, router: Router) -> None:
         """Answer these requests."""
-        router.add(CreateTopic, self.share.of(self.create))
+        router.add(CreateTopic, self.create)
         router.add_with_body(CreateTopicList, self.create_list)
         router.add(DeleteTopic, self.delete)
         router.add(GetTopicConfig, self.one)
         router.add(GetAllTopicConfig, self.list_all)
         router.add(GetSystemTopicsOfBroker, self.list_system)
-        router.add(GetTopicStatsInfo, self.queues)
+        router.add(GetTopicStatsInfo, if_served(self._topics, self.queues))
 
-    def create(self, request: CreateTopic, context: RequestContext) -> Outcome[None]:
+    def create(
+        self, request: CreateTopic, context: RequestContext
+    ) -> Steps[Response[None] | Awaitable[Response[None]]]:
         """Create a topic, or change it."""
+        yield  # thousands may come at once
         missing = [name for name in _NEEDED if name not in (context.command.ext or {})]
         if missing:
             remark = f"CreateTopic (17) cannot be read: field {missing[0]} is missing"
@@ -155,7 +159,7 @@ class TopicsHandler:
             self._topics.put(topic)
         return self._safe(self._topics)
 
-    def _inherit(self, request: CreateTopic) -> Outcome[None]:
+    def _inherit(self, request: CreateTopic) -> Response[None] | Awaitable[Response[None]]:
         """A producer is about to send to a topic that it does not know."""
         name = request.topic
         fault = topic_name_fault(name) or self._system_fault(name)
@@ -295,7 +299,7 @@ class TopicsHandler:
 
         return answer(self.reads, self._offsets_of(request.topic, count), respond, context)
 
-    def _offsets_of(self, topic: str, count: int) -> Steps[dict[MessageQueue, TopicOffset]]:
+    def _offsets_of(self, topic: str, count: int) -> ReadSteps[dict[MessageQueue, TopicOffset]]:
         store, found = self.records.store, {}
         for queue_id in range(count):
             if queue_id % QUEUES_AT_ONCE == QUEUES_AT_ONCE - 1:

@@ -300,8 +300,7 @@ class SimpleConsumerSettings(SubscriberSettings):
     here."""
     ordered: bool = setting(False, SWITCH)
     """True: nobody of the group gets more of a queue until all that was received of it is
-    acknowledged, or comes again from the first message on that is not. All members alike. Java:
-    ``fifo``."""
+    acknowledged, or comes again from the first message on that is not. All members alike."""
     max_reconsume_times: int | None = setting(ATTEMPTS_MAX, _RETRIES)
     """A message that comes again after so many retries becomes a dead letter instead. None: it
     comes again without limit. Not with ``ordered``: brokers count for all that was received
