@@ -27,8 +27,8 @@ from turbopump.client.hooks import SendHooks
 from turbopump.client.instance import ClientInstance
 from turbopump.client.routes import TopicRoute
 from turbopump.client.sending.outgoing import Outgoing, Packer, SendFrames, refuse_changed_message
-from turbopump.client.sending.queue_chooser import FaultStrategy, NearFirst, RoundRobin
-from turbopump.client.sending.send_attempts import Target
+from turbopump.client.sending.queue_chooser import FaultStrategy, NearFirst, RoundRobin, Target
+from turbopump.client.sending.send_attempts import deliver
 from turbopump.client.sending.send_result import SendResult, no_time
 from turbopump.client.sending.sender import PendingSends, Sender, SendRules
 from turbopump.client.setting_rules import check_timeout
@@ -120,8 +120,8 @@ class Requester:
             route = await self._sender.route(outgoing.topic, timeout)
             await self._meet_cluster(route, timeout / 4)
             self._prepared.add(outgoing.topic)
-        return await self._sender.deliver(
-            outgoing, target, max(timeout - (self._now() - began), 0.001)
+        return await deliver(
+            self._sender, outgoing, target, max(timeout - (self._now() - began), 0.001)
         )
 
     async def _meet_cluster(self, route: TopicRoute, timeout: float) -> None:
@@ -205,7 +205,7 @@ class Replier:
         sender = copy(self._sender)
         sender.selection = NearFirst(request.broker_name, sender.selection)
         try:
-            return await sender.deliver(outgoing, None, timeout)
+            return await deliver(sender, outgoing, None, timeout)
         except (errors.SendError, errors.RouteNotFoundError) as error:
             raise _undelivered(request, error) from error
 

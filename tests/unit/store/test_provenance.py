@@ -16,7 +16,7 @@ from turbopump.message.properties import PROPERTIES_SIZE_MAX
 from turbopump.store.disk import SystemDisk
 from turbopump.store.log.commit_log import NewMessage
 from turbopump.store.message_store import MessageStore
-from turbopump.store.recovery.provenance import Provenance
+from turbopump.store.provenance import Provenance
 
 
 class FailingDisk(SystemDisk):
