@@ -16,7 +16,8 @@ from turbopump.client.consumer.group_consumer import GroupConsumer, RunningConsu
 from turbopump.client.consumer.offsets import OffsetStore
 from turbopump.client.consumer.prefetching import PrefetchedQueue, Prefetching
 from turbopump.client.consumer.pull import Time, as_ms
-from turbopump.client.consumer.rebalance import Balancer, QueueChange, QueueListener, QueueListeners
+from turbopump.client.consumer.queue_listeners import QueueListener, QueueListeners
+from turbopump.client.consumer.rebalance import Balancer, QueueChange
 from turbopump.client.consumer.settings import LitePullConsumerSettings
 from turbopump.client.consumer.subscription import ALL, Subscription, Wanted, subscription_to
 from turbopump.client.heartbeat import InstanceMember

@@ -19,7 +19,6 @@ from turbopump.client.consumer.group_consumer import GroupConsumer
 from turbopump.client.consumer.pop import (
     ANSWER_S,
     BATCH_MAX,
-    GIVEN_BACK_S,
     WAIT_S,
     PoppedMessage,
     PopResult,
@@ -41,18 +40,10 @@ from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.clients import ConsumerData, ConsumeType
 from turbopump.protocol.requests.pop import InitMode, Notification, NotificationReply
-from turbopump.repeated_line import RepeatedLine
 
 __all__ = ["PoppedMessage", "SimpleConsumer"]
 
 log = logging.getLogger(__name__)
-_becomes_dead = RepeatedLine(
-    log, logging.WARNING, "retried too often, becomes a dead letter group=%s msg_id=%s"
-)
-_not_given_back = RepeatedLine(
-    log, logging.INFO, "not given back, comes again later msg_id=%s cause=%s"
-)
-
 ANY_QUEUE: Final = -1
 PAUSE_S: Final = 1.0
 """Time for which a broker that failed, or a topic that does not exist, is passed over."""
@@ -237,11 +228,17 @@ class RunningSimple:
         self.instance = instance
         self.member = member
         self.closing = False
-        self.requests = PopRequests(instance, member.group, init_mode, namespace)
+        self._backs = SendBack(instance, member.group, retries_max, namespace)
+        self.requests = PopRequests(
+            instance,
+            member.group,
+            init_mode,
+            namespace,
+            self._backs,
+            None if ordered else retries_max,
+        )
         self._group = member.group
         self._subscriptions = subscriptions
-        self._backs = SendBack(instance, member.group, retries_max, namespace)
-        self._retries_max = None if ordered else retries_max
         self._ordered = ordered
         self._unanswered: dict[str, str] = {}
         """Attempt of an ordered pop that got no answer and may have taken messages, by source."""
@@ -375,8 +372,8 @@ class RunningSimple:
                 self._fail(str(source), error)
                 break
             self._works(str(source))
-            messages += self._live(found, self._loop.time() + invisible_s)
-            if len(found.wanted) + len(found.unwanted) < batch:
+            messages += found.messages
+            if found.came < batch:
                 break
 
     async def _pop(
@@ -409,37 +406,14 @@ class RunningSimple:
             popping.add_done_callback(self._came_late)
             raise
 
-    def _live(self, found: PopResult[PoppedMessage], deadline: float) -> list[PoppedMessage]:
-        for message in found.unwanted:
-            self.requests.acknowledge_later(message, deadline)
-        if self._retries_max is None:
-            return list(found.wanted)
-        live = []
-        for message in found.wanted:
-            if message.reconsume_times > self._retries_max:
-                self._bury(message, deadline)
-            else:
-                live.append(message)
-        return live
-
-    def _bury(self, message: PoppedMessage, deadline: float) -> None:
-        _becomes_dead(self._group, message.msg_id, kind=self._group)
-        self.requests.bury(self._backs, message, deadline)
-
     def _came_late(self, popping: asyncio.Task[PopResult[PoppedMessage]]) -> None:
         self._late.discard(popping)
         if not popping.cancelled() and popping.exception() is None:
-            self._give_back([*popping.result().wanted, *popping.result().unwanted])
+            self._give_back(popping.result().messages)
 
     def _give_back(self, messages: Sequence[PoppedMessage]) -> None:
         for message in messages:
-            self.requests.spawn(self._give_back_one(message), name=f"give back {message.msg_id}")
-
-    async def _give_back_one(self, message: PoppedMessage) -> None:
-        try:
-            await self.requests.change_invisible_time(message, GIVEN_BACK_S)
-        except (errors.RemotingError, errors.MessageError) as error:
-            _not_given_back(message.msg_id, error, kind=self._group)
+            self.requests.give_back(message)
 
     # --- waiting
 
