@@ -34,7 +34,7 @@ from bench.cores import Cores, calibration_seconds, running_on
 from bench.generator import CACHE
 from bench.remote import wait_for_first_send
 from turbopump.clock import SystemClock
-from turbopump.store.disk import SystemDisk
+from turbopump.disk.system_disk import SystemDisk
 from turbopump.store.files import StorePaths
 from turbopump.store.message_store import MessageStore, StoreConfig
 

@@ -30,13 +30,13 @@ from tests.spark.plain_twin import rows as plain_rows
 
 from bench.spark_jobs import descendants
 from turbopump.clock import SystemClock
+from turbopump.disk.system_disk import SystemDisk
 from turbopump.message.java import tags_code
 from turbopump.spark import end_session, rocketmq_session
 from turbopump.spark.commitlog import log_options, log_schema, plan, scan_options
 from turbopump.spark.decode import decode
 from turbopump.spark.log_scan import scan
 from turbopump.spark.options import READ_SCHEMA
-from turbopump.store.disk import SystemDisk
 from turbopump.store.files import StorePaths
 from turbopump.store.message_store import MessageStore, NewMessage, StoreConfig
 

@@ -1,4 +1,4 @@
-"""`make coverage`: what the tests execute of `store/`, and whether that is enough.
+"""`make coverage`: what the tests execute of `store/` and `disk/`, and whether that is enough.
 
 At least 95 % of the branches must be taken, and every line of every `except` body executed: code
 that runs only when something fails is the code that nobody has seen run. Only tests of one
@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOM = ROOT / "src" / "turbopump" / "store"
+ROOMS = [ROOT / "src" / "turbopump" / room for room in ("store", "disk")]
 SUITES = [
     "tests/unit/store",
+    "tests/unit/disk",
     "tests/unit/broker",
     "tests/unit/test_compiled.py",
     "tests/unit/cli/test_store.py",
@@ -34,8 +35,9 @@ def main(suites: list[str]) -> int:
     """Run the suites and judge; 0 if it is enough."""
     with tempfile.TemporaryDirectory() as directory:
         environment = {**os.environ, "COVERAGE_FILE": f"{directory}/data"}
+        included = ",".join(f"{room}/*" for room in ROOMS)
         coverage = [sys.executable, "-m", "coverage"]
-        run = [*coverage, "run", "--branch", f"--include={ROOM}/*", "-m", "pytest", "-q", *suites]
+        run = [*coverage, "run", "--branch", f"--include={included}", "-m", "pytest", "-q", *suites]
         status = subprocess.run(run, cwd=ROOT, env=environment, check=False).returncode
         report = Path(directory, "report.json")
         subprocess.run(
@@ -44,7 +46,7 @@ def main(suites: list[str]) -> int:
         files = json.loads(report.read_text())["files"]
     taken, branches = sum_of(files, "covered_branches"), sum_of(files, "num_branches")
     share = 100 * taken / branches
-    print(f"\nstore/: {taken} of {branches} branches taken, {share:.1f} %")
+    print(f"\nstore/ and disk/: {taken} of {branches} branches taken, {share:.1f} %")
     for name, file in sorted(files.items()):
         if file["missing_branches"]:
             missing = (
@@ -58,7 +60,8 @@ def main(suites: list[str]) -> int:
     ]
     absent = sorted(
         str(path.relative_to(ROOT))
-        for path in ROOM.rglob("*.py")
+        for room in ROOMS
+        for path in room.rglob("*.py")
         if str(path.relative_to(ROOT)) not in files
     )
     faults = ["the tests fail"] if status else []

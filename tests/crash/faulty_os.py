@@ -1,9 +1,9 @@
 """The system calls of the store's disk, one of which fails.
 
-It takes the place of the module ``os`` in ``store/disk.py`` and ``store/mapped_segments.py`` (and
-of ``open`` for files that are written); what the kernel would sync by itself is synced in threads.
-Its one rule: the nth call of one kind fails with one errno, before it does anything; all others do
-what they do. It must not know who calls.
+It takes the place of the module ``os`` in ``disk/system_disk.py`` and ``disk/mapped_segments.py``
+(and of ``open`` for files that are written); what the kernel would sync by itself is synced in
+threads. Its one rule: the nth call of one kind fails with one errno, before it does anything; all
+others do what they do. It must not know who calls.
 """
 
 import builtins
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from turbopump.store import disk, mapped_segments
+from turbopump.disk import mapped_segments, system_disk
 
 KINDS = (
     *("fallocate", "fdatasync", "msync", "directory fsync", "ftruncate", "rename", "pread"),
@@ -141,9 +141,9 @@ def failing(fault: Fault | None) -> Iterator[FaultyOs]:
     with (
         mock.patch.object(mapped_segments, "sync_map", sync_map),
         mock.patch.object(mapped_segments, "sync_file_system", return_value=False),
-        mock.patch.object(disk, "os", system),
+        mock.patch.object(system_disk, "os", system),
         mock.patch.object(mapped_segments, "os", system),
-        mock.patch.object(disk, "open", system.open_file, create=True),
-        mock.patch.object(disk.KernelSyncs, "start", return_value=False),
+        mock.patch.object(system_disk, "open", system.open_file, create=True),
+        mock.patch.object(system_disk.KernelSyncs, "start", return_value=False),
     ):
         yield system

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from turbopump.clock import SystemClock
-from turbopump.store.disk import SystemDisk
+from turbopump.disk.system_disk import SystemDisk
 from turbopump.store.files import StorePaths
 from turbopump.store.message_store import MessageStore, NewMessage, StoreConfig
 

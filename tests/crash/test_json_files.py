@@ -19,10 +19,10 @@ from turbopump.broker.topics import TopicTable
 from turbopump.client.producer import Producer
 from turbopump.client.pull_consumer import PullConsumer
 from turbopump.clock import SystemClock
+from turbopump.disk import system_disk as disk_module
+from turbopump.disk.json_table import JsonTable
+from turbopump.disk.system_disk import SystemDisk
 from turbopump.message.message import MessageQueue
-from turbopump.store import disk as disk_module
-from turbopump.store.disk import SystemDisk
-from turbopump.store.json_table import JsonTable
 from turbopump.testing.broker_in_loop import running_broker
 
 TOPIC = "orders"

@@ -22,11 +22,11 @@ from tests.crash.broker_process import NAME, BrokerProcess
 from tests.crash.load import TOPIC, Load
 
 from turbopump.client.pull_consumer import PullConsumer, PullStatus
+from turbopump.disk.system_disk import SystemDisk
 from turbopump.errors import TurbopumpError
 from turbopump.message.message import MessageQueue
 from turbopump.protocol import fastjson
 from turbopump.protocol.requests.offsets import ConsumerOffsetTable
-from turbopump.store.disk import SystemDisk
 
 ASYNC_PROMISE_S = 0.5
 """ASYNC_FLUSH flushes this often, whatever there is."""

@@ -14,7 +14,7 @@ from tests.unit.store.bad_sectors import SEGMENT, bad_sectors, filled, segment
 from tests.unit.store.directory import Directory, bodies
 from tests.unit.store.segments import Plain, RealSegment, replace
 
-from turbopump.store.disk import SystemDisk
+from turbopump.disk.system_disk import SystemDisk
 from turbopump.store.files import StorePaths
 from turbopump.store.repair.setting_apart import SECTOR, set_apart
 

@@ -3,7 +3,7 @@ preloaded library can take its place: the kernel, asked to sync by itself, would
 
 import sys
 
-from turbopump.store.system_calls import KernelSyncs
+from turbopump.disk.kernel_syncs import KernelSyncs
 
 
 def main() -> None:

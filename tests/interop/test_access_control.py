@@ -39,8 +39,8 @@ from turbopump.broker.slave_accounts import SlaveAccounts
 from turbopump.client.consumer.offsets import ConsumeFrom
 from turbopump.client.trace import TRACE_TOPIC
 from turbopump.config.broker_config import BrokerConfig
+from turbopump.disk.system_disk import SystemDisk
 from turbopump.errors import ResponseError, SendError
-from turbopump.store.disk import SystemDisk
 
 SETTINGS: dict[str, str | int | bool] = {
     **APACHES_ON,

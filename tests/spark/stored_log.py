@@ -11,10 +11,10 @@ from tests.unit.store.apache_batches import leave_as_apache, put_inner
 from tests.unit.store.directory import Directory
 
 from turbopump.clock import SystemClock
+from turbopump.disk.system_disk import SystemDisk
 from turbopump.message.entry import MAGIC_BLANK
 from turbopump.spark.commitlog import log_options, log_schema, plan, scan_options
 from turbopump.spark.log_scan import scan
-from turbopump.store.disk import SystemDisk
 from turbopump.store.files import StorePaths
 from turbopump.store.message_store import MessageStore, NewMessage, StoreConfig
 

@@ -23,6 +23,7 @@ from tests.unit.namesrv.world import registered
 
 from turbopump.broker.broker import Broker
 from turbopump.config.namesrv_config import NamesrvConfig
+from turbopump.disk.system_disk import SystemDisk
 from turbopump.message.ids import decode_offset_msg_id
 from turbopump.message.message import MessageQueue
 from turbopump.namesrv.server import NameServer
@@ -49,7 +50,6 @@ from turbopump.protocol.requests import (
 from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.response import Response
 from turbopump.remoting.router import HELD, Router
-from turbopump.store.disk import SystemDisk
 
 GROUP, TOPIC, MEMBER, PRODUCERS = "g", "T", "c@1", "p"
 REPLY: Final = "MSG_TYPE\x01reply\x02CORRELATION_ID\x01c-1\x02REPLY_TO_CLIENT\x01c@1\x02TTL\x013000"

@@ -159,7 +159,7 @@ def agree(name: str, *arguments: Any, buffer: bytearray | None = None) -> tuple[
 
 CUT_FILE = """
 import mmap, os, sys
-from turbopump.store.system_calls import lost_pages, outlive_lost_pages
+from turbopump.disk.maps import lost_pages, outlive_lost_pages
 print(outlive_lost_pages(), lost_pages(), flush=True)
 descriptor = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
 os.ftruncate(descriptor, 1 << 20)

@@ -27,6 +27,7 @@ from turbopump.auth.accounts import SUBJECT, SUPER, Accounts
 from turbopump.auth.sealing import NONCE_SIZE, seal, version_of
 from turbopump.auth.signatures import Credentials, RequestSigner
 from turbopump.config.access import AccessConfig
+from turbopump.disk.disk import Disk
 from turbopump.errors import ConfigError, StoreLockedError
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import RequestCode, ResponseCode
@@ -35,7 +36,6 @@ from turbopump.protocol.requests.access import SEALED, AclInfo, UserInfo
 from turbopump.remoting.response import Response, refusal
 from turbopump.remoting.router import RequestContext, Router
 from turbopump.repeated_line import RepeatedLine
-from turbopump.store.disk import Disk
 
 log = logging.getLogger(__name__)
 _not_read = RepeatedLine(log, logging.ERROR, "users and policies stay as they are file=%s cause=%s")

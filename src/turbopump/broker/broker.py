@@ -88,6 +88,8 @@ from turbopump.config.broker_config import (
     check_together,
 )
 from turbopump.config.running import RunningConfiguration
+from turbopump.disk.disk import Disk
+from turbopump.disk.system_disk import SystemDisk
 from turbopump.errors import ConfigError, NotStartedError
 from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.router import Authorise, Router
@@ -95,7 +97,6 @@ from turbopump.remoting.server import RemotingServer
 from turbopump.remoting.turns import Turns
 from turbopump.remoting.wire import Wire
 from turbopump.replication.history import LogHistory, new_id
-from turbopump.store.disk import Disk, SystemDisk
 from turbopump.store.log.cold_reads import ReadPace
 from turbopump.store.message_store import MessageStore, StoreConfig
 

@@ -15,6 +15,7 @@ import msgspec
 from turbopump.broker.saved_table import EncodedMap, SavedTable, Soon, at_once
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
+from turbopump.disk.json_table import JsonTable
 from turbopump.message.rules import RETRY_PREFIX, group_fault
 from turbopump.protocol.requests.assignment import (
     MessageRequestMode,
@@ -24,7 +25,6 @@ from turbopump.protocol.requests.assignment import (
 from turbopump.protocol.requests.groups import SubscriptionGroupConfig, SubscriptionGroupWrapper
 from turbopump.protocol.requests.topics import PERM_READ
 from turbopump.repeated_line import RepeatedLine
-from turbopump.store.json_table import JsonTable
 
 log = logging.getLogger(__name__)
 _group_made = RepeatedLine(log, logging.INFO, "group made group=%s")

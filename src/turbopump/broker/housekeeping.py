@@ -11,8 +11,8 @@ from functools import partial
 from typing import Final
 
 from turbopump.config.broker_config import BrokerConfig
+from turbopump.disk.disk import Disk
 from turbopump.repeated_line import RepeatedLine
-from turbopump.store.disk import Disk
 from turbopump.store.disk_space import SpaceLevel
 from turbopump.store.message_store import MessageStore
 from turbopump.store.repair.scrub import Scrub, ScrubNumbers

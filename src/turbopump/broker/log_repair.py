@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 from turbopump.broker.background import stop_task
 from turbopump.broker.reading import ask, read_pieces
+from turbopump.disk.disk import Disk, Piece
 from turbopump.errors import ProtocolError, RemotingError, StoreError
 from turbopump.message.codec import entry_fault, lengths_fault
 from turbopump.message.entry import FIXED_SIZE
@@ -27,7 +28,6 @@ from turbopump.protocol.requests.namesrv import GetBrokerClusterInfo
 from turbopump.protocol.requests.pull import ViewMessageById
 from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.turns import awaited
-from turbopump.store.disk import Disk, Piece
 from turbopump.store.log.parsed_entry import INNER_COUNT_MAX, parse_entry
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.checked_entries import DamagedMessage

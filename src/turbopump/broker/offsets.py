@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from turbopump.broker.saved_table import EncodedMap, SavedTable, Soon, at_once
 from turbopump.clock import Clock
+from turbopump.disk.json_table import JsonTable
 from turbopump.protocol.requests.offsets import ConsumerOffsetTable
 from turbopump.protocol.requests.topics import DataVersion
 from turbopump.remoting.turns import Steps
-from turbopump.store.json_table import JsonTable
 
 
 class SetBack(NamedTuple):

@@ -18,9 +18,9 @@ import msgspec
 
 from turbopump.broker.saved_table import EncodedMap, SavedTable, Soon, at_once
 from turbopump.clock import Clock
+from turbopump.disk.json_table import JsonTable
 from turbopump.message.message import MessageQueue
 from turbopump.protocol import fastjson
-from turbopump.store.json_table import JsonTable
 from turbopump.store.watermark import Watermark
 
 log = logging.getLogger(__name__)

@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
 
+from turbopump.disk.disk import Found, Piece
 from turbopump.errors import ReadsRefusedError, StoreError
 from turbopump.filtering.tag import code_filter
 from turbopump.protocol.codes import ResponseCode
@@ -22,7 +23,6 @@ from turbopump.protocol.request import ReplyT
 from turbopump.remoting.response import Refusal, refusal
 from turbopump.remoting.router import HELD, Outcome, RequestContext
 from turbopump.remoting.turns import awaited
-from turbopump.store.disk import Found, Piece
 from turbopump.store.log.cold_reads import ColdReads, ReadState, Steps
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.checked_entries import GetResult

@@ -15,6 +15,7 @@ from turbopump.auth.signatures import Credentials
 from turbopump.clock import Clock
 from turbopump.config.broker_config import CLOSE_HA_PORT, BrokerConfig, BrokerRole, FlushDiskType
 from turbopump.config.tls import TlsMode
+from turbopump.disk.disk import Disk
 from turbopump.errors import ConfigError
 from turbopump.protocol.requests.replication import (
     COMPARES,
@@ -31,7 +32,6 @@ from turbopump.replication.history import LogHistory
 from turbopump.replication.link import MasterLink, SlaveLink, SlavePeer
 from turbopump.replication.master import MasterSettings
 from turbopump.replication.slave import SlaveSettings
-from turbopump.store.disk import Disk
 from turbopump.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)

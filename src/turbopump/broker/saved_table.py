@@ -15,11 +15,11 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from turbopump.disk.json_table import JsonTable
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.replication import HELD, PARTIAL, TABLE_VERSION
 from turbopump.remoting.response import Refusal, refusal
-from turbopump.store.json_table import JsonTable
 
 SLICE_SIZE: Final = 32 * 1024
 """Bytes of text that are encoded in one turn of the loop: some 3 ms."""

@@ -12,8 +12,8 @@ from typing import Final
 
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig, FlushDiskType
+from turbopump.disk.disk import Disk
 from turbopump.message.delivery_time import DelayLevels
-from turbopump.store.disk import Disk
 from turbopump.store.disk_space import SpaceLimits
 from turbopump.store.files import StorePaths
 from turbopump.store.message_store import MessageStore, StoreConfig

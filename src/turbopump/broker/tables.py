@@ -20,11 +20,11 @@ from turbopump.broker.topics import TopicTable, make_lost_topics
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.config.setting import LONG_MAX
+from turbopump.disk.disk import Disk
+from turbopump.disk.json_table import JsonTable
 from turbopump.errors import ConfigError
 from turbopump.message.rules import REPLY_TOPIC_END, topic_fault
-from turbopump.store.disk import Disk
 from turbopump.store.files import StorePaths
-from turbopump.store.json_table import JsonTable
 from turbopump.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)

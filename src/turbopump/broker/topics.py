@@ -18,6 +18,8 @@ import msgspec
 from turbopump.broker.saved_table import EncodedMap, SavedTable, Soon, at_once, settled
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
+from turbopump.disk.disk import Disk
+from turbopump.disk.json_table import JsonTable
 from turbopump.errors import TurbopumpError
 from turbopump.message.rules import (
     DEFAULT_TOPIC,
@@ -42,9 +44,7 @@ from turbopump.protocol.requests.topics import (
 from turbopump.remoting.response import Refusal, refusal
 from turbopump.remoting.router import Outcome, RequestContext
 from turbopump.repeated_line import RepeatedLine
-from turbopump.store.disk import Disk
 from turbopump.store.files import StorePaths
-from turbopump.store.json_table import JsonTable
 from turbopump.store.log.cold_reads import finish_now
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.consume_queue import ConsumeQueue

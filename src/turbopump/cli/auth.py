@@ -27,6 +27,7 @@ from turbopump.auth.server_access import Change, change_file, open_to_others
 from turbopump.cli.entry import command_group, complain
 from turbopump.cli.frame import INCOMPLETE, client_command, show
 from turbopump.cli.values import checked_address
+from turbopump.disk.system_disk import SystemDisk
 from turbopump.errors import ClientError, ConfigError, RemotingError
 from turbopump.protocol.command import Body
 from turbopump.protocol.request import Request
@@ -41,7 +42,6 @@ from turbopump.protocol.requests.access import (
     UpdateUser,
     UserInfo,
 )
-from turbopump.store.disk import SystemDisk
 
 F = TypeVar("F", bound=Callable[..., Any])
 DENIED: Final = 3

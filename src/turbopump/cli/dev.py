@@ -93,8 +93,8 @@ async def _running(
     namesrv: NamesrvConfig, broker_config: BrokerConfig, data: str | None
 ) -> AsyncIterator[None]:
     from turbopump.broker.broker import Broker
+    from turbopump.disk.system_disk import SystemDisk
     from turbopump.namesrv.server import NameServer
-    from turbopump.store.disk import SystemDisk
 
     async with AsyncExitStack() as stack:
         if data is not None:
@@ -124,7 +124,7 @@ async def _running(
 def _refuse_directory_in_use(directory: Path) -> None:
     """Raise StoreLockedError now: a second start in a directory would otherwise stumble over the
     first one's ports."""
-    from turbopump.store.disk import SystemDisk
+    from turbopump.disk.system_disk import SystemDisk
     from turbopump.store.files import StorePaths
 
     lock = StorePaths(directory).lock

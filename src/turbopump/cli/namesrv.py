@@ -45,8 +45,8 @@ def command(
 
 @asynccontextmanager
 async def _running(config: NamesrvConfig, file: str | None) -> AsyncIterator[None]:
+    from turbopump.disk.system_disk import SystemDisk
     from turbopump.namesrv.server import NameServer
-    from turbopump.store.disk import SystemDisk
 
     disk = SystemDisk(asyncio.get_running_loop().call_soon_threadsafe)
     server = NameServer(config, disk=disk, file=None if file is None else Path(file))

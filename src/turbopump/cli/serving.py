@@ -28,11 +28,11 @@ from turbopump.config import addresses
 from turbopump.config.properties import decode, encode
 from turbopump.config.setting import SettingsClass, effective, settings_of
 from turbopump.config.tls import TlsConfig, tls_file
+from turbopump.disk.maps import outlive_lost_pages
 from turbopump.errors import ConfigError
 from turbopump.event_loop import loop_factory
 from turbopump.remoting.tls import keep_buffers_small
 from turbopump.repeated_line import report_all
-from turbopump.store.system_calls import outlive_lost_pages
 
 T = TypeVar("T")
 

@@ -18,15 +18,15 @@ import click
 from turbopump.cli.entry import cause, command_group, complain
 from turbopump.cli.frame import FORM_OF_ANSWER, hex_lines, show, time_text
 from turbopump.cli.json_lines import body_or_stored, write_message
+from turbopump.disk.read_only_disk import ReadOnlyDisk
+from turbopump.disk.system_disk import SystemDisk
 from turbopump.errors import StoreError
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.rules import did_you_mean
 from turbopump.protocol import fastjson
 from turbopump.store import inspection
-from turbopump.store.disk import SystemDisk
 from turbopump.store.files import StorePaths
 from turbopump.store.inspection.next_start import topics_known
-from turbopump.store.read_only_disk import ReadOnlyDisk
 from turbopump.store.repair.setting_apart import SettingApart, set_apart
 
 DAMAGED: Final = 1

@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
+from turbopump.disk.json_table import JsonTable
 from turbopump.protocol import fastjson
-from turbopump.store.json_table import JsonTable
 
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
 """The namespace of ordered topics: topic to ``broker:queues;…``."""

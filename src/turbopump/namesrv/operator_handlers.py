@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from turbopump.config import properties
 from turbopump.config.running import ReadOnlyKeyError, RunningConfiguration
+from turbopump.disk.disk import Disk
 from turbopump.errors import ConfigError
 from turbopump.namesrv.kv_table import KvTable
 from turbopump.namesrv.route_table import RouteTable
@@ -20,7 +21,6 @@ from turbopump.protocol.requests import namesrv as requests
 from turbopump.protocol.requests.topics import FLAG_UNIT, FLAG_UNIT_SUB, TopicList
 from turbopump.remoting.response import Response, refusal
 from turbopump.remoting.router import RequestContext, Router
-from turbopump.store.disk import Disk
 
 log = logging.getLogger(__name__)
 

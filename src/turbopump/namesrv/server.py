@@ -12,6 +12,8 @@ from turbopump.auth.server_access import LOOK_INTERVAL_S, NoAccessControl, Serve
 from turbopump.clock import Clock, SystemClock
 from turbopump.config.namesrv_config import NAMESRV_KEYS, NamesrvConfig
 from turbopump.config.running import RunningConfiguration
+from turbopump.disk.disk import Disk
+from turbopump.disk.json_table import JsonTable
 from turbopump.namesrv.handlers import NamesrvHandlers
 from turbopump.namesrv.kv_table import KvTable
 from turbopump.namesrv.operator_handlers import OperatorHandlers
@@ -19,8 +21,6 @@ from turbopump.namesrv.route_table import RouteTable
 from turbopump.remoting.router import Authorise, Router
 from turbopump.remoting.server import RemotingServer
 from turbopump.remoting.wire import Wire
-from turbopump.store.disk import Disk
-from turbopump.store.json_table import JsonTable
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from turbopump.store.disk import Disk
+from turbopump.disk.disk import Disk
 from turbopump.struct_decoders import decoder_of
 
 ID_SIZE: Final = 16

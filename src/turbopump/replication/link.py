@@ -19,6 +19,7 @@ from typing import Final, cast
 
 from turbopump.config.addresses import host_of
 from turbopump.config.tls import ClientTls, ServerTls, TlsMode
+from turbopump.disk.disk import Disk, Found, Piece, read_now
 from turbopump.errors import (
     ConfigError,
     CopyError,
@@ -52,7 +53,6 @@ from turbopump.replication.master import (
 )
 from turbopump.replication.slave import MasterConnection, SlaveSettings
 from turbopump.replication.stream import TRANSFER_HEAD
-from turbopump.store.disk import Disk, Found, Piece, read_now
 from turbopump.store.log.commit_log import CommitLog
 from turbopump.store.message_store import MessageStore
 

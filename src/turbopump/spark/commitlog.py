@@ -17,6 +17,7 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from turbopump.disk.read_only_disk import ReadOnlyDisk
 from turbopump.errors import ConfigError, StoreError
 from turbopump.spark.log_scan import (
     LogRange,
@@ -44,7 +45,6 @@ from turbopump.spark.reading import keep_what_is_loaded
 from turbopump.store.files import StoreFile, StorePaths, segment_offset
 from turbopump.store.inspection.report import Findings
 from turbopump.store.inspection.store_files import read_run_state
-from turbopump.store.read_only_disk import ReadOnlyDisk
 
 LOG_SCHEMA: Final = pa.schema(
     [

@@ -28,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from turbopump.disk.read_only_disk import ReadOnlyDisk
 from turbopump.message.codec import head_fault
 from turbopump.message.entry import FIXED_SIZE, HEAD_SIZE, MAGIC_BLANK
 from turbopump.message.pulled import good_positions
@@ -49,7 +50,6 @@ from turbopump.store.inspection.store_files import crc_rule, read_run_state
 from turbopump.store.log.commit_log import BLANK_SIZE_MIN
 from turbopump.store.log.scanner import LogScanner, entry_starts
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE
-from turbopump.store.read_only_disk import ReadOnlyDisk
 
 PIECE_SIZE: Final = 4 << 20
 """Bytes of a segment that become one record batch."""

@@ -29,8 +29,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Final
 
+from turbopump.disk.disk import Disk, Space
 from turbopump.errors import StoreClosedError
-from turbopump.store.disk import Disk, Space
 
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 _NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)

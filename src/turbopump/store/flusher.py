@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from turbopump.disk.disk import Disk, Segment
 from turbopump.errors import StoreError
 from turbopump.store.confirmed import Confirmed
-from turbopump.store.disk import Disk, Segment
 from turbopump.store.dispatcher import Dispatcher
 from turbopump.store.index.key_index import KeyIndex
 from turbopump.store.log.commit_log import CommitLog

@@ -20,8 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
+from turbopump.disk.disk import Disk, Segment, SparseSegment
 from turbopump.errors import StoreDamagedError
-from turbopump.store.disk import Disk, Segment, SparseSegment
 from turbopump.store.files import segment_name, segment_offset
 
 STEP: Final = 1 << 20

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from turbopump.clock import Clock
+from turbopump.disk.disk import Disk
 from turbopump.errors import MessageError, StoreClosedError
 from turbopump.message.codec import without_crc, write_entry
 from turbopump.message.delivery_time import SCHEDULE_TOPIC, DelayLevels
@@ -23,7 +24,6 @@ from turbopump.message.entry import CRC_NAME, CRC_SUFFIX_SIZE, FIXED_SIZE, TOPIC
 from turbopump.message.properties import PROPERTIES_SIZE_MAX
 from turbopump.store.confirmed import Confirmed
 from turbopump.store.copied_log import CopiedLog
-from turbopump.store.disk import Disk
 from turbopump.store.disk_space import SpaceLimits, SpaceWatch, StartReserve, with_free_bytes
 from turbopump.store.dispatcher import Dispatcher
 from turbopump.store.files import StorePaths

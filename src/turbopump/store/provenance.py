@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
-from turbopump.store.disk import Disk
+from turbopump.disk.disk import Disk
 from turbopump.struct_decoders import decoder_of
 
 ABORT_MARK: Final = b" turbopump"

@@ -29,7 +29,7 @@ from enum import Enum
 from typing import Final
 
 from turbopump.clock import Clock
-from turbopump.store.disk import Disk
+from turbopump.disk.disk import Disk
 from turbopump.store.disk_space import SpaceLevel, SpaceWatch
 from turbopump.store.flusher import Flusher
 from turbopump.store.index.key_index import KeyIndex

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from turbopump.disk.disk import Disk
 from turbopump.errors import StoreDamagedError, StoreError
-from turbopump.store.disk import Disk
 from turbopump.store.files import StorePaths, segment_name, segment_offset
 from turbopump.store.mapped_file import MappedFile, MappedFiles
 from turbopump.store.provenance import Provenance

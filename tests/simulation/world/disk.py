@@ -1,7 +1,7 @@
 """A disk in memory for simulations: it outlives the processes that use it, and can lose power, fail
 and be slow.
 
-`SimulatedDisk` is the hardware; a process gets the `turbopump.store.disk.Disk` seam of it from
+`SimulatedDisk` is the hardware; a process gets the `turbopump.disk.disk.Disk` seam of it from
 `mount()`. Its one rule: every choice (what a power cut keeps, how long a sync takes) comes from the
 random source it was given.
 
@@ -27,7 +27,7 @@ from tests.simulation.world.loop import SimulatedLoop
 from tests.simulation.world.mount import PowerCut, SimulatedFile, SimulatedMount
 
 from turbopump.clock import Clock
-from turbopump.store.disk import Space
+from turbopump.disk.disk import Space
 
 ANY = "any"
 Change = list[tuple[Path, SimulatedFile | None]]

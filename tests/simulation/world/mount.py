@@ -1,4 +1,4 @@
-"""What one process has of a simulated disk: `turbopump.store.disk.Disk`, its segments and its
+"""What one process has of a simulated disk: `turbopump.disk.disk.Disk`, its segments and its
 locks.
 
 Its one rule: every operation asks the disk first (`perform`), which may fail it or cut the power
@@ -18,8 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from turbopump.disk.disk import Done, Found, Piece, Segment, Space, failure_of
 from turbopump.errors import StoreLockedError
-from turbopump.store.disk import Done, Found, Piece, Segment, Space, failure_of
 
 if TYPE_CHECKING:
     from tests.simulation.world.disk import SimulatedDisk
@@ -31,7 +31,7 @@ class PowerCut(BaseException):
 
 
 class SimulatedMount:
-    """What one process has of the disk: `turbopump.store.disk.Disk`, on a SimulatedDisk."""
+    """What one process has of the disk: `turbopump.disk.disk.Disk`, on a SimulatedDisk."""
 
     def __init__(self, disk: SimulatedDisk) -> None:
         self._disk = disk
@@ -360,7 +360,7 @@ class SimulatedMount:
 
 
 class SimulatedSegment:
-    """A mapped file of a simulated disk: `turbopump.store.disk.Segment`."""
+    """A mapped file of a simulated disk: `turbopump.disk.disk.Segment`."""
 
     def __init__(self, mount: SimulatedMount, path: Path, file: SimulatedFile) -> None:
         self.path = path
@@ -439,7 +439,7 @@ class SimulatedSegment:
 
 
 class SimulatedSparseSegment(SimulatedSegment):
-    """A sparse file: `turbopump.store.disk.SparseSegment`."""
+    """A sparse file: `turbopump.disk.disk.SparseSegment`."""
 
     def __init__(self, mount: SimulatedMount, path: Path, file: SimulatedFile) -> None:
         self.path = path

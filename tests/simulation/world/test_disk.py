@@ -12,8 +12,8 @@ from tests.simulation.world.loop import SimulatedLoop
 from tests.simulation.world.mount import PowerCut
 from tests.simulation.world.simulation import START_MS, SimulatedClock
 
+from turbopump.disk.disk import Disk, Segment
 from turbopump.errors import StoreLockedError
-from turbopump.store.disk import Disk, Segment
 
 ROOT = Path("/store")
 LOG = ROOT / "log"

@@ -23,6 +23,7 @@ from turbopump.cli import main
 from turbopump.clock import Clock, SystemClock
 from turbopump.config.broker_config import BrokerConfig, BrokerRole
 from turbopump.config.namesrv_config import NamesrvConfig
+from turbopump.disk import mapped_segments, system_disk
 from turbopump.namesrv.server import NameServer
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
@@ -33,7 +34,6 @@ from turbopump.protocol.requests.statistics import GetBrokerRuntimeInfo
 from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.response import Refusal, refusal
-from turbopump.store import disk, mapped_segments
 from turbopump.testing.broker_in_loop import PATIENT, SMALL_FILES, BrokerThread, running_broker
 
 
@@ -300,7 +300,7 @@ async def test_a_disk_that_cannot_be_written_to(monkeypatch: pytest.MonkeyPatch)
         broker = await servers.broker(namesrv)
         await servers.topic(broker, "orders")
         monkeypatch.setattr(mapped_segments, "_fdatasync", fail)
-        monkeypatch.setattr(disk.KernelSyncs, "start", lambda *_: False)
+        monkeypatch.setattr(system_disk.KernelSyncs, "start", lambda *_: False)
         await fill(namesrv, count=1)
         async with asyncio.timeout(30):
             while not (found := wrong(await examined(namesrv))):

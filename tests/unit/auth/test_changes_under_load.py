@@ -22,6 +22,7 @@ from turbopump.auth.server_access import FILE_NAME, LOOK_INTERVAL_S, change_file
 from turbopump.broker.pop.held_pops import TopicGroup
 from turbopump.config.namesrv_config import NamesrvConfig
 from turbopump.config.tls import TlsMode
+from turbopump.disk.system_disk import SystemDisk
 from turbopump.errors import SendError
 from turbopump.message.codec import encode_host
 from turbopump.namesrv.server import NameServer
@@ -44,7 +45,6 @@ from turbopump.protocol.requests.pull import PullMessage, PullSysFlag
 from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.tls import LOOK_AGAIN_S
-from turbopump.store.disk import SystemDisk
 from turbopump.store.message_store import NewMessage
 from turbopump.testing.broker_in_loop import RunningBroker, running_broker
 

@@ -17,6 +17,7 @@ from turbopump.auth.accounts import Accounts, User
 from turbopump.auth.sealing import unseal, version_of
 from turbopump.auth.server_access import FILE_NAME, ServerAccess, change_file
 from turbopump.config.broker_config import BrokerConfig
+from turbopump.disk.system_disk import SystemDisk
 from turbopump.errors import ConfigError, ResponseError, RouteNotFoundError
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
@@ -37,7 +38,6 @@ from turbopump.protocol.requests.access import (
 )
 from turbopump.protocol.requests.configuration import GetBrokerConfig
 from turbopump.remoting.client import RemotingClient
-from turbopump.store.disk import SystemDisk
 from turbopump.testing.broker_in_loop import RunningBroker, running_broker
 
 ANN = Credentials("ann", "ann's secret")

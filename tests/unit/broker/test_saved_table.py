@@ -19,12 +19,13 @@ from turbopump.broker.offsets import ConsumerOffsets
 from turbopump.broker.saved_table import SLICE_SIZE
 from turbopump.broker.topics import TopicTable, plain_topic
 from turbopump.clock import SystemClock
+from turbopump.disk.disk import Disk
+from turbopump.disk.json_table import JsonTable
+from turbopump.disk.system_disk import SystemDisk
 from turbopump.protocol import fastjson
 from turbopump.protocol.requests.groups import SubscriptionGroupConfig, SubscriptionGroupWrapper
 from turbopump.protocol.requests.offsets import ConsumerOffsetTable
 from turbopump.protocol.requests.topics import TopicConfigSerializeWrapper
-from turbopump.store.disk import Disk, SystemDisk
-from turbopump.store.json_table import JsonTable
 
 PATH = Path("/config/table.json")
 NAMES = st.sampled_from(["T", "a", "%RETRY%g", 'qu"ote', "tab\t", "ü", "", "topicConfigTable"])

@@ -15,10 +15,11 @@ from tests.unit.remoting.serving import frame, raw_peer
 
 from turbopump.broker.broker import Broker
 from turbopump.clock import SystemClock
+from turbopump.disk.disk import Segment
+from turbopump.disk.system_disk import SystemDisk
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.configuration import UpdateBrokerConfig
 from turbopump.protocol.requests.send import SendMessageV2
-from turbopump.store.disk import Segment, SystemDisk
 
 SEGMENT = 64 * 1024
 CONFIG: dict[str, Any] = {"mapped_file_size_commit_log": SEGMENT, "max_message_size": 8000}

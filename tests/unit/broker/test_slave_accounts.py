@@ -32,6 +32,7 @@ from turbopump.auth.signatures import Credentials, RequestSigner
 from turbopump.broker.broker import Broker
 from turbopump.broker.slave_accounts import SlaveAccounts
 from turbopump.config.broker_config import BrokerConfig, BrokerRole
+from turbopump.disk.system_disk import SystemDisk
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Body, Command
 from turbopump.protocol.request import Request
@@ -52,7 +53,6 @@ from turbopump.protocol.requests.access import (
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.client import RemotingClient
-from turbopump.store.disk import SystemDisk
 
 ADMIN, BROKER, BILLING = (
     Credentials(name, f"{name}'s secret") for name in ("admin", "broker", "billing")

@@ -30,6 +30,7 @@ from turbopump.broker.statistics import (
     StatsItem,
     bytes_in_units,
 )
+from turbopump.disk.system_disk import SystemDisk
 from turbopump.protocol import fastjson
 from turbopump.protocol.requests.namesrv import KVTable
 from turbopump.protocol.requests.send import ConsumerSendMsgBack, RecallMessage
@@ -40,7 +41,6 @@ from turbopump.protocol.requests.statistics import (
     ViewBrokerStatsData,
 )
 from turbopump.protocol.requests.topics import DeleteTopic, GetTopicStatsInfo, TopicStatsTable
-from turbopump.store.disk import SystemDisk
 from turbopump.store.log.commit_log import NAMES
 from turbopump.store.queues.consume_queue import ConsumeQueue
 

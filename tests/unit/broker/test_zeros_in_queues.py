@@ -14,6 +14,7 @@ from tests.unit.broker.talking import SERVER, Talk, converse, in_virtual_time, p
 from tests.unit.broker.transacting import HALF, OP, Transactor
 
 from turbopump.compiled import IS_COMPILED
+from turbopump.disk.maps import outlive_lost_pages
 from turbopump.message.codec import decode_entries
 from turbopump.message.delivery_time import SCHEDULE_TOPIC
 from turbopump.message.message import ReceivedMessage
@@ -21,7 +22,6 @@ from turbopump.message.properties import encode_properties
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import TransactionOutcome
 from turbopump.store.queues.consume_queue import ConsumeQueue
-from turbopump.store.system_calls import outlive_lost_pages
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
 
 REVIVE = "rmq_sys_REVIVE_LOG_DefaultCluster"

@@ -11,8 +11,8 @@ import pytest
 from turbopump.blocking import PullConsumer
 from turbopump.cli import main
 from turbopump.config.broker_config import FlushDiskType
+from turbopump.disk import mapped_segments, system_disk
 from turbopump.message.message import ReceivedMessage
-from turbopump.store import disk, mapped_segments
 from turbopump.testing import BrokerThread
 
 Produce = Callable[..., tuple[int, str, str]]
@@ -232,7 +232,7 @@ def test_messages_that_may_not_be_on_the_disk_are_told_and_are_no_success(
     with BrokerThread(flush_disk_type=FlushDiskType.SYNC_FLUSH, sync_flush_timeout=20) as broker:
         broker.create_topic("T", 1)
         monkeypatch.setattr(mapped_segments, "_fdatasync", lambda _fd: released.wait(60))
-        monkeypatch.setattr(disk.KernelSyncs, "start", lambda *_: False)
+        monkeypatch.setattr(system_disk.KernelSyncs, "start", lambda *_: False)
         with lines.open() as standard_input:
             monkeypatch.setattr("sys.stdin", standard_input)
             code = main(["produce", "T", "--raw", "-n", broker.namesrv])

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from turbopump.disk.system_disk import SystemDisk
 from turbopump.replication.history import (
     KNOWN_MAX,
     NO_END,
@@ -13,7 +14,6 @@ from turbopump.replication.history import (
     common_until,
     new_id,
 )
-from turbopump.store.disk import SystemDisk
 
 FIRST, SECOND, THIRD = (bytes([number]) * 16 for number in (1, 2, 3))
 

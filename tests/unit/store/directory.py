@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from turbopump.disk.system_disk import SystemDisk
 from turbopump.message.batch import encode_item
 from turbopump.message.codec import decode_entries
 from turbopump.message.java import tags_code
-from turbopump.store.disk import SystemDisk
 from turbopump.store.files import StorePaths
 from turbopump.store.message_store import MessageStore, NewMessage, PutResult, StoreConfig
 from turbopump.store.packed_batch import pack_batch

@@ -7,12 +7,12 @@ from typing import Any
 
 from tests.unit.store.directory import HOST, Directory
 
+from turbopump.disk.read_only_disk import ReadOnlyDisk
 from turbopump.message.java import tags_code
 from turbopump.protocol import fastjson
 from turbopump.store.files import StorePaths
 from turbopump.store.inspection import Verification, verify_store
 from turbopump.store.message_store import MessageStore, NewMessage
-from turbopump.store.read_only_disk import ReadOnlyDisk
 
 SLOTS, ENTRIES = 7, 60
 ENTRIES_AT = 40 + SLOTS * 4

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from turbopump.store import disk
-from turbopump.store.mapped_segments import FileSystems, MappedSegment
-from turbopump.store.system_calls import FileLock
+from turbopump.disk import system_disk
+from turbopump.disk.locks import FileLock
+from turbopump.disk.mapped_segments import FileSystems, MappedSegment
 
 
 class LeftOpen:
@@ -27,7 +27,7 @@ class LeftOpen:
         self._map, self._lock, self._lock_directories, self._watch = (
             MappedSegment.__init__,
             FileLock.__init__,
-            disk.lock_directories,
+            system_disk.lock_directories,
             FileSystems.__init__,
         )
 
@@ -66,7 +66,7 @@ def letting_go() -> Iterator[None]:
     with (
         mock.patch.object(MappedSegment, "__init__", lambda *given: found.map(*given)),
         mock.patch.object(FileLock, "__init__", lambda *given: found.lock(*given)),
-        mock.patch.object(disk, "lock_directories", found.lock_directories),
+        mock.patch.object(system_disk, "lock_directories", found.lock_directories),
         mock.patch.object(FileSystems, "__init__", lambda *given: found.watch(*given)),
     ):
         yield

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from turbopump.store.mapped_segments import MappedSegment, MappedSparseSegment
+from turbopump.disk.mapped_segments import MappedSegment, MappedSparseSegment
 
 RealSegment = MappedSegment | MappedSparseSegment
 Plain = Callable[..., Any]

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from turbopump.disk.disk import Space
+from turbopump.disk.system_disk import SystemDisk
 from turbopump.errors import StoreClosedError
-from turbopump.store.disk import Space, SystemDisk
 from turbopump.store.disk_space import (
     START_RESERVE_MAX,
     SpaceLevel,

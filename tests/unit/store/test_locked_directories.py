@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from tests.unit.store.directory import Directory, bodies, put
 
+from turbopump.disk.locks import FileLock
 from turbopump.errors import StoreLockedError
 from turbopump.store.files import StorePaths
-from turbopump.store.system_calls import FileLock
 
 
 def with_paths(root: Path, **paths: Any) -> Directory:

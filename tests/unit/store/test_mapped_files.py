@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from turbopump.store.disk import Done, Segment, SystemDisk
+from turbopump.disk.disk import Done, Segment
+from turbopump.disk.system_disk import SystemDisk
 from turbopump.store.mapped_file import MappedFiles
 
 SIZE = 4096

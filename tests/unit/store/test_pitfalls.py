@@ -8,8 +8,8 @@ from zlib import crc32
 import pytest
 from tests.unit.store.directory import HOST, Directory, bodies
 
+from turbopump.disk.system_disk import SystemDisk
 from turbopump.message.entry import CRC_SUFFIX_SIZE
-from turbopump.store.disk import SystemDisk
 from turbopump.store.message_store import MessageStore, NewMessage
 
 ROOT = Path(__file__).parents[3]

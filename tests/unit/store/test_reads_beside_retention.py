@@ -11,7 +11,8 @@ from tests.unit.store.indexed import ALWAYS
 from tests.unit.store.indexed import put as put_keyed
 from tests.unit.store.segments import forget_all
 
-from turbopump.store.disk import Found, Piece, SystemDisk
+from turbopump.disk.disk import Found, Piece
+from turbopump.disk.system_disk import SystemDisk
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.checked_entries import GetResult, GetStatus
 from turbopump.store.repair.scrub import Scrub

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from tests.file_descriptors import open_count
 
-from turbopump.store.disk import Piece, SystemDisk
+from turbopump.disk.disk import Piece
+from turbopump.disk.system_disk import SystemDisk
 
 
 class Owner:

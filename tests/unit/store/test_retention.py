@@ -27,8 +27,9 @@ from tests.unit.store.retained import (
     segments,
 )
 
+from turbopump.disk.disk import Piece
+from turbopump.disk.system_disk import SystemDisk
 from turbopump.message.codec import decode_entries
-from turbopump.store.disk import Piece, SystemDisk
 from turbopump.store.disk_space import SpaceLevel
 from turbopump.store.files import StorePaths
 from turbopump.store.log.scanner import EntryWalk

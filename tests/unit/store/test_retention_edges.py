@@ -19,7 +19,7 @@ from tests.unit.store.retained import (
     segments,
 )
 
-from turbopump.store.disk import SystemDisk
+from turbopump.disk.system_disk import SystemDisk
 from turbopump.store.message_store import MessageStore
 from turbopump.store.retention import QUEUES_AT_ONCE, NextStep
 

@@ -17,8 +17,8 @@ from tests.simulation.world.simulation import SimulatedClock
 from tests.unit.store.directory import HOST, Directory, bodies, put
 from tests.unit.store.retained import ALWAYS, clean, flush
 
+from turbopump.disk.system_disk import SystemDisk
 from turbopump.errors import StoreClosedError, StoreDamagedError, StoreError
-from turbopump.store.disk import SystemDisk
 from turbopump.store.files import StorePaths
 from turbopump.store.message_store import MessageStore, NewMessage, StoreConfig
 

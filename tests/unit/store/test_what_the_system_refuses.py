@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from tests.unit.store.directory import Directory, put
 
+from turbopump.disk.read_only_disk import LockState, ReadOnlyDisk
+from turbopump.disk.system_disk import SystemDisk
 from turbopump.errors import StoreError
-from turbopump.store.disk import SystemDisk
-from turbopump.store.read_only_disk import LockState, ReadOnlyDisk
 
 
 @pytest.fixture

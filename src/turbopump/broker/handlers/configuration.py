@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from turbopump.clock import Clock
 from turbopump.config import properties
 from turbopump.config.running import ReadOnlyKeyError, RunningConfiguration
+from turbopump.disk.disk import Disk
 from turbopump.errors import ConfigError
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
@@ -24,7 +25,6 @@ from turbopump.protocol.requests.configuration import (
 from turbopump.protocol.requests.topics import DataVersion
 from turbopump.remoting.response import Response, refusal
 from turbopump.remoting.router import RequestContext, Router
-from turbopump.store.disk import Disk
 
 log = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ import msgspec
 
 from turbopump.broker.offsets import ConsumerOffsets
 from turbopump.broker.saved_table import SavedTable
+from turbopump.disk.json_table import JsonTable
 from turbopump.message.handles import QueueKey, message_key, queue_key, queue_kind_of
 from turbopump.message.java import Int64
-from turbopump.store.json_table import JsonTable
 from turbopump.store.watermark import Watermark
 
 

@@ -25,6 +25,7 @@ from turbopump.broker.interceptors import Destination, Interceptor
 from turbopump.broker.reading import ask, read_queue
 from turbopump.broker.saved_table import SavedTable
 from turbopump.clock import Clock
+from turbopump.disk.json_table import JsonTable
 from turbopump.errors import MessageError, StoredMessageError, StoreError
 from turbopump.message.codec import decode_entries
 from turbopump.message.delivery_time import SCHEDULE_TOPIC, DelayLevels, delay_level
@@ -44,7 +45,6 @@ from turbopump.protocol.requests.send import SendMessage
 from turbopump.protocol.requests.topics import DataVersion
 from turbopump.remoting.response import Refusal, refusal
 from turbopump.repeated_line import RepeatedLine
-from turbopump.store.json_table import JsonTable
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.checked_entries import GetResult
 from turbopump.store.queues.consume_queue import (

@@ -15,10 +15,10 @@ from typing import Final
 
 from turbopump.broker.reading import read_pieces
 from turbopump.broker.schedule.timer_messages import DueSlot, TimerMessage, timer_message
+from turbopump.disk.disk import Piece
 from turbopump.errors import StoreDamagedError, StoredMessageError
 from turbopump.message.codec import decode_entry, entry_fault
 from turbopump.remoting.turns import Turns
-from turbopump.store.disk import Piece
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, ConsumeQueue
 from turbopump.store.timers.pending_timers import OldSlots, PendingTimers, SlotUnits

@@ -17,8 +17,8 @@ from typing import Final
 from turbopump.broker.background import wait_for
 from turbopump.broker.reading import ask
 from turbopump.clock import Clock
+from turbopump.disk.disk import Disk
 from turbopump.errors import StoreError
-from turbopump.store.disk import Disk
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.consume_queue import ConsumeQueue
 from turbopump.store.timers.pending_timers import PendingTimers

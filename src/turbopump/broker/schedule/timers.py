@@ -32,8 +32,8 @@ from turbopump.broker.schedule.timer_repair import SLICE, TimerRepair, first_sli
 from turbopump.broker.schedule.timer_saving import TimerSaving
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
+from turbopump.disk.disk import Disk
 from turbopump.errors import MessageError, StoreDamagedError, StoreError
-from turbopump.store.disk import Disk
 from turbopump.store.files import StorePaths
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE, unpack_unit

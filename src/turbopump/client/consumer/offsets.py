@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from turbopump.client.instance import ClientInstance
 from turbopump.config.setting import below_home
+from turbopump.disk.json_table import JsonTable
 from turbopump.errors import ConfigError, ConnectError, ResponseError
 from turbopump.message.message import MessageQueue
 from turbopump.message.rules import RETRY_PREFIX
@@ -24,10 +25,9 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.request import ReplyT, Request
 from turbopump.protocol.requests import offsets as requests
 from turbopump.repeated_line import RepeatedLine
-from turbopump.store.json_table import JsonTable
 
 if TYPE_CHECKING:
-    from turbopump.store.disk import Disk
+    from turbopump.disk.disk import Disk
 
 log = logging.getLogger(__name__)
 _read_from_beginning = RepeatedLine(
@@ -229,7 +229,7 @@ class LocalOffsets:
         self._brokers = brokers
         self._own_disk = disk is None
         if disk is None:  # its module needs Unix, which other clients do without
-            from turbopump.store.disk import SystemDisk
+            from turbopump.disk.system_disk import SystemDisk
 
             disk = SystemDisk(asyncio.get_running_loop().call_soon_threadsafe)
         self._disk = disk

@@ -31,7 +31,7 @@ from turbopump.client.settings import TRACE, GroupSettings
 from turbopump.errors import ConfigError
 
 if TYPE_CHECKING:
-    from turbopump.store.disk import Disk
+    from turbopump.disk.disk import Disk
 
 ONE_BY_ONE: Final = "handles_one_by_one"
 """An attribute of handlers that can do nothing with a list of messages."""
@@ -134,7 +134,7 @@ class PushConsumerSettings(SubscriberSettings):
     """Time for which ``close`` waits for running handlers: see
     docs/explanations/clients.md#closing. Java: ``awaitTerminationMillisWhenShutdown``."""
     disk: Disk | None = setting(
-        None, SettingRule(_is_disk, "is no turbopump.store.disk.Disk").or_none()
+        None, SettingRule(_is_disk, "is no turbopump.disk.disk.Disk").or_none()
     )
     """Disk in place of the system's, for simulations."""
     pull_batch: int = setting(32, _BATCH)

@@ -23,8 +23,8 @@ from functools import lru_cache
 from typing import Any, Final
 
 from turbopump.compiled import has_twin
+from turbopump.disk.disk import Piece, SparseSegment
 from turbopump.message.java import java_hash
-from turbopump.store.disk import Piece, SparseSegment
 
 HEADER_SIZE: Final = 40
 SLOT_SIZE: Final = 4

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from turbopump.clock import Clock
+from turbopump.disk.disk import Disk, Found, Segment
 from turbopump.message.properties import KEYS, NAME_END, TRANSACTION_MASK, UNIQ_KEY, value_after
-from turbopump.store.disk import Disk, Found, Segment
 from turbopump.store.disk_space import NO_ROOM, SpaceWatch
 from turbopump.store.index.index_file import (
     GROWTH,

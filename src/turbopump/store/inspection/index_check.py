@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from turbopump.disk.read_only_disk import ReadOnlyDisk, ReadOnlyFile
 from turbopump.store.index.index_file import ENTRY, ENTRY_SIZE, HEADER, HEADER_SIZE, SLOT_SIZE
 from turbopump.store.index.key_index import WAITING_MAX
 from turbopump.store.inspection.report import Finding, Findings
-from turbopump.store.read_only_disk import ReadOnlyDisk, ReadOnlyFile
 
 _LOOK_AHEAD: Final = 4
 _pack_found = struct.Struct(">iqi").pack

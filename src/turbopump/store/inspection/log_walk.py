@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from turbopump.disk.read_only_disk import ReadOnlyDisk
 from turbopump.errors import StoredMessageError
 from turbopump.message.batch import inner_entries, is_wrapped
 from turbopump.message.codec import decode_entry, entry_fault
@@ -33,7 +34,6 @@ from turbopump.store.inspection.store_files import StoreFiles
 from turbopump.store.log.commit_log import BLANK_SIZE_MIN
 from turbopump.store.log.scanner import BadRange, OpenSegment, SegmentWalk
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT
-from turbopump.store.read_only_disk import ReadOnlyDisk
 
 READ_SIZE: Final = 4 * 1024 * 1024
 SECTOR: Final = 4096

@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
+from turbopump.disk.read_only_disk import ReadOnlyDisk
 from turbopump.errors import TurbopumpError
 from turbopump.store.files import StoreFile, StorePaths
 from turbopump.store.inspection.index_check import IndexHeader, read_headers
@@ -30,7 +31,6 @@ from turbopump.store.inspection.store_files import (
 from turbopump.store.provenance import APACHE_LOCK_MARK
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE
 from turbopump.store.queues.queue_ends import NotedQueueEnds, decode_known
-from turbopump.store.read_only_disk import ReadOnlyDisk
 from turbopump.store.recovery.checkpoint import (
     CHECKPOINT_SIZE,
     SAFETY_MS,

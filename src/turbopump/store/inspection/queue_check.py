@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from turbopump.disk.read_only_disk import ReadOnlyDisk, ReadOnlyFile
 from turbopump.message.delivery_time import SCHEDULE_TOPIC
 from turbopump.store.files import StoreFile
 from turbopump.store.inspection.store_files import QueueFiles
 from turbopump.store.queues.consume_queue import EXTENDED_TAGS_MAX, NO_MESSAGE_SIZE, UNIT, UNIT_SIZE
-from turbopump.store.read_only_disk import ReadOnlyDisk, ReadOnlyFile
 
 _SCAN_SIZE: Final = 1 << 20
 _pack = UNIT.pack

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, cast
 
+from turbopump.disk.disk import Disk
+from turbopump.disk.read_only_disk import LockState, ReadOnlyDisk
 from turbopump.errors import StoreError, TurbopumpError
-from turbopump.store.disk import Disk
 from turbopump.store.files import StoreFile, StorePaths, segment_offset
 from turbopump.store.inspection.report import Findings
 from turbopump.store.provenance import LOCK_MARK, LastRun, Provenance
 from turbopump.store.queues.consume_queue import UNIT_SIZE
-from turbopump.store.read_only_disk import LockState, ReadOnlyDisk
 from turbopump.store.recovery.checkpoint import CHECKPOINT_SIZE, CheckpointFields
 
 

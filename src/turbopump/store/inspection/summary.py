@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from turbopump.disk.read_only_disk import ReadOnlyDisk
 from turbopump.message.entry import store_timestamp_of
 from turbopump.store.files import StoreFile, StorePaths
 from turbopump.store.inspection.index_check import IndexHeader, read_headers
@@ -30,7 +31,6 @@ from turbopump.store.inspection.store_files import (
 )
 from turbopump.store.log.scanner import BadRange
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE
-from turbopump.store.read_only_disk import ReadOnlyDisk
 from turbopump.store.recovery.checkpoint import CheckpointFields
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from turbopump.disk.read_only_disk import ReadOnlyDisk
 from turbopump.message.codec import entry_fault
 from turbopump.message.entry import topic_span
 from turbopump.message.properties import TRANSACTION_MASK, SysFlag, property_value
@@ -44,7 +45,6 @@ from turbopump.store.inspection.store_files import (
 )
 from turbopump.store.log.parsed_entry import is_apaches_batch
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE
-from turbopump.store.read_only_disk import ReadOnlyDisk
 
 ATTEMPTS_MAX: Final = 3
 

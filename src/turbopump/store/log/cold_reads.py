@@ -21,7 +21,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
-from turbopump.store.disk import Disk, Found, Piece, read_now
+from turbopump.disk.disk import Disk, Found, Piece, read_now
 
 T = TypeVar("T")
 

@@ -22,9 +22,9 @@ from typing import Any, Final
 
 import msgspec
 
+from turbopump.disk.disk import Disk
 from turbopump.errors import MessageError, RoomInMakingError, StoreError
 from turbopump.message.entry import MAGIC_BLANK
-from turbopump.store.disk import Disk
 from turbopump.store.mapped_file import MappedFile, MappedFiles
 
 BLANK_SIZE_MIN: Final = 8

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from turbopump.compiled import IS_COMPILED, has_twin
+from turbopump.disk.disk import Found, Piece
 from turbopump.message.codec import entry_fault
 from turbopump.message.entry import (
     CRC_NAME,
@@ -25,7 +26,6 @@ from turbopump.message.entry import (
     queue_position,
 )
 from turbopump.message.properties import SysFlag
-from turbopump.store.disk import Found, Piece
 from turbopump.store.disk_space import descriptor_advice
 from turbopump.store.log.cold_reads import IsLost, Steps
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog

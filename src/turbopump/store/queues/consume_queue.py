@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, cast
 
-from turbopump.store.disk import Disk, Piece, SparseSegment
+from turbopump.disk.disk import Disk, Piece, SparseSegment
 from turbopump.store.mapped_file import PAGE, MappedFile, MappedFiles, OpenFiles
 from turbopump.store.watermark import Watermark
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from turbopump.disk.disk import Disk, Segment
 from turbopump.errors import MessageError, StoreDamagedError
-from turbopump.store.disk import Disk, Segment
 from turbopump.store.files import StorePaths
 from turbopump.store.log.commit_log import CommitLog
 from turbopump.store.mapped_file import OpenFiles

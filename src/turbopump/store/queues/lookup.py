@@ -11,13 +11,13 @@ import struct
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from turbopump.disk.disk import Found, Piece
 from turbopump.errors import StoreError
 from turbopump.message.codec import decode_entry, entry_fault, head_fault
 from turbopump.message.entry import FIXED_SIZE, HEAD_SIZE, queue_position
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY, SysFlag
 from turbopump.store.confirmed import Confirmed
-from turbopump.store.disk import Found, Piece
 from turbopump.store.disk_space import descriptor_advice
 from turbopump.store.index.key_index import KeyIndex
 from turbopump.store.log.cold_reads import Steps, read_piece

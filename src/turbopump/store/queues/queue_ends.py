@@ -31,8 +31,8 @@ from zlib import crc32
 
 import msgspec
 
-from turbopump.store.disk import Disk
-from turbopump.store.json_table import JsonTable
+from turbopump.disk.disk import Disk
+from turbopump.disk.json_table import JsonTable
 from turbopump.store.queues.consume_queue import ConsumeQueue
 from turbopump.struct_decoders import decoder_of
 

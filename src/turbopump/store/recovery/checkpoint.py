@@ -17,7 +17,7 @@ import struct
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from turbopump.store.disk import Disk, Segment
+from turbopump.disk.disk import Disk, Segment
 
 CHECKPOINT_SIZE: Final = 4096
 SAFETY_MS: Final = 3000

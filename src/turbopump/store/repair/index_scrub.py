@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from turbopump.disk.disk import Disk, Piece
 from turbopump.message.codec import entry_fault
 from turbopump.message.entry import FIXED_SIZE, HEAD_SIZE, MAGIC_V1, MAGIC_V2
-from turbopump.store.disk import Disk, Piece
 from turbopump.store.index.index_file import ENTRY, HEADER_SIZE, SLOT_SIZE, IndexFile
 from turbopump.store.index.key_index import KeyIndex, index_entries_of
 from turbopump.store.log.cold_reads import Steps

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from turbopump.disk.disk import Disk, Found, Piece
 from turbopump.message.delivery_time import SCHEDULE_TOPIC
 from turbopump.message.entry import queue_position
 from turbopump.message.properties import SysFlag
-from turbopump.store.disk import Disk, Found, Piece
 from turbopump.store.index.key_index import KeyIndex
 from turbopump.store.log.cold_reads import Steps, cached
 from turbopump.store.log.commit_log import CommitLog

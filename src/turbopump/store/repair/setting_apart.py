@@ -23,9 +23,9 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from turbopump.disk.disk import Disk, Segment
 from turbopump.errors import StoreError
 from turbopump.message.properties import SysFlag
-from turbopump.store.disk import Disk, Segment
 from turbopump.store.files import StoreFile, StorePaths, segment_offset
 from turbopump.store.log.parsed_entry import ParsedEntry, inner_count, parse_entry
 from turbopump.store.log.scanner import NO_DIRECTORY, OpenSegment, SegmentWalk

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from turbopump.disk.disk import Disk, Segment
 from turbopump.errors import StoreDamagedError
-from turbopump.store.disk import Disk, Segment
 from turbopump.store.files import StorePaths
 from turbopump.store.log.cold_reads import Steps
 from turbopump.store.timers.timer_log import (

@@ -24,9 +24,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from turbopump.disk.disk import Disk, Piece
 from turbopump.errors import StoreError
 from turbopump.message.entry import FIXED_SIZE
-from turbopump.store.disk import Disk, Piece
 from turbopump.store.mapped_file import MappedFile, MappedFiles
 
 TIMER_UNIT_SIZE: Final = 52

@@ -25,8 +25,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from turbopump.disk.disk import Disk
 from turbopump.errors import StoreError
-from turbopump.store.disk import Disk
 from turbopump.store.queues.consume_queue import ConsumeQueue
 from turbopump.store.timers.pending_timers import PendingTimers, TimerConfig
 from turbopump.store.timers.timer_log import (

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from turbopump.store.disk import Disk, Segment
+from turbopump.disk.disk import Disk, Segment
 from turbopump.store.mapped_file import STEP, data_steps
 
 WHEEL_SLOT_SIZE: Final = 32

@@ -12,10 +12,11 @@ from tests.loops import in_loop
 from tests.unit.broker.talking import Talk, pull, talking, until, watched
 from tests.unit.store.segments import Plain, RealSegment, forget_all, replace
 
+from turbopump.disk.disk import Found, Piece
+from turbopump.disk.system_disk import SystemDisk
 from turbopump.errors import ConnectionLostError
 from turbopump.message.codec import decode_entries
 from turbopump.protocol.codes import ResponseCode
-from turbopump.store.disk import Found, Piece, SystemDisk
 from turbopump.store.log import cold_reads
 from turbopump.store.log.cold_reads import ColdReads
 

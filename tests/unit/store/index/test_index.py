@@ -15,9 +15,9 @@ from tests.unit.store.directory import Directory, bodies
 from tests.unit.store.indexed import ALWAYS, ENTRIES, SLOTS, answers, fill, indexed, put
 from tests.unit.store.looked_up import find_by_key, message_at
 
+from turbopump.disk.system_disk import SystemDisk
 from turbopump.message.java import java_hash
 from turbopump.message.properties import SysFlag
-from turbopump.store.disk import SystemDisk
 from turbopump.store.index.index_file import index_file_size, index_hash, key_hash
 from turbopump.store.index.key_index import WAITING_MAX
 from turbopump.store.log.cold_reads import finish_now

@@ -23,6 +23,7 @@ from tests.unit.store.inspected import (
     zero,
 )
 
+from turbopump.disk.read_only_disk import ReadOnlyDisk, ReadOnlyFile
 from turbopump.errors import StoreError
 from turbopump.message.entry import topic_span
 from turbopump.message.properties import property_value
@@ -32,7 +33,6 @@ from turbopump.store.index.key_index import WAITING_MAX
 from turbopump.store.inspection import index_check, inspect_store, log_walk, queue_check
 from turbopump.store.inspection.log_walk import last_value
 from turbopump.store.message_store import NewMessage
-from turbopump.store.read_only_disk import ReadOnlyDisk, ReadOnlyFile
 
 COUNT = 50
 
@@ -302,7 +302,7 @@ def test_findings_beyond_the_limit_are_counted(root: Path) -> None:
 
 PROBE = """
 import sys, pathlib
-from turbopump.store.read_only_disk import ReadOnlyDisk
+from turbopump.disk.read_only_disk import ReadOnlyDisk
 print(ReadOnlyDisk().lock_state(pathlib.Path(sys.argv[1])))
 """
 

@@ -7,6 +7,7 @@ from tests.unit.store.apache_batches import make_store
 from tests.unit.store.directory import Directory
 from tests.unit.store.inspected import verified
 
+from turbopump.disk.read_only_disk import ReadOnlyDisk
 from turbopump.protocol import fastjson
 from turbopump.store.files import StorePaths
 from turbopump.store.inspection import (
@@ -16,7 +17,6 @@ from turbopump.store.inspection import (
     list_store,
     select_messages,
 )
-from turbopump.store.read_only_disk import ReadOnlyDisk
 
 BATCHES = [[b"%d.%d" % (number, part) for part in range(number % 4 + 1)] for number in range(25)]
 BODIES = [body for batch in BATCHES for body in batch]

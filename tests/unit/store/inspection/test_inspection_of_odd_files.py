@@ -18,6 +18,7 @@ from tests.unit.store.inspected import (
     zero,
 )
 
+from turbopump.disk.read_only_disk import LockState, ReadOnlyDisk
 from turbopump.errors import StoreError
 from turbopump.protocol import fastjson
 from turbopump.store.files import StoreFile, StorePaths
@@ -33,7 +34,6 @@ from turbopump.store.inspection import (
 from turbopump.store.inspection.index_check import read_headers, slot_count
 from turbopump.store.inspection.log_walk import LogWalk
 from turbopump.store.inspection.queue_check import IndexRuns, QueueUnits
-from turbopump.store.read_only_disk import LockState, ReadOnlyDisk
 
 DISK = ReadOnlyDisk()
 COUNT = 50

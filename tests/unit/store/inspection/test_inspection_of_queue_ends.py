@@ -11,7 +11,7 @@ from tests.unit.store.directory import Directory
 from tests.unit.store.inspected import SMALL_FILES, changed, numbered_store, put_numbers, verified
 
 from turbopump.broker.topics import QueueKinds
-from turbopump.store.disk import SystemDisk
+from turbopump.disk.system_disk import SystemDisk
 from turbopump.store.files import StorePaths
 from turbopump.store.message_store import MessageStore
 from turbopump.store.provenance import LOCK_MARK

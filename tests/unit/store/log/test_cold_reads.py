@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from tests.loops import in_loop
 
-from turbopump.store.disk import Found, Piece, SystemDisk
+from turbopump.disk.disk import Found, Piece
+from turbopump.disk.mapped_segments import MappedSegment
+from turbopump.disk.system_disk import SystemDisk
 from turbopump.store.log import cold_reads
 from turbopump.store.log.cold_reads import (
     LOOK_SIZE_MAX,
@@ -21,7 +23,6 @@ from turbopump.store.log.cold_reads import (
     ReadState,
     Steps,
 )
-from turbopump.store.mapped_segments import MappedSegment
 
 
 class HeldDisk(SystemDisk):

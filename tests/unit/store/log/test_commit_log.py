@@ -7,9 +7,9 @@ import pytest
 from tests.unit.store.directory import OVERHEAD, SEGMENT, Directory, bodies, put, put_batch
 from tests.unit.store.looked_up import message_at
 
+from turbopump.disk.system_disk import SystemDisk
 from turbopump.errors import MessageError, StoreClosedError
 from turbopump.message.codec import decode_entry
-from turbopump.store.disk import SystemDisk
 
 
 def segment(directory: Directory, number: int) -> bytes:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from turbopump.store.disk import SystemDisk
+from turbopump.disk.mapped_segments import MappedSegment
+from turbopump.disk.system_disk import SystemDisk
 from turbopump.store.log.commit_log import POPULATE_STEP, SMALL_STEP, CommitLog
-from turbopump.store.mapped_segments import MappedSegment
 
 SEGMENT = 64 << 20
 PAGE = 4096

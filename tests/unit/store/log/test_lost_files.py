@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tests.unit.store.directory import Directory, bodies, put
 
+from turbopump.disk.system_disk import SystemDisk
 from turbopump.errors import StoreClosedError, StoreDamagedError
-from turbopump.store.disk import SystemDisk
 
 
 def cut(path: Path) -> None:

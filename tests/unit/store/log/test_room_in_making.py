@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from tests.unit.store.directory import Directory, bodies, put, put_batch
 
+from turbopump.disk.disk import Done
+from turbopump.disk.mapped_segments import MappedSegment
+from turbopump.disk.system_disk import SystemDisk
 from turbopump.errors import RoomInMakingError
-from turbopump.store.disk import Done, SystemDisk
-from turbopump.store.mapped_segments import MappedSegment
 from turbopump.store.message_store import MessageStore
 
 

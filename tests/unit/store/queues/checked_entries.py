@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from tests.unit.store.directory import Directory, put
 
+from turbopump.disk.mapped_segments import MappedSegment
 from turbopump.message.codec import decode_entries
-from turbopump.store.mapped_segments import MappedSegment
 from turbopump.store.message_store import PutResult
 from turbopump.store.queues.checked_entries import GetResult
 

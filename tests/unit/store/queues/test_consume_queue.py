@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.unit.store.directory import Directory, put
 
-from turbopump.store.disk import SystemDisk
+from turbopump.disk.system_disk import SystemDisk
 from turbopump.store.queues.checked_entries import GetStatus
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE, ConsumeQueue
 

@@ -6,7 +6,7 @@ import pytest
 from tests.file_descriptors import open_count
 from tests.unit.store.directory import Directory, bodies, put, put_batch
 
-from turbopump.store.disk import SystemDisk
+from turbopump.disk.system_disk import SystemDisk
 from turbopump.store.mapped_file import GROWTH_MAX, PAGE, OpenFiles, grown
 from turbopump.store.queues.consume_queue import UNIT_SIZE, ConsumeQueue
 

@@ -16,6 +16,7 @@ from tests.unit.store.directory import Directory, TestClock, put
 from tests.unit.store.segments import Plain, RealSegment, replace
 
 from turbopump.compiled import IS_COMPILED
+from turbopump.disk.maps import outlive_lost_pages
 from turbopump.errors import StoreError
 from turbopump.message.codec import decode_entries
 from turbopump.message.java import tags_code
@@ -23,7 +24,6 @@ from turbopump.store.log.cold_reads import ReadPace, Steps, finish_now
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.checked_entries import GetResult, ReadLimits
 from turbopump.store.queues.queue_reader import PropertyText
-from turbopump.store.system_calls import outlive_lost_pages
 
 MESSAGES = 480
 """In one queue: 9,600 bytes of units, on three pages."""

@@ -18,10 +18,10 @@ from tests.unit.store.apache_batches import (
 from tests.unit.store.directory import Directory, TestClock, put
 
 from turbopump.broker.topics import QueueKinds
+from turbopump.disk.system_disk import SystemDisk
 from turbopump.errors import MessageError
 from turbopump.message.codec import decode_entries
 from turbopump.store.copied_log import CopiedLog
-from turbopump.store.disk import SystemDisk
 from turbopump.store.message_store import MessageStore
 
 BATCHES = [[b"%d.%d" % (number, part) for part in range(number % 4 + 1)] for number in range(25)]

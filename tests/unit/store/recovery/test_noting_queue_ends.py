@@ -19,7 +19,7 @@ from tests.unit.store.ended_queues import (
     without,
 )
 
-from turbopump.store.json_table import JsonTable
+from turbopump.disk.json_table import JsonTable
 from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
 from turbopump.store.queues.queue_ends import decode_known
 from turbopump.store.retention import NextStep

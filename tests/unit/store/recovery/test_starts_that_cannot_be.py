@@ -9,8 +9,8 @@ import pytest
 from tests.unit.store.directory import Directory, bodies, put
 
 from turbopump.cli.entry import cause
-from turbopump.store import disk
-from turbopump.store.mapped_segments import MappedSegment
+from turbopump.disk import system_disk
+from turbopump.disk.mapped_segments import MappedSegment
 
 
 def test_an_unreadable_sector_of_the_log_is_named_and_zeros_there_let_the_store_start(
@@ -60,7 +60,7 @@ def test_a_start_without_room_names_the_path_and_the_free_bytes(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as full:
-        full.setattr(disk.os, "fsync", fsync)
+        full.setattr(system_disk.os, "fsync", fsync)
         with pytest.raises(OSError, match="No space left on device") as refusal:
             directory.open()
     told = cause(refusal.value)

@@ -13,7 +13,7 @@ from tests.unit.store.indexed import ALWAYS, ENTRIES, SLOTS, answers, fill, inde
 from tests.unit.store.looked_up import find_by_key
 from tests.unit.store.segments import Plain, RealSegment, forget_all, replace
 
-from turbopump.store.disk import SystemDisk
+from turbopump.disk.system_disk import SystemDisk
 from turbopump.store.index.index_file import ENTRY_SIZE, HEADER_SIZE, SLOT_SIZE
 from turbopump.store.index.key_index import KeyIndex
 from turbopump.store.message_store import MessageStore

@@ -9,10 +9,11 @@ import pytest
 from tests.unit.store.directory import Directory, put
 from tests.unit.store.segments import Plain, RealSegment, forget_all, replace
 
+from turbopump.disk.disk import Found, Piece
+from turbopump.disk.system_disk import SystemDisk
 from turbopump.message.entry import CRC_SUFFIX_SIZE
 from turbopump.message.java import tags_code
 from turbopump.message.properties import SysFlag
-from turbopump.store.disk import Found, Piece, SystemDisk
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.consume_queue import EXTENDED_TAGS_MAX, UNIT_SIZE
 from turbopump.store.repair import scrub as scrub_module

@@ -24,10 +24,10 @@ from tests.unit.store.bad_sectors import EIO, SEGMENT, bad_sectors, filled, segm
 from tests.unit.store.directory import Directory, bodies, put
 from tests.unit.store.inspected import tree
 
+from turbopump.disk import system_disk as disks
+from turbopump.disk.mapped_segments import MappedSegment
+from turbopump.disk.system_disk import SystemDisk
 from turbopump.errors import StoreDamagedError, StoreError, StoreLockedError
-from turbopump.store import disk as disks
-from turbopump.store.disk import SystemDisk
-from turbopump.store.mapped_segments import MappedSegment
 from turbopump.store.repair.setting_apart import (
     SECTOR,
     LostMessages,

@@ -9,11 +9,11 @@ import pytest
 from tests.unit.store.directory import Directory, bodies, put
 from tests.unit.store.looked_up import message_in_queue, offset_at_time
 
+from turbopump.disk.mapped_segments import MappedSegment
 from turbopump.message.codec import decode_entries
 from turbopump.message.java import tags_code
 from turbopump.message.properties import SysFlag
 from turbopump.store.log.cold_reads import ReadState, Steps, finish_now
-from turbopump.store.mapped_segments import MappedSegment
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.checked_entries import GetResult, GetStatus
 from turbopump.store.queues.consume_queue import UNIT_SIZE, ConsumeQueue

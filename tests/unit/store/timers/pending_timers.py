@@ -6,7 +6,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from turbopump.store.disk import SystemDisk
+from turbopump.disk.system_disk import SystemDisk
 from turbopump.store.files import StorePaths
 from turbopump.store.log.cold_reads import finish_now
 from turbopump.store.queues.consume_queue import ConsumeQueue

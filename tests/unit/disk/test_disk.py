@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from tests.loops import in_loop
 
+from turbopump.disk.system_disk import SystemDisk
 from turbopump.errors import StoreError, StoreLockedError
-from turbopump.store.disk import SystemDisk
 from turbopump.store.files import StorePaths, segment_name, segment_offset
 
 
@@ -67,7 +67,7 @@ def test_a_segment_that_does_not_fit_leaves_no_file(
     def full(_fd: int, _size: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("turbopump.store.disk._allocate", full)
+    monkeypatch.setattr("turbopump.disk.system_disk._allocate", full)
     with pytest.raises(OSError, match="No space left"):
         disk.create_segment(tmp_path / "a", 10_000)
     assert list(tmp_path.iterdir()) == []

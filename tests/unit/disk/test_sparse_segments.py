@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from turbopump.store import mapped_segments
-from turbopump.store.disk import Piece, SystemDisk
-from turbopump.store.mapped_segments import MappedSparseSegment
+from turbopump.disk import mapped_segments
+from turbopump.disk.disk import Piece
+from turbopump.disk.mapped_segments import MappedSparseSegment
+from turbopump.disk.system_disk import SystemDisk
 
 SIZE = 1 << 20
 

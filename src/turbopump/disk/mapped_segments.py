@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from turbopump.store.read_only_disk import data_from, data_until
-from turbopump.store.system_calls import map_file, populate_write, sync_file_system, sync_map
+from turbopump.disk.maps import map_file, populate_write, sync_file_system, sync_map
+from turbopump.disk.read_only_disk import data_from, data_until
 
 T = TypeVar("T")
 

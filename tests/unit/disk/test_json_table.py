@@ -14,8 +14,8 @@ from tests.fuzzing import examples
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
 
-from turbopump.store.disk import SystemDisk
-from turbopump.store.json_table import JsonTable, before_the_damage
+from turbopump.disk.json_table import JsonTable, before_the_damage
+from turbopump.disk.system_disk import SystemDisk
 
 
 def table(path: Path, failures: list[str] | None = None) -> JsonTable:

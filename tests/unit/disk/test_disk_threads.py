@@ -7,8 +7,8 @@ from queue import SimpleQueue
 
 import pytest
 
-from turbopump.store.disk import SystemDisk
-from turbopump.store.json_table import JsonTable
+from turbopump.disk.json_table import JsonTable
+from turbopump.disk.system_disk import SystemDisk
 
 
 class SlowTables(SystemDisk):

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from turbopump.errors import TurbopumpError
 
 if TYPE_CHECKING:
-    from turbopump.store.disk import Disk
+    from turbopump.disk.disk import Disk
 
 T = TypeVar("T")
 Content = bytes | Callable[[], bytes]

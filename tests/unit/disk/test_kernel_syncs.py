@@ -12,9 +12,9 @@ import pytest
 from tests.file_descriptors import is_readable
 from tests.loops import in_loop
 
-from turbopump.store import mapped_segments, system_calls
-from turbopump.store.disk import SystemDisk
-from turbopump.store.system_calls import AT_ONCE_MAX, KernelSyncs, Loop
+from turbopump.disk import kernel_syncs, mapped_segments
+from turbopump.disk.kernel_syncs import AT_ONCE_MAX, KernelSyncs, Loop
+from turbopump.disk.system_disk import SystemDisk
 
 
 class Watched:
@@ -72,7 +72,7 @@ class Answering:
             os.eventfd_write(self._syncs._ended, 2)
             return 1
         assert number == self._syncs._events
-        system_calls._EVENT.pack_into(
+        kernel_syncs._EVENT.pack_into(
             self._syncs._found, 0, self._syncs._number, 0, self._result, 0
         )
         return len(self._syncs._under_way)
@@ -137,9 +137,9 @@ def test_where_the_kernel_does_not_do_it_everything_is_refused(
     loop: Watched, fd: int, monkeypatch: pytest.MonkeyPatch, lacking: str
 ) -> None:
     if lacking == "machine":
-        monkeypatch.setattr(system_calls, "_NUMBERS", {})
+        monkeypatch.setattr(kernel_syncs, "_NUMBERS", {})
     elif lacking == "call":
-        monkeypatch.setattr(system_calls, "_NUMBERS", {os.uname().machine: (9999,) * 4})
+        monkeypatch.setattr(kernel_syncs, "_NUMBERS", {os.uname().machine: (9999,) * 4})
     else:
         monkeypatch.setattr("sys.platform", "darwin")
     syncs = KernelSyncs(loop)

@@ -1,0 +1,160 @@
+"""Syncs by the kernel's own threads, asked for with one system call.
+
+``KernelSyncs``: fdatasync by a thread of the kernel's own, reported through a descriptor that the
+owner's loop watches. A sync in a thread of this process costs two changes of thread, each of which
+waits for the GIL: more than the sync itself on a fast disk. Linux (4.18) takes
+``IOCB_CMD_FDSYNC`` in ``io_submit`` instead: the same ``vfs_fsync``, with the same errors, in a
+kernel worker. The one rule: whatever is missing (another system, calls that a container forbids) is
+said at once, and the caller uses a thread. It must not know what is synced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import sys
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+AT_ONCE_MAX: Final = 8
+"""Syncs under way at a time; one more is refused."""
+
+_FDSYNC: Final = 3
+_WITH_EVENTFD: Final = 1
+_IOCB: Final = struct.Struct("<QIIHhIQQqQII")
+"""``struct iocb``: data, key, rw_flags, opcode, priority, fd, buf, nbytes, offset, reserved, flags,
+eventfd."""
+_EVENT: Final = struct.Struct("<QQqq")
+"""``struct io_event``: data, iocb, result, second result."""
+_EVERYWHERE_ELSE: Final = (0, 1, 2, 4)
+_NUMBERS: Final = {
+    "x86_64": (206, 207, 209, 208),
+    "aarch64": _EVERYWHERE_ELSE,
+    "riscv64": _EVERYWHERE_ELSE,
+}
+"""System calls ``io_setup``, ``io_destroy``, ``io_submit``, ``io_getevents`` by machine; the C
+library has no functions for them."""
+
+
+class Loop(Protocol):
+    """As much of an event loop as is needed: it calls back, in the owner's thread, while a
+    descriptor can be read."""
+
+    def add_reader(self, fd: int, callback: Callable[[], None], /) -> Any: ...
+    def remove_reader(self, fd: int, /) -> Any: ...
+
+
+class KernelSyncs:
+    """Asks the kernel when it is first needed whether it can. Every method is called in the owner's
+    thread; none but ``close`` blocks."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._possible: bool | None = None
+        self._under_way: dict[int, Callable[[OSError | None], None]] = {}
+        self._number = 0
+
+    def start(self, fd: int, done: Callable[[OSError | None], None]) -> bool:
+        """Begin an fdatasync of ``fd``; then ``done``, with its error if it failed. False: nothing
+        was begun, use a thread."""
+        if self._possible is None:
+            self._possible = self._open()
+        if not self._possible or len(self._under_way) == AT_ONCE_MAX:
+            return False
+        self._number += 1
+        _IOCB.pack_into(
+            self._request,
+            0,
+            self._number,
+            0,
+            0,
+            _FDSYNC,
+            0,
+            fd & 0xFFFFFFFF,
+            0,
+            0,
+            0,
+            0,
+            _WITH_EVENTFD,
+            self._ended,
+        )
+        try:
+            self._call(self._submit, self._context, 1, self._pointer_at)
+        except OSError:  # no file, a file system without fsync, no room: a thread finds out which
+            return False
+        self._under_way[self._number] = done
+        return True
+
+    def _open(self) -> bool:
+        """Whether the kernel does this, and may be asked to."""
+        numbers = (
+            _NUMBERS.get(os.uname().machine)
+            if sys.platform == "linux" and sys.maxsize > 1 << 32
+            else None
+        )
+        if numbers is None:
+            return False
+        import ctypes
+
+        self._setup, self._destroy, self._submit, self._events = numbers
+        # the first keeps the GIL: giving it away costs more than a call that only starts something;
+        # the second may block
+        self._libraries = ctypes.PyDLL(None, use_errno=True), ctypes.CDLL(None, use_errno=True)
+        for library in self._libraries:
+            library.syscall.argtypes = [ctypes.c_long] * 6
+            library.syscall.restype = ctypes.c_long
+        self._errno = ctypes.get_errno
+        context = ctypes.c_ulong(0)
+        try:
+            self._call(self._setup, AT_ONCE_MAX, ctypes.addressof(context))
+        except OSError:
+            # the kernel was built without, a container forbids it, or fs.aio-max-nr is used up
+            return False
+        self._context = context.value
+        self._request = ctypes.create_string_buffer(_IOCB.size)
+        self._pointer = ctypes.c_void_p(ctypes.addressof(self._request))
+        self._pointer_at = ctypes.addressof(self._pointer)
+        self._found = ctypes.create_string_buffer(_EVENT.size)
+        self._found_at = ctypes.addressof(self._found)
+        # can be read once for each that ended
+        self._ended = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC | os.EFD_SEMAPHORE)
+        self._loop.add_reader(self._ended, self._report)
+        return True
+
+    def close(self) -> None:
+        """Wait for what was begun and report it; then begin nothing more."""
+        while self._under_way:
+            with contextlib.suppress(InterruptedError):  # by a signal
+                self._report_next(self._libraries[1], at_least=1)
+        if not self._possible:
+            return
+        self._possible = False
+        self._loop.remove_reader(self._ended)
+        os.close(self._ended)
+        self._call(self._destroy, self._context)
+
+    def _report(self) -> None:
+        try:
+            os.eventfd_read(self._ended)
+        except BlockingIOError:
+            return
+        self._report_next(self._libraries[0], at_least=0)
+
+    def _report_next(self, library: Any, *, at_least: int) -> None:
+        """Report the sync that ended first, if there is one; wait if there must ``at_least`` be
+        one."""
+        if self._call(self._events, self._context, at_least, 1, self._found_at, library=library):
+            number, _, result, _ = _EVENT.unpack(self._found)
+            self._under_way.pop(number)(
+                OSError(-result, os.strerror(-result)) if result < 0 else None
+            )
+
+    def _call(self, number: int, *arguments: int, library: Any = None) -> int:
+        """Raises OSError."""
+        result = (library or self._libraries[0]).syscall(
+            number, *arguments, *(0,) * (5 - len(arguments))
+        )
+        if result < 0:
+            raise OSError(self._errno(), os.strerror(self._errno()))
+        return int(result)

@@ -1,0 +1,331 @@
+"""The real file system.
+
+The rule: nothing else in ``store/`` and ``disk/`` opens, maps, syncs, renames or removes a file, or
+starts a thread, but what this module is built on (its neighbours).
+
+Threads: ``start`` runs a blocking operation beside the owner's thread and hands the outcome back
+*in* the owner's thread, by way of the ``post`` function given (``loop.call_soon_threadsafe`` under
+asyncio). Without ``post`` it runs on the spot, which suits tools.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from turbopump.disk.disk import (
+    DIRECTORY_MODE,
+    FILE_MODE,
+    Done,
+    Found,
+    Lock,
+    Piece,
+    Post,
+    Segment,
+    Space,
+    failure_of,
+    read_now,
+)
+from turbopump.disk.kernel_syncs import KernelSyncs, Loop
+from turbopump.disk.locks import FileLock, lock_directories
+from turbopump.disk.mapped_segments import FileSystems, MappedSegment, MappedSparseSegment
+from turbopump.disk.maps import lost_pages, maps_max
+from turbopump.disk.read_only_disk import ReadOnlyDisk
+from turbopump.errors import StoreError
+
+PRIVATE_MODE = 0o600
+_READERS = 4
+"""Threads of their own for reads, so that no sync waits behind a device that reads."""
+_SYNCERS = 3
+"""And for syncs, of the log, of what is derived and of the checkpoint: none waits for a table that
+is saved or a file that is made."""
+_SYNCED_SINGLY = 32
+"""So many sparse segments are synced one by one: for more of them, syncing all of their file system
+costs less."""
+
+
+class SystemDisk(ReadOnlyDisk):
+    """The real file system. ``post`` brings results of ``start`` back into the owner's thread. With
+    ``loop``, a sync of a single file is done by the kernel if it can, without a thread, and the
+    loop gets the outcome (SYNC_FLUSH)."""
+
+    def __init__(self, post: Post | None = None, loop: Loop | None = None) -> None:
+        self._post = post
+        self._finished: deque[Callable[[], None]] = deque()
+        self._threads: ThreadPoolExecutor | None = None
+        self._syncers: ThreadPoolExecutor | None = None
+        self._readers: ThreadPoolExecutor | None = None
+        self._closed = False
+        self._file_systems = FileSystems()
+        self._kernel = KernelSyncs(loop) if loop is not None else None
+        if post is not None:
+            self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="turbopump-disk")
+            self._syncers = ThreadPoolExecutor(
+                max_workers=_SYNCERS, thread_name_prefix="turbopump-sync"
+            )
+            self._readers = ThreadPoolExecutor(
+                max_workers=_READERS, thread_name_prefix="turbopump-read"
+            )
+
+    def make_directory(self, path: Path) -> None:
+        if not path.is_dir():
+            if not path.parent.exists():  # ``parents=True`` would leave it to the umask alone
+                self.make_directory(path.parent)
+            path.mkdir(DIRECTORY_MODE, exist_ok=True)
+
+    def is_writable(self, path: Path) -> bool:
+        return os.access(path, os.W_OK | os.X_OK)
+
+    def create_segment(self, path: Path, size: int) -> MappedSegment:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+        try:
+            _allocate(fd, size)
+            return MappedSegment(path, fd, size)
+        except OSError as error:
+            os.close(fd)
+            with contextlib.suppress(OSError):
+                path.unlink()
+            raise OSError(error.errno, error.strerror, str(path)) from None
+
+    def open_segment(self, path: Path) -> MappedSegment:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            return MappedSegment(path, fd, os.fstat(fd).st_size)
+        except (OSError, ValueError) as error:
+            os.close(fd)
+            raise StoreError(f"{path} cannot be mapped: {error}") from None
+
+    def create_sparse(self, path: Path, size: int) -> MappedSparseSegment:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+        try:
+            os.ftruncate(fd, size)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                path.unlink()
+            raise OSError(error.errno, error.strerror, str(path)) from None
+        finally:
+            os.close(fd)
+        return MappedSparseSegment(path, size, self._file_systems)
+
+    def open_sparse(self, path: Path | str, size: int) -> MappedSparseSegment:
+        return MappedSparseSegment(path, size, self._file_systems)
+
+    @property
+    def maps_max(self) -> int:
+        return maps_max()
+
+    def rename_segment(self, segment: Segment, path: Path) -> None:
+        os.replace(segment.path, path)
+        segment.path = path
+
+    def link(self, path: Path, other: Path) -> None:
+        os.link(path, other)
+
+    def write_file(self, path: Path, data: bytes) -> None:
+        self._write(path, data, None)
+
+    def _write(self, path: Path, data: bytes, mode: int | None) -> None:
+        try:
+            with open(path, "wb", opener=partial(os.open, mode=FILE_MODE)) as file:
+                if mode is not None:
+                    os.fchmod(file.fileno(), mode)  # before there is anything to read
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:  # of a write it does not say where
+            raise OSError(error.errno, error.strerror, str(path)) from None
+
+    def replace_file(self, path: Path, data: bytes, *, private: bool = False) -> None:
+        temporary = path.with_name(path.name + ".tmp")
+        try:
+            mode = PRIVATE_MODE if private else stat.S_IMODE(path.stat().st_mode)
+        except FileNotFoundError:
+            mode = None
+        self._write(temporary, data, mode)
+        if path.exists():
+            if private:
+                path.chmod(PRIVATE_MODE)  # somebody else may have made it, and it is kept as .bak
+            backup = path.with_name(path.name + ".bak")
+            link = path.with_name(path.name + ".bak.tmp")
+            with contextlib.suppress(FileNotFoundError):
+                link.unlink()
+            os.link(path, link)
+            os.replace(link, backup)
+        os.replace(temporary, path)
+        fsync_directory(path.parent)
+
+    def remove(self, path: Path) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            if path.is_dir():
+                path.rmdir()
+            else:
+                path.unlink()
+
+    def modified_ms(self, path: Path) -> int:
+        return path.stat().st_mtime_ns // 1_000_000
+
+    def file_mode(self, path: Path) -> int | None:
+        try:
+            return stat.S_IMODE(path.stat().st_mode)
+        except FileNotFoundError:
+            return None
+
+    def lock(self, path: Path) -> Lock:
+        return FileLock(path)
+
+    def lock_directories(self, paths: Iterable[Path]) -> Callable[[], None]:
+        return lock_directories(paths)
+
+    def space(self, path: Path) -> Space:
+        figures = os.statvfs(path)
+        used = figures.f_blocks - figures.f_bfree
+        return Space(
+            (used + figures.f_bavail) * figures.f_frsize, figures.f_bavail * figures.f_frsize
+        )
+
+    def same_file_system(self, one: Path, other: Path) -> bool:
+        return one.stat().st_dev == other.stat().st_dev
+
+    def lost_pages(self) -> int:
+        return lost_pages()
+
+    def sync_directory(self, path: Path) -> None:
+        fsync_directory(path)
+
+    def start(self, operation: Callable[[], None], done: Done) -> None:
+        self._run(self._threads, lambda: partial(done, failure_of(operation)))
+
+    def start_sync(self, segments: Iterable[Segment], done: Done) -> None:
+        batch = list(segments)
+        for segment in batch:
+            segment.hold()
+
+        def report(error: OSError | None) -> None:
+            for segment in batch:
+                segment.release()
+            done(error)
+
+        if (
+            self._kernel is not None
+            and len(batch) == 1
+            and isinstance(batch[0], MappedSegment)
+            and self._kernel.start(batch[0].fd, report)
+        ):
+            return
+        self._run(self._syncers, lambda: partial(report, failure_of(partial(self.sync, batch))))
+
+    def sync(self, segments: Sequence[Segment]) -> None:
+        # Each fdatasync costs 0.1 ms of CPU and waits for the device. What is derived from the log
+        # lies in thousands of files where there are thousands of queues; then the system syncs all
+        # of the file system, with one wait.
+        if len(segments) > _SYNCED_SINGLY:
+            devices = {
+                segment.device if isinstance(segment, MappedSparseSegment) else -1
+                for segment in segments
+            }
+            if self._file_systems.sync(devices):
+                return
+        for segment in segments:
+            segment.sync()
+
+    def start_remove(
+        self, segments: Sequence[Segment], done: Callable[[int, OSError | None], None]
+    ) -> None:
+        batch = list(segments)
+        kept: list[int] = []
+        gone = 0
+
+        def remove() -> None:
+            nonlocal gone
+            for segment in batch:
+                with contextlib.suppress(FileNotFoundError):
+                    # closing the last descriptor frees the space: 0.3 s for 1 GiB, so that must not
+                    # be the owner's
+                    kept.append(os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC))
+                    os.unlink(segment.path)
+                gone += 1
+            for directory in dict.fromkeys(segment.path.parent for segment in batch):
+                fsync_directory(directory)
+
+        def free() -> None:
+            for fd in kept:
+                os.close(fd)
+
+        def report(error: OSError | None) -> None:
+            done(gone, error)
+            self.start(free, lambda _error: None)
+
+        self.start(remove, report)
+
+    def start_read(self, pieces: Sequence[Piece], done: Callable[[list[Found]], None]) -> None:
+        held = [piece.segment for piece in pieces]
+        for segment in held:
+            segment.hold(reading=True)
+
+        def report(found: list[Found]) -> None:
+            for segment in held:
+                segment.release()
+            done(found)
+
+        self._run(self._readers, lambda: partial(report, [read_now(piece) for piece in pieces]))
+
+    def close(self) -> None:
+        pools = (self._threads, self._syncers, self._readers)
+        self._threads = self._syncers = self._readers = None
+        kernel, self._kernel = self._kernel, None
+        if kernel is not None:
+            kernel.close()
+        for threads in pools:
+            if threads is not None:
+                threads.shutdown(wait=True)
+        while self._finished:
+            self._report()
+        self._closed = True
+
+    def _run(
+        self, threads: ThreadPoolExecutor | None, operation: Callable[[], Callable[[], None]]
+    ) -> None:
+        """Run ``operation`` in a thread, or here if there is none, and what it returns in the
+        owner's thread."""
+        if self._closed:
+            raise RuntimeError("the disk is closed")
+        if threads is None:
+            operation()()
+            return
+        post = self._post
+        assert post is not None
+
+        def run() -> None:
+            self._finished.append(operation())
+            # a RuntimeError means that the owner's loop is gone: ``close`` may still report
+            with contextlib.suppress(RuntimeError):
+                post(self._report)
+
+        threads.submit(run)
+
+    def _report(self) -> None:
+        if self._finished:
+            self._finished.popleft()()
+
+
+def _allocate(fd: int, size: int) -> None:
+    """Reserve every block now. macOS has no posix_fallocate: there the file is only made that long,
+    and may be sparse."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(fd, 0, size)
+    else:
+        os.ftruncate(fd, size)
+
+
+def fsync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
