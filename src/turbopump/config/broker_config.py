@@ -34,7 +34,6 @@ from turbopump.config.tls import TlsMode, with_tls_file
 from turbopump.errors import ConfigError
 
 CONSUME_QUEUE_ENTRY_SIZE = 20
-BATCH_CONSUME_QUEUE_ENTRY_SIZE = 46
 VIP_OFFSET = 2
 """The VIP port is the listen port minus this; it answers everything but pulls."""
 _PATHS = """
@@ -304,12 +303,6 @@ class BrokerConfig(AccessConfig):
         "it is written",
         "bytes",
         low=20,
-    )
-    mapper_file_size_batch_consume_queue: int = setting(
-        300_000 * BATCH_CONSUME_QUEUE_ENTRY_SIZE,
-        "size of a queue file of topics with `queue.type=BatchCQ`, rounded down to entries of 46",
-        "bytes",
-        low=46,
     )
     flush_disk_type: FlushDiskType = setting(FlushDiskType.ASYNC_FLUSH, "ASYNC_FLUSH or SYNC_FLUSH")
     flush_interval_commit_log: int = setting(

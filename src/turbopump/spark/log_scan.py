@@ -47,7 +47,6 @@ from turbopump.store.inspection.report import Findings
 from turbopump.store.inspection.store_files import crc_rule, read_run_state
 from turbopump.store.log.commit_log import BLANK_SIZE_MIN
 from turbopump.store.log.scanner import LogScanner, entry_starts
-from turbopump.store.queues.batch_consume_queue import BATCH_UNIT_SIZE
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE
 from turbopump.store.read_only_disk import ReadOnlyDisk
 
@@ -493,6 +492,9 @@ class Units:
         return self.run_end(index) > index + 1
 
 
+BATCH_UNIT_SIZE: Final = 46
+"""Bytes of a unit of Apache's batch queues: offset, size, tagsCode, store time, base, count of
+messages, compacted offset, reserved."""
 _UNIT_TYPES: Final = {
     UNIT_SIZE: np.dtype([("at", ">i8"), ("size", ">i4"), ("rest", "V8")]),
     BATCH_UNIT_SIZE: np.dtype(

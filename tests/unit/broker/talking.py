@@ -26,7 +26,7 @@ from turbopump.protocol.requests.clients import (
     NotifyConsumerIdsChanged,
 )
 from turbopump.protocol.requests.pull import PullMessage, PullMessageReply, PullSysFlag
-from turbopump.protocol.requests.send import SendBatchMessage, SendMessageReply, SendMessageV2
+from turbopump.protocol.requests.send import SendMessageReply, SendMessageV2
 from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.router import Router
@@ -281,9 +281,6 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0)
 
 
-HEADER = "UNIQ_KEY\x01BATCH\x02WAIT\x01true\x02"
-
-
 def batch_of(*bodies: bytes, tags: str = "ab") -> bytes:
     return encode_batch(
         [
@@ -297,13 +294,3 @@ def batch_of(*bodies: bytes, tags: str = "ab") -> bytes:
             for number, body in enumerate(bodies)
         ]
     )
-
-
-async def send_inner(
-    talk: Talk, *bodies: bytes, properties: str = HEADER, **fields: Any
-) -> dict[str, str]:
-    request = SendBatchMessage(topic="B", queue_id=0, batch=True, properties=properties, **fields)
-    answer = await talk.client.ask(request, batch_of(*bodies))
-    assert answer.code == 0, answer
-    assert answer.ext is not None
-    return dict(answer.ext)

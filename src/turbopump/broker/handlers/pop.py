@@ -27,7 +27,7 @@ from turbopump.broker.read_checks import (
     no_queue_remark,
     no_topic_remark,
 )
-from turbopump.broker.topics import TopicTable
+from turbopump.broker.topics import TopicTable, is_batch_cq
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import StoreError
@@ -49,6 +49,7 @@ from turbopump.remoting.response import Response
 from turbopump.remoting.router import Outcome, RequestContext, Router, failure_response
 from turbopump.remoting.turns import Steps
 from turbopump.store.message_store import MessageStore
+from turbopump.store.queues.consume_queue_table import unserved_text
 
 HeaderT = TypeVar("HeaderT", bound=Reply)
 
@@ -356,6 +357,8 @@ class PopHandler:
         topic = self._topics.find(topic_name)
         if topic is None:
             return refuse(ResponseCode.TOPIC_NOT_EXIST, no_topic_remark(topic_name))
+        if is_batch_cq(topic):
+            return refuse(ResponseCode.INVALID_PARAMETER, unserved_text(topic_name))
         if not topic.readable:
             return refuse(
                 ResponseCode.NO_PERMISSION, f"the topic[{topic_name}] {what} message is forbidden"
