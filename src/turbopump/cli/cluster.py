@@ -196,7 +196,7 @@ def tls_options(function: Callable[..., T]) -> Callable[..., T]:
 def _parse(_context: click.Context, _parameter: click.Parameter, text: str) -> list[str]:
     addresses = parse_addresses(text, what="name server address")
     if not addresses:
-        raise ConfigError("the list of name servers is empty: HOST:PORT;HOST:PORT is expected")
+        raise ConfigError("the list of name servers is empty: expected HOST:PORT;HOST:PORT")
     return addresses
 
 
@@ -277,8 +277,8 @@ class TimeOption(click.ParamType):  # type: ignore[type-arg]
         if ms is None:
             ago = "" if self._future else ", or 15m (so long ago; s, m, h, d)"
             self.fail(
-                f"{text!r} is no time: {self._also}2026-11-21T08:30:00, ms since 1970{ago} is "
-                "expected"
+                f"{text!r} is not a time: expected {self._also}2026-11-21T08:30:00, ms since "
+                f"1970{ago}"
             )
         return ms
 
@@ -293,7 +293,7 @@ class QueueOption(click.ParamType):  # type: ignore[type-arg]
     ) -> QueueName:
         wanted = queue_name(str(value))
         if wanted is None:
-            self.fail(f"{value!r} is no queue: its number is expected, or BROKER:NUMBER")
+            self.fail(f"{value!r} is not a queue: expected its number, or BROKER:NUMBER")
         return wanted
 
 
