@@ -158,13 +158,13 @@ def test_options_of_one_mode_are_known() -> None:
         ({"owner": "me", "option.topic": "T"}, "CREATE TABLE .* FROM t WITH [(]nameServer="),
         ({"xyzzy": "1"}, "unknown option 'xyzzy'; options: nameServer, "),
         ({"nameServer": "nowhere"}, "option nameServer: .*has no port"),
-        ({"nameServer": " ; "}, "option nameServer: an address"),
+        ({"nameServer": " ; "}, "option nameServer: expected an address"),
         ({"topic": ","}, "option topic: expected a topic"),
         ({"columns": "bodi"}, "unknown column 'bodi'; did you mean 'body'"),
         ({"columns": "value"}, "column 'value' of Spark's Kafka source is body here"),
         ({"columns": "body,BODY"}, "listed twice"),
         ({"columns": ""}, "names no column"),
-        ({"maxPartitions": "0"}, "option maxPartitions: a whole number from 1"),
+        ({"maxPartitions": "0"}, "option maxPartitions: expected a whole number from 1"),
         ({"maxOffsetsPerTrigger": "many"}, "not 'many'"),
         ({"startingTimestamp": "-1"}, "option startingTimestamp"),
         ({"failOnDataLoss": "maybe"}, "true or false"),
@@ -189,11 +189,11 @@ def test_a_wrong_option_is_refused_in_one_sentence(wrong: dict[str, str], said: 
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ("T.*", "JSON such as"),
-        ("{}", "JSON such as"),
+        ("T.*", "expected JSON such as"),
+        ("{}", "expected JSON such as"),
         ('{"T":3}', "T: expected queues as in"),
-        ('{"T":{"broker-a":[]}}', "T, broker-a: a list of queue numbers"),
-        ('{"T":{"broker-a":["0"]}}', "T, broker-a: a list of queue numbers"),
+        ('{"T":{"broker-a":[]}}', "T, broker-a: expected a list of queue numbers"),
+        ('{"T":{"broker-a":["0"]}}', "T, broker-a: expected a list of queue numbers"),
     ],
 )
 def test_wrong_assignments_are_refused(wrong: str, said: str) -> None:

@@ -101,7 +101,7 @@ def test_a_file_that_asks_for_the_pid_strategy_of_cold_reads_is_warned(
 
 
 def test_in_sync_replicas_0_is_refused(conf: Path) -> None:
-    with pytest.raises(ConfigError, match="inSyncReplicas=0: a whole number from 1 to 32"):
+    with pytest.raises(ConfigError, match="inSyncReplicas=0: expected a whole number from 1 to 32"):
         load(conf, "inSyncReplicas=0")
 
 
@@ -209,7 +209,7 @@ def test_name_servers_come_from_the_override_then_the_file_then_the_environment(
         ("listenPort=70000", "listenPort=70000: expected a whole number from 0 to 65535"),
         (
             "flushIntervalCommitLog=-5",
-            r"flushIntervalCommitLog=-5: a whole number \(ms\) from 1 to",
+            r"flushIntervalCommitLog=-5: expected a whole number \(ms\) from 1 to",
         ),
         ("flushIntervalCommitLog=", r"flushIntervalCommitLog=: expected a whole number \(ms\)"),
         (

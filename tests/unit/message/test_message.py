@@ -15,7 +15,7 @@ from turbopump.message.message import Message
     [
         (
             {"flag": 2**31},
-            "flag=2147483648 does not fit: a whole number from -2147483648 to 2147483647",
+            "flag=2147483648 does not fit: expected a whole number from -2147483648 to 2147483647",
         ),
         ({"flag": -(2**31) - 1}, "does not fit"),
         ({"flag": 2**40}, "does not fit"),
