@@ -161,7 +161,7 @@ def test_the_hours_of_deletion_are_read_as_apache_reads_them(conf: Path) -> None
     assert load(conf, "").delete_hours == {4}
     assert load(conf, "deleteWhen=4;05 ; 23").delete_hours == {4, 5, 23}
     for text in ("24", "four", "4,5", ";", "-1"):
-        with pytest.raises(ConfigError, match=f"deleteWhen={text}: hours from 00 to 23"):
+        with pytest.raises(ConfigError, match=f"deleteWhen={text}: expected hours from 00 to 23"):
             load(conf, f"deleteWhen={text}")
 
 
