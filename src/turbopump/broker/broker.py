@@ -251,7 +251,7 @@ class Broker:
         log.info("hot functions: %s", KIND)
 
         tables = self._tables = Tables(
-            config, store, settings.paths, disk, clock, log_error, log_info, loop.call_soon
+            config, store, settings.paths, disk, clock, log_error, log_info, self._turns
         )
         kinds.table = tables.topics
         self._request_modes = RequestModes(config, tables.request_modes)
