@@ -76,7 +76,6 @@ RUNS = {
         "tests/simulation",
         (
             "test_delays.py",
-            "test_inner_batches.py",
             "test_pop.py",
             "test_rebalances.py",
             "test_store.py",

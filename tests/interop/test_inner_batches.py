@@ -1,14 +1,13 @@
-"""Topics with ``queue.type=BatchCQ``: one store directory, to which Apache's broker and ours write
-inner batches in turns.
+"""Topics with ``queue.type=BatchCQ``: one store directory with inner batches of Apache's broker,
+which ours serves but for that topic, and gives back.
 
 What is sent is what a Java 5 producer sends for a batch: the request has a UNIQ_KEY of its own.
-Read it is by our consumers, from either.
+Our consumers read it from Apache's broker.
 """
 
 from __future__ import annotations
 
 import asyncio
-import shutil
 import signal
 import time
 from collections.abc import Iterable, Iterator
@@ -16,13 +15,9 @@ from pathlib import Path
 
 import pytest
 from tests.interop.apache import NEWEST
-from tests.interop.either_servers import OURS, Servers
+from tests.interop.either_servers import Servers
 from tests.interop.either_servers import servers as servers
-from tests.interop.foreign import MESSAGES, ForeignClient, java_client, run
-from tests.interop.java_consumer import check_read, read_by_java
-from tests.interop.our_clients import check, check_queues, letters
-from tests.interop.our_servers import OurServers, patient_turbopump
-from tests.interop.shared_directory import SharedDirectory, Who
+from tests.interop.shared_directory import SharedDirectory
 from tests.interop.tools import skipping_without_tools
 from tests.loops import in_loop
 
@@ -36,6 +31,7 @@ from turbopump import (
     ReceivedMessage,
     SimpleConsumer,
 )
+from turbopump.errors import ResponseError, SendError
 from turbopump.message.batch import encode_batch
 from turbopump.message.codec import decode_entries
 from turbopump.protocol.codes import ResponseCode
@@ -43,15 +39,15 @@ from turbopump.protocol.requests.pull import PullMessage, PullSysFlag
 from turbopump.protocol.requests.send import SendBatchMessage, SendMessageReply
 from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.client import RemotingClient
-from turbopump.store.queues.batch_consume_queue import BATCH_UNIT_SIZE, batch_units
 
 TOPIC = "inner-batches"
 BATCHED = "+queue.type=BatchCQ"
+PLAIN = "plain"
 UNITS_A_FILE = 7
 SETTINGS = {
     "mappedFileSizeCommitLog": 1 << 14,
     "mappedFileSizeConsumeQueue": 20 * 50,
-    "mapperFileSizeBatchConsumeQueue": BATCH_UNIT_SIZE * UNITS_A_FILE,
+    "mapperFileSizeBatchConsumeQueue": 46 * UNITS_A_FILE,
     "maxMessageSize": 1 << 13,
     "maxHashSlotNum": 50,
     "maxIndexNum": 200,
@@ -110,25 +106,16 @@ class Hands:
     def __init__(self, directory: Path) -> None:
         self.shared = SharedDirectory(NEWEST, directory, SETTINGS)
         self.bodies: list[bytes] = []
+        self.plain: list[bytes] = []
         self._batches = 0
 
-    @property
-    def queue_files(self) -> Path:
-        return self.shared.cluster.store / "batchconsumequeue" / TOPIC / "0"
+    def batch_files(self) -> dict[str, bytes]:
+        """The files of the BatchCQ topic's queues, and what they hold."""
+        root = self.shared.cluster.store / "batchconsumequeue"
+        return {str(path): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
-    def units(self) -> bytes:
-        """The queue's units as they lie in its files."""
-        return b"".join(path.read_bytes() for path in sorted(self.queue_files.iterdir()))[
-            : BATCH_UNIT_SIZE * self._units
-        ]
-
-    @property
-    def _units(self) -> int:
-        raw = b"".join(path.read_bytes() for path in sorted(self.queue_files.iterdir()))
-        return sum(unit.size > 0 for unit in batch_units(raw))
-
-    def turn(self, who: Who, end: signal.Signals) -> None:
-        """One broker's turn: all there is is read, and more is written."""
+    def turn_of_apache(self, end: signal.Signals) -> None:
+        """All there is is read, and more is written."""
 
         async def work(namesrv: str) -> None:
             remoting = RemotingClient()
@@ -141,7 +128,32 @@ class Hands:
             finally:
                 await remoting.close()
 
-        self.shared.turn(who, work, end)
+        self.shared.turn("apache", work, end)
+
+    def turn_of_ours(self, end: signal.Signals) -> None:
+        """The topic is refused, and another one is served."""
+
+        async def work(namesrv: str) -> None:
+            async with Producer(namesrv, group="inner-batches", send_timeout=60) as producer:
+                with pytest.raises(SendError, match="is a BatchCQ topic"):
+                    await producer.send(TOPIC, b"refused")
+                self.plain.append(b"plain %d" % len(self.plain))
+                await producer.send(PLAIN, self.plain[-1])
+            async with PullConsumer(namesrv, group="readers") as consumer:
+                with pytest.raises(ResponseError, match="is a BatchCQ topic"):
+                    await consumer.pull(MessageQueue(TOPIC, self.shared.cluster.broker_name, 0), 0)
+                found: list[bytes] = []
+                for queue in await consumer.queues(PLAIN):
+                    offset = 0
+                    while offset < await consumer.max_offset(queue):
+                        result = await consumer.pull(queue, offset)
+                        found += [message.body for message in result.messages]
+                        offset = result.next_offset
+            assert sorted(found) == sorted(self.plain)
+
+        files = self.batch_files()
+        self.shared.turn("ours", work, end)
+        assert self.batch_files() == files
 
     async def _create(self, remoting: RemotingClient) -> None:
         await create(
@@ -211,76 +223,16 @@ def hands(tmp_path: Path) -> Iterator[Hands]:
         yield made
 
 
-def test_a_directory_of_batches_made_by_ours_goes_to_apache_and_back(hands: Hands) -> None:
-    hands.turn("ours", signal.SIGTERM)
-    hands.turn("apache", signal.SIGTERM)
-    hands.turn("ours", signal.SIGKILL)
-    hands.turn("apache", signal.SIGKILL)
-    hands.turn("ours", signal.SIGTERM)
+def test_a_directory_with_a_batch_cq_topic_goes_from_apache_to_ours_and_back(hands: Hands) -> None:
+    hands.turn_of_apache(signal.SIGTERM)
+    hands.turn_of_ours(signal.SIGTERM)
+    hands.turn_of_apache(signal.SIGKILL)
+    hands.turn_of_ours(signal.SIGKILL)
+    hands.turn_of_ours(signal.SIGTERM)
+    hands.turn_of_apache(signal.SIGTERM)
 
 
-def test_units_that_ours_makes_anew_from_apache_s_log_are_apache_s_to_the_byte(
-    hands: Hands,
-) -> None:
-    hands.turn("apache", signal.SIGTERM)
-    made_by_apache = hands.units()
-    assert len(made_by_apache) > BATCH_UNIT_SIZE * UNITS_A_FILE, "more than one file"
-    shutil.rmtree(hands.queue_files.parent)
-    hands.turn("ours", signal.SIGTERM)
-    assert hands.units()[: len(made_by_apache)] == made_by_apache
-
-
-def test_batches_of_java_to_our_broker_are_read_by_java_and_by_ours(tmp_path: Path) -> None:
-    topic = "inner-auto_batch"
-
-    async def prepare(broker: str) -> None:
-        remoting = RemotingClient()
-        try:
-            await create(remoting, broker, topic, queues=2)
-        finally:
-            await remoting.close()
-
-    async def read(servers: OurServers) -> tuple[list[ReceivedMessage], int]:
-        found: list[ReceivedMessage] = []
-        entries = 0
-        remoting = RemotingClient()
-        try:
-            async with PullConsumer(servers.namesrv, group="ours") as consumer:
-                for queue in await consumer.queues(topic):
-                    offset = 0
-                    while offset < await consumer.max_offset(queue):
-                        raw = await pull_raw(
-                            remoting, servers.broker, topic, queue.queue_id, offset
-                        )
-                        entries += sum(entry.sys_flag & 0xC0 == 0xC0 for entry in raw)
-                        result = await consumer.pull(queue, offset)
-                        found += result.messages
-                        offset = result.next_offset
-        finally:
-            await remoting.close()
-        return found, entries
-
-    with skipping_without_tools(), patient_turbopump(tmp_path / "ours") as servers:
-        asyncio.run(prepare(servers.broker))
-        producing = ForeignClient(
-            f"java-{NEWEST}", ("auto_batch",), lambda: java_client(NEWEST, program="Producing")
-        )
-        outcome = run(producing, servers.namesrv, "inner", tmp_path / "java")
-        assert outcome.reports["auto_batch"]["ok"], outcome.reports["auto_batch"]
-        received, entries = asyncio.run(read(servers))
-        assert 0 < entries < len(received)
-        check(letters(topic, MESSAGES), received)
-        check_queues(received)
-        _, by_java = read_by_java(
-            NEWEST, servers.namesrv, {("-", topic): MESSAGES}, tmp_path / "reading"
-        )
-        check_read(letters(topic, MESSAGES), by_java[topic], [None] * MESSAGES, in_order=False)
-        assert {(one.queue_id, one.queue_offset, one.msg_id) for one in by_java[topic]} == {
-            (one.queue_id, one.queue_offset, one.msg_id) for one in received
-        }
-
-
-@pytest.mark.parametrize("servers", [OURS, NEWEST], indirect=True)
+@pytest.mark.parametrize("servers", [NEWEST], indirect=True)
 @in_loop
 async def test_a_popped_batch_is_taken_apart_and_the_broker_takes_what_is_said_of_it(
     servers: Servers,

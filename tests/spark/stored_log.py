@@ -3,12 +3,12 @@ them."""
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
 from tests.spark.plain_twin import message
-from tests.unit.client.stored_batches import make_batches
+from tests.unit.store.apache_batches import leave_as_apache, put_inner
+from tests.unit.store.directory import Directory
 
 from turbopump.clock import SystemClock
 from turbopump.message.codec import MAGIC_BLANK
@@ -17,7 +17,6 @@ from turbopump.spark.log_scan import scan
 from turbopump.store.disk import SystemDisk
 from turbopump.store.files import StorePaths
 from turbopump.store.message_store import MessageStore, NewMessage, StoreConfig
-from turbopump.testing import BrokerThread
 
 SEGMENT_SIZE = 64 * 1024
 HOST = bytes([127, 0, 0, 1]) + (10911).to_bytes(4, "big")
@@ -62,9 +61,13 @@ def make_log(
 
 
 def make_batch_log(directory: Path) -> None:
-    """Three inner batches of four messages in topic B, stored by a broker."""
-    with BrokerThread(directory=directory) as broker:
-        asyncio.run(make_batches(broker.broker_address))
+    """Three inner batches of four messages in topic B, as Apache's broker has stored them."""
+    made = Directory(directory, segment_size=SEGMENT_SIZE)
+    store = made.open()
+    for first in range(0, 12, 4):
+        put_inner(store, [b"%d" % number for number in range(first, first + 4)])
+    store.close()
+    leave_as_apache(made.paths)
 
 
 class _Counting(SystemClock):

@@ -1,12 +1,11 @@
-"""Ranges of a queue of inner batches, read from our broker: each offset once, wherever a range
-begins and ends."""
+"""Ranges of a queue of inner batches, as Apache's broker gives it: each offset once, wherever a
+range begins and ends."""
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
-from tests.unit.client.stored_batches import BODIES, make_batches
+from tests.unit.client.stored_batches import BODIES, serve_batches_in
 
 from turbopump.message.message import MessageQueue
 from turbopump.spark.cluster import Cluster
@@ -19,7 +18,7 @@ from turbopump.testing import BrokerThread
 
 def test_a_range_that_begins_and_ends_within_batches_is_read_exactly() -> None:
     with BrokerThread() as broker:
-        asyncio.run(make_batches(broker.broker_address))
+        serve_batches_in(broker)
         queue = MessageQueue("B", "broker-test", 0)
         with Cluster([broker.namesrv]) as cluster:
             for begin, end, batch in [

@@ -16,13 +16,8 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql.types import IntegerType, StructField, StructType
 from tests.spark.lake_batches import COLUMNS, QUEUES, messages
-from tests.unit.client.poisoned_messages import (
-    BAD_BATCHES,
-    GOOD,
-    POISON,
-    send_bad_batches,
-    send_poison,
-)
+from tests.unit.client.poisoned_messages import BAD_BATCHES, GOOD, POISON, send_poison
+from tests.unit.client.stored_batches import serve_batches_in
 
 from turbopump.blocking import Producer
 from turbopump.cli import main
@@ -67,7 +62,7 @@ def broker() -> Iterator[BrokerThread]:
         for topic in ("P", "V"):
             running.create_topic(topic)
         running.run(send_poison(running.broker_address, "P"))
-        running.run(send_bad_batches(running.broker_address, "B"))
+        serve_batches_in(running, *BAD_BATCHES)
         with Producer(running.namesrv) as producer:
             for body in VALUES:
                 producer.send("V", body)
@@ -105,7 +100,7 @@ def test_what_does_not_fit_is_rejected_with_a_reason_that_groups(lake: Path) -> 
     assert sorted(faulty) == sorted(body for body, _ in POISON.values())
     batches = sorted((r["queueOffset"], r["body"]) for r in others if r["topic"] == "B")
     assert [at for at, _ in batches] == list(range(8))
-    assert batches[0][1] == BAD_BATCHES[0][0]
+    assert batches[0][1] == BAD_BATCHES[0].body
     assert [body for _, body in batches][6:] == [b"one", b"two"]
 
 

@@ -352,7 +352,7 @@ class Doctor:
                 subject,
                 f"{', '.join(there)} has it, and no name server knows it: the broker cannot "
                 "register",
-                f"{LOG_OF_BROKER} (registration failed); look at its namesrvAddr",
+                f"{LOG_OF_BROKER} (registration failed); check its namesrvAddr",
             )
         else:
             near = did_you_mean(topic, users_topics(await topic_names(self._servers), cluster))

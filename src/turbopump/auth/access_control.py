@@ -64,8 +64,8 @@ CHANGING: Final = frozenset(
 """Codes of requests that change something: that they were allowed is logged, too."""
 NOT_KNOWN: Final = refusal(
     ResponseCode.NO_PERMISSION,
-    "access denied: this server takes requests of users that it knows, signed with their secret; "
-    "look at the credentials (accessKey, secretKey)",
+    "access denied: this server accepts only requests signed by its users; check the "
+    "credentials (accessKey, secretKey)",
 )
 """The answer to who is not known, is disabled, or has another secret."""
 NOBODY: Final = User("-", secrets.token_hex())
@@ -198,8 +198,8 @@ class AccessControl:
             if is_inner and rule.who in (Who.BROKERS, Who.SECRETS):
                 self._note_allowed(user, context, "-", rule.who.value)
                 return None
-            self._note_denied(user.name, code, peer, "-", f"it is for {rule.text}")
-            remark = f"User:{user.name} may not send request {code}: it is for {rule.text}"
+            self._note_denied(user.name, code, peer, "-", f"only for {rule.text}")
+            remark = f"User:{user.name} may not send request {code}: only for {rule.text}"
             return refusal(ResponseCode.NO_PERMISSION, remark)
         asked, why, count = list[str](), list[str](), 0
         for wanted in rule.needs(request, context.body, self._clusters() or ("",)):

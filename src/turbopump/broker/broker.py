@@ -553,7 +553,7 @@ class Broker:
         yield PopAcksHandler(config, store, topics, offsets, pop, forwarding, clock)
         yield OffsetsHandler(store, topics, groups, offsets, reads)
         yield LocksHandler(tables.locks, topics, clients, clock)
-        yield QueriesHandler(config, lookup, reads, clients, self.log_repair)
+        yield QueriesHandler(config, lookup, reads, topics, clients, self.log_repair)
 
         yield self.clients_handler
         yield AssignmentHandler(config, topics, groups, self._request_modes, self._routes, clients)

@@ -14,23 +14,10 @@ from typing import Final
 import msgspec
 
 from turbopump.config.broker_config import BrokerConfig
-from turbopump.errors import ProtocolError
-from turbopump.message.batch import COUNT_MAX
-from turbopump.message.java import tags_code
-from turbopump.message.properties import (
-    INNER_BASE,
-    INNER_NUM,
-    SysFlag,
-    encode_properties,
-    property_value,
-    send_properties,
-    whole_number,
-)
+from turbopump.message.properties import INNER_NUM, SysFlag, encode_properties, property_value
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import SendMessage
 from turbopump.remoting.response import Refusal, Response, refusal
-from turbopump.store.log.commit_log import NewMessage
-from turbopump.store.log.packed_batch import pack_batch
 
 
 class Destination(msgspec.Struct, frozen=True):
@@ -122,24 +109,6 @@ def _kind(properties: str, known: tuple[str, ...] = ()) -> str | None:
     return None
 
 
-# --- Batches that are stored as one entry, in topics with ``queue.type=BatchCQ``: what becomes of a
-# request, and what is refused.
-#
-# One rule: an entry of such a queue holds as many messages as it says, for consumers number them by
-# that. Source: apache/rocketmq ``SendMessageProcessor.sendBatchMessage``,
-# ``HookUtils.checkInnerBatch``, ``BatchConsumeQueue.assignQueueOffset``.
-
-INNER_FLAGS: Final = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
-
-
-class InnerBatch(msgspec.Struct, frozen=True):
-    """An inner batch as it is stored: one entry of ``count`` messages, with these flags."""
-
-    message: NewMessage
-    count: int
-    sys_flag: int
-
-
 def refuse_false_inner_batch(
     request: SendMessage, destination: Destination
 ) -> Destination | Refusal:
@@ -152,46 +121,6 @@ def refuse_false_inner_batch(
     return _illegal(
         f"it has the property {INNER_NUM} but is not an inner batch; leave that property out"
     )
-
-
-def inner_batch(request: SendMessage, body: bytes, added: str, base: int) -> InnerBatch | Refusal:
-    """The entry of a batch whose request has a UNIQ_KEY, or of a message that comes as an inner
-    batch, from queue offset ``base`` on."""
-    text, flags = request.properties or "", request.sys_flag
-    said = property_value(text, INNER_NUM) or "1"
-    try:
-        if request.batch:
-            count, flags = _count(body), flags | INNER_FLAGS
-        else:
-            number = whole_number(said, 5)
-            if number is None:
-                return _illegal(f"{INNER_NUM}={said[:32]} is no number")
-            count = number
-            if flags & SysFlag.NEED_UNWRAP and not flags & SysFlag.COMPRESSED:
-                count = _count(body)
-                if count != number:
-                    return _illegal(f"{INNER_NUM} is {said[:32]}, but it has {count} messages")
-    except ProtocolError as error:
-        return _illegal(str(error))
-    if not 0 < count <= COUNT_MAX:
-        return _illegal(f"an inner batch has 1 to {COUNT_MAX} messages, not {count}; send several")
-    added += f"{INNER_NUM}\x01{count}\x02{INNER_BASE}\x01{base}\x02"
-    _, unique, tags, keys, properties = send_properties(text, added.encode())
-    return InnerBatch(
-        NewMessage(body, properties, tags_code(tags) if tags else 0, request.flag, unique, keys),
-        count,
-        flags,
-    )
-
-
-def _count(body: bytes) -> int:
-    """How many messages a batch has. Raises ProtocolError if it is no batch that may be stored."""
-    batch = pack_batch(body, "", b"")
-    for text in batch.special:
-        refused = kind_in_batch(text)
-        if refused is not None:
-            raise ProtocolError(refused.remark or "")
-    return batch.count
 
 
 def _illegal(cause: str) -> Refusal:

@@ -27,12 +27,12 @@ from turbopump.protocol.requests.pull import ViewMessageById
 from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.turns import awaited
 from turbopump.store.disk import Disk, Piece
-from turbopump.store.log.parsed_entry import parse_entry
+from turbopump.store.log.parsed_entry import INNER_COUNT_MAX, parse_entry
 from turbopump.store.message_store import MessageStore
-from turbopump.store.queues.batch_consume_queue import COUNT_MAX
 from turbopump.store.queues.checked_entries import DamagedMessage
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, ConsumeQueue
 from turbopump.store.queues.lookup import StoredEntry
+from turbopump.store.recovery.recovery import is_in_no_queue
 from turbopump.store.repair.scrub import Scrub
 
 log = logging.getLogger(__name__)
@@ -202,14 +202,14 @@ class LogRepair:
         if parsed.sys_flag & SysFlag.TRANSACTION_PREPARED:
             return None  # it is in no queue
         index, possible = parsed.queue_offset, at // FIXED_SIZE
-        if parsed.sys_flag & SysFlag.INNER_BATCH:
-            possible *= COUNT_MAX
+        if is_in_no_queue(parsed, self.store.queues):
+            possible *= INNER_COUNT_MAX
         if index > possible:
             return (
                 f"its message there has the queue offset {index}, and {possible} can be before it"
             )
         queue = self.store.queues.find(parsed.topic, parsed.queue_id)
-        return None if queue is None or queue.is_batch else _queue_fault(queue, entry, at, index)
+        return None if queue is None else _queue_fault(queue, entry, at, index)
 
     async def _put(self, start: int, data: bytes) -> None:
         """Raises StoreError if it cannot be put there, OSError."""

@@ -18,7 +18,7 @@ from turbopump.broker.consumers import (
     read_subscription,
 )
 from turbopump.broker.groups import GroupTable
-from turbopump.broker.topics import TopicTable
+from turbopump.broker.topics import TopicTable, unserved_refusal
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.filtering.tag import ALL, code_filter
 from turbopump.protocol.codes import ResponseCode
@@ -80,6 +80,9 @@ class PullChecks:
         topic = self.topics.find(request.topic)
         if topic is None:
             return refusal(ResponseCode.TOPIC_NOT_EXIST, no_topic_remark(request.topic))
+        unserved = unserved_refusal(topic)
+        if unserved is not None:
+            return unserved
         if not topic.readable:
             return forbidden(
                 FORBIDDEN_TOPIC, f"the topic[{request.topic}] pulling message is forbidden"

@@ -20,7 +20,7 @@ from turbopump.filtering.tag import code_filter
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.request import ReplyT
 from turbopump.remoting.response import Refusal, refusal
-from turbopump.remoting.router import Outcome, RequestContext, failure_response
+from turbopump.remoting.router import HELD, Outcome, RequestContext
 from turbopump.remoting.turns import awaited
 from turbopump.store.disk import Found, Piece
 from turbopump.store.log.cold_reads import ColdReads, ReadState, Steps
@@ -46,20 +46,17 @@ def answer(
     busy: Refusal = BUSY,
     again: Callable[[], None] | None = None,
 ) -> Outcome[ReplyT]:
-    """What ``respond`` makes of the outcome; or None, and the answer is sent later, unless the peer
+    """What ``respond`` makes of the outcome; or HELD, and the answer is sent later, unless the peer
     has gone. ``busy`` if too many reads wait. A read whose turn comes while the peer does not read
     what it has got is dropped, and ``again`` begins it anew when it does."""
 
     def done(outcome: T) -> None:
         if not context.peer.closed:
-            try:
-                context.settle(respond(outcome))
-            except Exception as error:
-                failed(error)
+            context.settle_call(respond, outcome)
 
     def failed(error: Exception) -> None:
         if not context.peer.closed:
-            context.settle(failure_response(error, context))
+            context.fail(error)
 
     def wanted() -> bool:
         if again is not None and context.served.full:
@@ -71,7 +68,7 @@ def answer(
         outcome = _start(reads, steps, done, wanted, failed)
     except ReadsRefusedError:
         return busy
-    return None if outcome is ReadState.PENDING else respond(outcome)
+    return HELD if outcome is ReadState.PENDING else respond(outcome)
 
 
 async def read(reads: ColdReads, steps: Steps[T]) -> T:

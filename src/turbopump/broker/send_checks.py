@@ -22,9 +22,9 @@ from turbopump.broker.topics import (
     MIXED,
     TRANSFER_FLAG,
     TopicTable,
-    is_batch_cq,
     message_type_of,
     topic_message_type,
+    unserved_refusal,
 )
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
@@ -91,7 +91,7 @@ class SendChecks:
                     f"topic[{request.topic}] not exist, apply first please! Create it (turbopump "
                     "topic create), or set autoCreateTopicEnable=true on the broker",
                 )
-        refused = _unfit_queue(request, topic)
+        refused = unserved_refusal(topic) or _unfit_queue(request, topic)
         if refused is not None:
             return refused
         refused = self._unfit_for_batch(request) if request.batch else self._without_group(request)
@@ -196,11 +196,11 @@ class SendChecks:
                 or f"Required message key is missing: topic {name} has "
                 "cleanup.policy=COMPACTION; give the message keys"
             )
-        if request.sys_flag & SysFlag.INNER_BATCH and not is_batch_cq(topic):
+        if request.sys_flag & SysFlag.INNER_BATCH:
             remark = (
                 remark
-                or "the message is an inner batch (sysFlag 128) but its topic has no "
-                "queue.type=BatchCQ; send a batch"
+                or "the message is an inner batch (sysFlag 128), which only BatchCQ topics of "
+                "Apache's broker take; send a batch"
             )
         return None if remark is None else refusal(ResponseCode.MESSAGE_ILLEGAL, remark)
 

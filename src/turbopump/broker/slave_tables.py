@@ -29,7 +29,7 @@ from turbopump.broker.pop.offsets import OrderInfo, OrderInfoTable
 from turbopump.broker.queue_locks import HeldLocks, SavedLocks
 from turbopump.broker.schedule.delays import Delays
 from turbopump.broker.schedule.timers import Timers
-from turbopump.broker.topics import lost_topic
+from turbopump.broker.topics import is_batch_cq, lost_topic
 from turbopump.config.addresses import host_of
 from turbopump.errors import CopyError, ProtocolError, RemotingError, ResponseError, StoreError
 from turbopump.message.rules import is_system_topic
@@ -349,6 +349,8 @@ class SlaveTables:
         if answer.body and PARTIAL not in ext:
             await self._delete(given, end)
         topics.copy(given, table.data_version)
+        if any(map(is_batch_cq, given.values())):
+            self.store.queues.remove_unserved()
         self._coming = {}
         for name, (offset, before) in list(self._made.items()):
             if offset < end:
@@ -426,7 +428,7 @@ class SlaveTables:
                 topics.restore(name, coming)
             return
         if topic is None:
-            made = lost_topic(name, queue_id, self.default_queues, batch=queue.is_batch)
+            made = lost_topic(name, queue_id, self.default_queues)
         elif queue_id >= topic.read_queue_nums:
             count = queue_id + 1
             made = msgspec.structs.replace(topic, read_queue_nums=count)

@@ -147,7 +147,6 @@ def store_config(config: BrokerConfig) -> StoreConfig:
         paths=_paths(config),
         segment_size=config.mapped_file_size_commit_log,
         queue_file_size=config.mapped_file_size_consume_queue,
-        batch_queue_file_size=config.mapper_file_size_batch_consume_queue,
         flushed_only=config.flush_disk_type == FlushDiskType.SYNC_FLUSH,
         copied_only=config.slave_acks > 0,
         is_copy=config.is_slave,

@@ -18,6 +18,7 @@ from turbopump.broker.queue_locks import SavedLocks
 from turbopump.broker.topics import TopicTable, make_lost_topics
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
+from turbopump.config.setting import LONG_MAX
 from turbopump.errors import ConfigError
 from turbopump.message.rules import REPLY_TOPIC_END, topic_fault
 from turbopump.remoting.turns import Turns
@@ -137,6 +138,8 @@ class Tables:
         also after the next crash."""
 
         def end_of(topic: str, queue_id: int) -> int:
+            if store.queues.is_unserved(topic):
+                return LONG_MAX  # where its queues end, Apache's broker knows
             queue = store.queues.find(topic, queue_id)
             return queue.max_index if queue is not None else 0
 

@@ -11,7 +11,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol, TypeVar
+
+import msgspec
 
 from turbopump.broker.saved_table import EncodedMap, SavedTable, settled
 from turbopump.clock import Clock
@@ -27,6 +29,7 @@ from turbopump.message.rules import (
     topic_fault,
 )
 from turbopump.protocol import fastjson
+from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.topics import (
     PERM_INHERIT,
     PERM_READ,
@@ -36,6 +39,8 @@ from turbopump.protocol.requests.topics import (
     TopicConfig,
     TopicConfigSerializeWrapper,
 )
+from turbopump.remoting.response import Refusal, refusal
+from turbopump.remoting.router import Outcome, RequestContext
 from turbopump.remoting.turns import Turns
 from turbopump.repeated_line import RepeatedLine
 from turbopump.store.disk import Disk
@@ -44,6 +49,7 @@ from turbopump.store.json_table import JsonTable
 from turbopump.store.log.cold_reads import finish_now
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.consume_queue import ConsumeQueue
+from turbopump.store.queues.consume_queue_table import unserved_text
 from turbopump.store.repair.unit_repair import LMQ_PREFIX
 
 log = logging.getLogger(__name__)
@@ -367,6 +373,11 @@ def _fault(current: Mapping[str, str] | None, name: str, value: str, *, added: b
             f"attempt to update an unchangeable attribute. key: {name}; it is set when a "
             "topic is made"
         )
+    if added and (name, value) == (QUEUE_TYPE, BATCH_CQ):
+        return (
+            "this broker does not serve BatchCQ topics (queue.type=BatchCQ); leave the attribute "
+            "out, or make the topic on Apache's broker"
+        )
     if added and value not in attribute.values:
         return (
             f"value is not in set: [{', '.join(attribute.values)}]; {name}={value[:64]} cannot be"
@@ -375,8 +386,39 @@ def _fault(current: Mapping[str, str] | None, name: str, value: str, *, added: b
 
 
 def is_batch_cq(topic: TopicConfig) -> bool:
-    """Whether batches to it are stored as one entry each."""
+    """True for a topic of Apache's broker in which a batch is one entry. It is not served."""
     return topic.attributes.get(QUEUE_TYPE) == BATCH_CQ
+
+
+def unserved_refusal(topic: TopicConfig | None) -> Refusal | None:
+    """The answer to whatever asks for messages or offsets of a BatchCQ topic; None: it is
+    served."""
+    if topic is None or not is_batch_cq(topic):
+        return None
+    return refusal(ResponseCode.INVALID_PARAMETER, unserved_text(topic.topic_name or ""))
+
+
+class NamesTopic(Protocol):
+    """A request about one topic."""
+
+    @property
+    def topic(self) -> str: ...
+
+
+RequestT = TypeVar("RequestT", bound=NamesTopic)
+ReplyT = TypeVar("ReplyT", bound=msgspec.Struct | None)
+TopicRequestHandler = Callable[[RequestT, RequestContext], Outcome[ReplyT]]
+
+
+def if_served(
+    topics: TopicTable, handler: TopicRequestHandler[RequestT, ReplyT]
+) -> TopicRequestHandler[RequestT, ReplyT]:
+    """Refuse requests about BatchCQ topics; ``handler`` answers the others."""
+
+    def handle(request: RequestT, context: RequestContext) -> Outcome[ReplyT]:
+        return unserved_refusal(topics.find(request.topic)) or handler(request, context)
+
+    return handle
 
 
 def topic_message_type(topic: TopicConfig) -> str:
@@ -413,9 +455,10 @@ def make_lost_topics(store: MessageStore, topics: TopicTable, default_queues: in
     ``topics.json`` could be saved by then (under ASYNC_FLUSH). If it could not, and the power
     fails, the log has the messages and nobody finds them, since no client is given a route. So the
     topic comes back, with as many queues as it had messages in. What is lost is what no message
-    tells: its empty queues beyond the default, its permissions, and its attributes but for the kind
-    of its queues. A topic that was deleted is not lost: its messages are older than the table,
-    which was saved after them."""
+    tells: its empty queues beyond the default, its permissions, and its attributes. A topic that
+    was deleted is not lost: its messages are older than the table, which was saved after them.
+
+    A BatchCQ topic comes back if Apache's files of its queues are there."""
     ends: dict[str, list[ConsumeQueue]] = {}
     for queue in store.queues:
         name = queue.topic
@@ -432,20 +475,22 @@ def make_lost_topics(store: MessageStore, topics: TopicTable, default_queues: in
         ):
             continue
         last = max(queue.queue_id for queue in queues)
-        batch = any(queue.is_batch for queue in queues)
-        _make_again(topics, name, last, default_queues, batch=batch)
+        _make_again(topics, lost_topic(name, last, default_queues))
         made.append(name)
+    for name, count in store.queues.batch_topics.items():
+        if topics.find(name) is None:
+            topic = plain_topic(name, count)
+            topic.attributes = {QUEUE_TYPE: BATCH_CQ}
+            _make_again(topics, topic)
+            made.append(name)
     return made
 
 
-def lost_topic(name: str, last: int, default_queues: int, *, batch: bool) -> TopicConfig:
+def lost_topic(name: str, last: int, default_queues: int) -> TopicConfig:
     """A topic that is in no table, as its messages show it. ``last`` is its last queue that has
-    one; ``batch``: its queues have batches."""
+    one."""
     count = 1 if name.startswith(_GROUP_TOPICS) else default_queues
-    topic = plain_topic(name, max(last + 1, count))
-    if batch:
-        topic.attributes = {QUEUE_TYPE: BATCH_CQ}
-    return topic
+    return plain_topic(name, max(last + 1, count))
 
 
 def make_topic_of_waiting(
@@ -461,17 +506,13 @@ def make_topic_of_waiting(
         and topic_fault(name) is None
         and queue_id < QUEUES_MAX
     ):
-        _make_again(topics, name, queue_id, default_queues)
+        _make_again(topics, lost_topic(name, queue_id, default_queues))
 
 
-def _make_again(
-    topics: TopicTable, name: str, last: int, default_queues: int, *, batch: bool = False
-) -> None:
-    """``last`` is its last queue that has a message."""
-    topic = lost_topic(name, last, default_queues, batch=batch)
+def _make_again(topics: TopicTable, topic: TopicConfig) -> None:
     topics.put(topic)
     log.warning(
-        f"topic with messages was not in topics.json, it is made again topic={name} "
+        f"topic with messages was not in topics.json, it is made again topic={topic.topic_name} "
         f"queues={topic.read_queue_nums}"
     )
 
@@ -486,9 +527,8 @@ def _is_newer(store: MessageStore, queue: ConsumeQueue, saved_ms: int) -> bool:
 
 
 class QueueKinds:
-    """Of which kind the queues of a topic are, for the store: it asks while it recovers, before any
-    table is loaded, and ever after. What ``topics.json`` does not tell, the store sees from its
-    files and messages. By the file below ``paths`` until there is a ``table``."""
+    """The kind of each topic's queues, for the store: it asks while it recovers, before any table
+    is loaded, and ever after. Until there is a ``table``, the file below ``paths`` tells."""
 
     def __init__(self, disk: Disk, paths: StorePaths) -> None:
         self._disk = disk
@@ -497,7 +537,7 @@ class QueueKinds:
         self.table: TopicTable | None = None
 
     def is_batch(self, topic: str) -> bool | None:
-        """Whether the topic has ``queue.type=BatchCQ``; None: it is not known."""
+        """True for a topic with ``queue.type=BatchCQ``; None: it is not known."""
         if self.table is not None:
             config = self.table.find(topic)
         else:

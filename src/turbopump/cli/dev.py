@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 SMALL_FILES: Final[Mapping[str, object]] = {
     "mapped_file_size_commit_log": 16 * 1024 * 1024,
     "mapped_file_size_consume_queue": 30_000 * 20,
-    "mapper_file_size_batch_consume_queue": 30_000 * 46,
     "max_hash_slot_num": 100_000,
     "max_index_num": 400_000,
     "disk_free_space_min": 128 * 1024 * 1024,  # a developer's disk may well be 95 % full

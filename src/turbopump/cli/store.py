@@ -205,9 +205,8 @@ def dump_messages(
         left -= 1
         if not left:
             break
-    topics = {name for name, _ in (*store.queues, *store.batch_queues)} | topics_known(
-        disk, paths, fastjson.parse
-    )
+    topics = {name for name, _ in store.queues} | store.batch_topics
+    topics |= topics_known(disk, paths, fastjson.parse).keys()
     if topic is not None and left == most and topic not in topics and topics:
         complain(
             f"the store knows no topic {topic}{did_you_mean(topic, topics)}; "

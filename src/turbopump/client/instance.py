@@ -35,7 +35,7 @@ from turbopump.protocol.requests.clients import (
 from turbopump.protocol.requests.send import CheckTransactionState, PushReplyMessageToClient
 from turbopump.remoting.client import RemotingClient, VipChannel
 from turbopump.remoting.response import Response
-from turbopump.remoting.router import RequestContext, Router
+from turbopump.remoting.router import HELD, Outcome, RequestContext, Router
 from turbopump.repeated_line import RepeatedLine
 
 
@@ -359,21 +359,27 @@ class ClientInstance:
         except errors.RemotingError as error:
             log.info("not unregistered broker=%s cause=%s", address, error)
 
-    def _group_changed(self, request: NotifyConsumerIdsChanged, context: RequestContext) -> None:
+    def _group_changed(
+        self, request: NotifyConsumerIdsChanged, context: RequestContext
+    ) -> Outcome[None]:
         for member in self._members:
             if member.consumer is not None and member.group == request.consumer_group:
                 member.on_group_change()
+        return HELD
 
-    def _transaction_asked(self, request: CheckTransactionState, context: RequestContext) -> None:
+    def _transaction_asked(
+        self, request: CheckTransactionState, context: RequestContext
+    ) -> Outcome[None]:
         try:
             message = decode_entry(context.body)
         except errors.StoredMessageError as error:
             _unreadable_question(context.peer.peer, error, kind=context.peer.peer)
-            return
+            return HELD
         group = message.properties.get(names.PRODUCER_GROUP)
         for member in self._members:
             if member.on_transaction_check is not None and member.group == group:
                 member.on_transaction_check(request, message, context.peer)
+        return HELD
 
     def _route_changed(self, route: TopicRoute) -> None:
         for member in self._members:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from turbopump import errors
 from turbopump.client.consumer.offsets import OffsetStore
@@ -27,15 +27,7 @@ from turbopump.client.consumer.pull import (
 from turbopump.client.instance import ClientInstance
 from turbopump.client.lifecycle import InContext
 from turbopump.client.routes import TopicRoute
-from turbopump.client.setting_rules import (
-    OFFSET,
-    TOPIC,
-    SettingRule,
-    check,
-    is_name,
-    is_whole,
-    whole_from,
-)
+from turbopump.client.setting_rules import OFFSET, TOPIC, SettingRule, is_name, is_whole, whole_from
 from turbopump.client.settings import ClientSettings, keywords_of
 from turbopump.config.addresses import join_address
 from turbopump.message.ids import decode_offset_msg_id
@@ -53,25 +45,18 @@ _TIME: Final = SettingRule(
     lambda value: value is None or is_whole(value) or isinstance(value, datetime),
     "must be ms since 1970, or a datetime",
 )
-_RULES: Final[Mapping[str, SettingRule]] = {
-    "queue": SettingRule(
-        lambda value: isinstance(value, MessageQueue),
-        "is no MessageQueue: take one of `await finder.queues(topic)`",
-    ),
-    "offset": OFFSET,
-    "msg_id": SettingRule(is_name, "is no message id: text is expected, as SendResult.msg_id is"),
-    "unique_id": SettingRule(
-        is_name, "is no message id: text is expected, as SendResult.msg_id is"
-    ),
-    "key": SettingRule(
-        lambda value: is_name(value) and KEY_SEPARATOR not in value,
-        "is no key: a key is text of at least one character and no space, which separates keys",
-    ),
-    "max_messages": whole_from(1),
-    "begin": _TIME,
-    "end": _TIME,
-}
-"""Of calls; ``_given`` has the rest."""
+_QUEUE: Final = SettingRule(
+    lambda value: isinstance(value, MessageQueue),
+    "is no MessageQueue: take one of `await finder.queues(topic)`",
+)
+_MESSAGE_ID: Final = SettingRule(
+    is_name, "is no message id: text is expected, as SendResult.msg_id is"
+)
+_KEY: Final = SettingRule(
+    lambda value: is_name(value) and KEY_SEPARATOR not in value,
+    "is no key: a key is text of at least one character and no space, which separates keys",
+)
+_COUNT: Final = whole_from(1)
 PORT_MAX: Final = 65535
 
 
@@ -122,7 +107,7 @@ class MessageFinder(InContext):
         Raises MessageNotFoundError, or the RemotingError of a broker that may have it and cannot be
         asked.
         """
-        _given(msg_id=msg_id)
+        _MESSAGE_ID.check("msg_id", msg_id)
         route = await self._route(topic)
         tried = []
         missing: dict[str, str] = {}
@@ -163,7 +148,8 @@ class MessageFinder(InContext):
     async def at(self, queue: MessageQueue, offset: int) -> ReceivedMessage:
         """The message at a queue offset. Raises MessageNotFoundError, which says what offsets the
         queue has, or a RemotingError."""
-        _given(queue=queue, offset=offset)
+        _QUEUE.check("queue", queue)
+        OFFSET.check("offset", offset)
         await self._route(queue.topic)
         messages, reply = await pull_now(self._ready(), queue, offset, 1)
         if not messages or messages[0].queue_offset != offset:
@@ -194,7 +180,10 @@ class MessageFinder(InContext):
         A broker gives 64 at most, unless configured otherwise (``maxMsgsNumBatch``). Raises
         ConfigError for a key that cannot be.
         """
-        _given(key=key, max_messages=max_messages, begin=begin, end=end)
+        _KEY.check("key", key)
+        _COUNT.check("max_messages", max_messages)
+        _TIME.check("begin", begin)
+        _TIME.check("end", end)
         route = await self._route(topic)
         return await self._query(
             route, key, max_messages, as_ms(begin, 0), as_ms(end, EVER), unique=False
@@ -205,7 +194,8 @@ class MessageFinder(InContext):
     ) -> FoundMessages:
         """Every message with this unique id: a send that was repeated may be stored twice, and a
         batch may have one id for all."""
-        _given(unique_id=unique_id, max_messages=max_messages)
+        _MESSAGE_ID.check("unique_id", unique_id)
+        _COUNT.check("max_messages", max_messages)
         return await self._query(
             await self._route(topic), unique_id, max_messages, 0, EVER, unique=True
         )
@@ -215,7 +205,9 @@ class MessageFinder(InContext):
     ) -> FoundMessages:
         """The first messages of a topic, over all of its queues, that were stored at or after
         ``begin`` and not after ``end``."""
-        _given(begin=begin, end=end, max_messages=max_messages)
+        _TIME.check("begin", begin)
+        _TIME.check("end", end)
+        _COUNT.check("max_messages", max_messages)
         route = await self._route(topic)
         first, last = as_ms(begin, 0), as_ms(end, EVER)
 
@@ -332,11 +324,6 @@ class MessageFinder(InContext):
                 break
             offset = reply.next_begin_offset
         return found[:count]
-
-
-def _given(**values: Any) -> None:
-    """Raise ConfigError for arguments of a call that cannot be used, by name."""
-    check({name: _RULES[name] for name in values}, values)
 
 
 def log_offset_of(msg_id: str) -> tuple[str, int] | None:

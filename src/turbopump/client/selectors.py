@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from hashlib import md5
 from typing import Final, TypeVar
 
-from turbopump.client.setting_rules import SettingRule, check, is_whole
+from turbopump.client.setting_rules import SettingRule, is_whole
 from turbopump.message.java import java_hash, java_hash_code
 from turbopump.message.message import Message, MessageQueue
 from turbopump.message.rules import is_unicode
@@ -75,16 +75,14 @@ def _room(queue: MessageQueue) -> str | None:
     return room if at else None
 
 
-_RULES: Final[Mapping[str, SettingRule]] = {
-    "virtual_nodes": SettingRule(
-        lambda count: is_whole(count) and count > 0,
-        "must be a whole number of points of each queue, 1 or more",
-    ),
-    "key": SettingRule(
-        lambda key: isinstance(key, str) and is_unicode(key),
-        "is no key of a ring: text is expected, as in str(order_id)",
-    ),
-}
+_VIRTUAL_NODES: Final = SettingRule(
+    lambda count: is_whole(count) and count > 0,
+    "must be a whole number of points of each queue, 1 or more",
+)
+_RING_KEY: Final = SettingRule(
+    lambda key: isinstance(key, str) and is_unicode(key),
+    "is no key of a ring: text is expected, as in str(order_id)",
+)
 
 
 class HashRing:
@@ -95,7 +93,7 @@ class HashRing:
     """
 
     def __init__(self, virtual_nodes: int = VIRTUAL_NODES) -> None:
-        check({"virtual_nodes": _RULES["virtual_nodes"]}, {"virtual_nodes": virtual_nodes})
+        _VIRTUAL_NODES.check("virtual_nodes", virtual_nodes)
         self._virtual_nodes = virtual_nodes
         self._queues: tuple[MessageQueue, ...] = ()
         self._points: list[int] = []
@@ -104,7 +102,7 @@ class HashRing:
     def by(self, key: str) -> Selector:
         """The queue whose point is the next at or after the key's. Raises ConfigError for no
         text."""
-        check({"key": _RULES["key"]}, {"key": key})
+        _RING_KEY.check("key", key)
 
         def select(queues: Sequence[MessageQueue], _message: Message) -> MessageQueue:
             self._set_queues(queues)

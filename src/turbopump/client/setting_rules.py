@@ -9,7 +9,7 @@ must not know which settings exist.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar
 
@@ -55,12 +55,6 @@ def check_settings(settings: DataclassInstance) -> None:
         rule: SettingRule | None = known.metadata.get("rule")
         if rule is not None:
             rule.check(known.name, getattr(settings, known.name))
-
-
-def check(rules: Mapping[str, SettingRule], values: Mapping[str, object]) -> None:
-    """Raise ConfigError for the first of ``values`` that does not fit the rule of its name."""
-    for name, rule in rules.items():
-        rule.check(name, values[name])
 
 
 def is_whole(value: object) -> bool:

@@ -210,8 +210,8 @@ def _report(path: Path | str, texts: Mapping[str, str], table: KeyTable) -> None
             idle.append(key)
     if idle:
         log.warning(
-            "keys without effect here are set to other values than Apache's defaults; "
-            "docs/reference/configuration.md says why file=%s keys=%s",
+            "keys without effect here have other values than Apache's defaults; see "
+            "docs/reference/configuration.md file=%s keys=%s",
             path,
             ",".join(idle),
         )

@@ -187,20 +187,6 @@ def inner_count(properties_text: str) -> int | None:
     return names.whole_number(names.property_value(properties_text, names.INNER_NUM), 5) or None
 
 
-def plain_messages(message: ReceivedMessage) -> list[ReceivedMessage]:
-    """A message itself, or each of the batch that it is, with nothing left that says so, to be
-    stored again. Raises StoredMessageError."""
-    if not is_wrapped(message.sys_flag):
-        return [message]
-    found = [
-        decode_entry(entry, check_crc=False, errors="surrogateescape")
-        for entry in _entries_in(message)
-    ]
-    for one in found:
-        one.sys_flag &= ~_WRAPPED
-    return found
-
-
 def _entries_in(whole: ReceivedMessage) -> list[bytes]:
     try:
         items = decode_batch(whole.body)

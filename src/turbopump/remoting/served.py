@@ -256,14 +256,13 @@ class Served:
         self,
         outcome: Awaitable[T],
         size: int,
-        done: Callable[[T], None],
-        failed: Callable[[Exception], None],
+        settle: Callable[[Awaitable[T]], Coroutine[Any, Any, None]],
     ) -> None:
-        """Await the outcome in a task, once the peer reads; ``size``: bytes of its request. The
+        """Settle an outcome in a task, once the peer reads; ``size``: bytes of its request. The
         task goes on if the connection ends: what it has begun may be stored already."""
 
         def start() -> None:
-            task = asyncio.ensure_future(self._run_task(outcome, done, failed))
+            task = asyncio.ensure_future(self._run_task(outcome, settle))
             self._tasks.add(task)
             task.add_done_callback(self._task_ended)
             self.keep(task, Keeper(size, _goes_on))
@@ -271,21 +270,16 @@ class Served:
         self.turns.start(start)
 
     async def _run_task(
-        self, outcome: Awaitable[T], done: Callable[[T], None], failed: Callable[[Exception], None]
+        self, outcome: Awaitable[T], settle: Callable[[Awaitable[T]], Coroutine[Any, Any, None]]
     ) -> None:
-        try:
-            behind = self._lag is not None and bool(self._lag.due)  # others came before
-            while self.full or behind:
-                behind = False
-                await self._room()
-                if self.wire.closed and isinstance(outcome, Coroutine):
-                    outcome.close()  # it has not begun
-                    return
-            response = await outcome
-        except Exception as error:
-            failed(error)
-        else:
-            done(response)
+        behind = self._lag is not None and bool(self._lag.due)  # others came before
+        while self.full or behind:
+            behind = False
+            await self._room()
+            if self.wire.closed and isinstance(outcome, Coroutine):
+                outcome.close()  # it has not begun
+                return
+        await settle(outcome)
 
     def _task_ended(self, task: asyncio.Future[Any]) -> None:
         self._tasks.discard(task)

@@ -60,7 +60,7 @@ TASK_SIZE_MIN: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions:
-    """What to read. Times are ms since 1970 UTC; None means not asked for."""
+    """Options of a read of log files. Times are ms since 1970 UTC; None: not given."""
 
     path: str
     columns: tuple[str, ...] | None = None
@@ -111,14 +111,14 @@ class CommitLogReader(DataSourceReader):
 
 
 def log_schema(columns: Sequence[str] | None = None) -> pa.Schema:
-    """These columns (None: all of them) as the Arrow schema that Spark compares batches with."""
+    """Return these columns (None: all) as the Arrow schema that Spark compares batches with."""
     if columns is None:
         return LOG_SCHEMA
     return pa.schema([LOG_SCHEMA.field(name) for name in columns])
 
 
 def scan_options(options: LogOptions, schema: pa.Schema, store: str | None) -> ScanOptions:
-    """What one task needs."""
+    """Make the options of one task."""
     return ScanOptions(
         schema=schema,
         broker_name=options.broker_name,
@@ -277,7 +277,7 @@ _LATE: Final = 1 << 62
 
 
 def _is_live(store: Path) -> bool:
-    """Whether a broker has the store open, as far as its lock tells."""
+    """Return True if a broker has the store open, according to its lock."""
     return read_run_state(ReadOnlyDisk(), StorePaths(store), Findings()).running
 
 

@@ -4,9 +4,9 @@
 
     {"v":1,"topics":{"T":{"broker-a":{"0":123,"1":456}}}}   123 is the next offset to read
 
-The one rule: this is a persisted format. Checkpoints live for years and Spark compares them as
-text, so the same offsets always have one text (sorted), version 1 never changes, and another
-version is refused. It must not know about brokers or Spark.
+This format is persisted. Checkpoints live for years and Spark compares them as text. So equal
+offsets always have the same text (sorted), version 1 never changes, and another version is refused.
+Brokers and Spark are unknown here.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ class OffsetRange:
 def ranges_between(
     begins: Mapping[MessageQueue, int], ends: Mapping[MessageQueue, int]
 ) -> list[OffsetRange]:
-    """What lies between two sets of offsets, queue by queue in sorted order. A queue without a
-    begin, or with an end before it, gives nothing."""
+    """Return the ranges between two sets of offsets, in the order of queues. A queue without a
+    begin, or with an end before it, has no range."""
     return [
         OffsetRange(queue, begins[queue], ends[queue])
         for queue in sorted(ends)

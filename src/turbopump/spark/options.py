@@ -1,9 +1,9 @@
-"""The options of ``format("rocketmq")``: one table of names, and their typed values.
+"""Options of ``format("rocketmq")``: one table of names, and their typed values.
 
-The one rule: every name that is accepted stands in the table with what it means
-(docs/reference/spark.md lists them; a test compares); anything else is refused with the nearest
-known name, because an option that is silently ignored reads the wrong data. It must not know about
-brokers."""
+Every accepted name is in the table with its meaning (docs/reference/spark.md lists them; a test
+compares). Any other name is refused with the nearest known one, because an option that is silently
+ignored reads the wrong data. Brokers are unknown here.
+"""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def column_names(text: str, known: Iterable[str] = COLUMN_NAMES) -> tuple[str, .
 
 
 def arrow_schema(names: Iterable[str]) -> pa.Schema:
-    """These columns as the Arrow schema that Spark compares batches against, exactly."""
+    """Return these columns as the exact Arrow schema that Spark compares batches with."""
     return pa.schema([READ_SCHEMA.field(name) for name in names])
 
 
@@ -125,8 +125,8 @@ EVERY_BROKER: Final = "*"
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Where a read begins, or ends. For each queue the first of these that says something counts,
-    in this order; times are ms since 1970 UTC."""
+    """Begin or end of a read. For each queue the first of these fields that has a value for it
+    counts. Times are ms since 1970 UTC."""
 
     option: str
     """``starting`` or ``ending``, with which the options' names begin."""
@@ -135,13 +135,13 @@ class Bound:
     group: str | None
     offsets: WantedOffsets
     time_beyond: str
-    """What becomes of a time after which nothing was stored: ``latest`` or ``error``."""
+    """Handling of a time after the last stored message: ``latest`` or ``error``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """What to read and how. Times are ms since 1970 UTC; None means not asked for. One of
-    ``topics``, ``topic_pattern`` and ``assigned`` is given."""
+    """Options of a read. Times are ms since 1970 UTC; None: not given. One of ``topics``,
+    ``topic_pattern`` and ``assigned`` is given."""
 
     name_servers: tuple[str, ...]
     topics: tuple[str, ...] = ()
@@ -263,11 +263,11 @@ def given_values(
     what: str = "options",
     hint: Callable[[str], str | None] = lambda _: None,
 ) -> dict[str, tuple[str, Any]]:
-    """What the options set by a ``table`` of them: the field, with the option's name in the table
-    and the value. ``hint``: a sentence for an unknown name, in place of the nearest one.
+    """Read the options that are in a ``table``: for each field the option's name and its value.
+    ``hint``: makes a sentence for an unknown name, which replaces the nearest one.
 
-    Raises ConfigError for an unknown name, a value that cannot be read, and two spellings of one
-    option that differ.
+    Raises ConfigError for an unknown name, an invalid value, and two spellings of one option with
+    different values.
     """
     if any(name.lower().startswith("option.") for name in options):
         raise ConfigError(_OF_TABLES)
@@ -306,8 +306,8 @@ def _hint(name: str) -> str | None:
 
 
 def hint_of_kafka(name: str, known: Mapping[str, str]) -> str | None:
-    """What to do in place of an option of Spark's Kafka source or sink; ``known``: sentences by the
-    first letters of names, in lower case."""
+    """Return the replacement for an option of Spark's Kafka source or sink. ``known``: sentences by
+    the first letters of names, in lower case."""
     for prefix, sentence in known.items():
         if name.lower().startswith(prefix):
             return f"{name!r} is an option of Spark's Kafka source: {sentence}"

@@ -1,9 +1,8 @@
-"""``format("rocketmq")`` and ``format("rocketmqCommitlog")``: what Spark asks first. Options are
-checked here, before anything is planned, and the schema is settled.
+"""``format("rocketmq")`` and ``format("rocketmqCommitlog")``, Spark's entry points. They check
+options before planning, and fix the schema.
 
-The one rule: light to import (Spark looks at it in every session on the machine), so the rest is
-imported when it is used. It must not hold anything that lives: Spark pickles it into each process
-that needs it.
+This module is light to import, because Spark imports it in every session on the machine; the rest
+is imported on use. It holds no connections or threads, because Spark pickles it into each process.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ class RocketMQDataSource(DataSource):
     ConfigError in one sentence."""
 
     partitions_max_default: ClassVar[int | None] = None
-    """What ``maxPartitions`` is when not given; None is one task per queue.
-    ``session.rocketmq_session`` sets it."""
+    """Default of ``maxPartitions``; None: one task per queue. ``session.rocketmq_session`` sets
+    it."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,8 +1,8 @@
-"""What a write is told: its options, and what each column of the rows means.
+"""Options of a write, and the meaning of each column.
 
-The one rule: everything is checked here, in the driver, before anything is sent; an option or a
-column that means nothing is refused with the nearest known one, for what is silently ignored is
-lost. docs/reference/spark.md lists both tables; a test compares. It must not know about brokers.
+The driver checks everything here before anything is sent. An unknown option or column is refused
+with the nearest known one, because data that is silently ignored is lost. docs/reference/spark.md
+lists both tables; a test compares. Brokers are unknown here.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ ORIGIN_COLUMNS: Final = ("brokerName", "topic", "queueId", "queueOffset")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """How to write. ``idempotency_key``: None, ``AUTO``, or the name of a column; times in ms."""
+    """Options of a write. ``idempotency_key``: None, ``AUTO``, or the name of a column; times in
+    ms."""
 
     name_servers: tuple[str, ...]
     topic: str | None = None
@@ -92,9 +93,10 @@ def write_options(
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which column of the rows, by index, has what; ``origin`` are those of ``ORIGIN_COLUMNS``.
+    """Index of the column for each purpose; ``origin`` are those of ``ORIGIN_COLUMNS``.
 
-    ``received``: the rows were read from a topic, so their properties may hold what brokers put in.
+    ``received``: the rows were read from a topic, so their properties may contain those that
+    brokers add.
     """
 
     columns: Mapping[str, int]
@@ -106,8 +108,8 @@ class Layout:
 
 
 def layout(schema: pa.Schema, options: WriteOptions) -> Layout:
-    """What the columns of ``schema`` mean. Raises ConfigError for a column that is missing, of the
-    wrong type, or without a meaning."""
+    """Find the purpose of each column of ``schema``. Raises ConfigError for a column that is
+    missing, unknown or of the wrong type."""
     columns: dict[str, int] = {}
     spelled = {name.lower(): name for name in (*WRITE_COLUMNS, *_PASSED_OVER)}
     own = {name.lower() for name in (options.idempotency_key, options.ordering_key) if name}

@@ -19,12 +19,7 @@ from turbopump.message.properties import NAME_END, TAGS, SysFlag, value_after
 from turbopump.store.index.key_index import index_entries_of
 from turbopump.store.log.commit_log import BLANK_SIZE_MIN, CommitLog
 from turbopump.store.log.dispatcher import Dispatcher
-from turbopump.store.log.parsed_entry import (
-    ParsedEntry,
-    inner_count,
-    parse_entry,
-    parse_usual_entries,
-)
+from turbopump.store.log.parsed_entry import ParsedEntry, parse_entry, parse_usual_entries
 from turbopump.store.log.scanner import NO_DIRECTORY, LogScanner
 from turbopump.store.queues.consume_queue import UNIT_SIZE, ConsumeQueue, pack_unit, unpack_unit
 from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
@@ -141,10 +136,10 @@ class CopiedLog:
         first = list[tuple[str, int, int]]()
         for topic, queue_id, index, units in run.queues:
             offset = unpack_unit(units, 0)[0]
-            if offset < self.deleted.get(topic, 0):
+            if offset < self.deleted.get(topic, 0) or self._queues.is_unserved(topic):
                 return 0
             queue = self._queues.find_or_make(topic, queue_id)
-            if queue.max_index != index or queue.is_batch:
+            if queue.max_index != index:
                 return 0
             queues.append((queue, units))
             if not index:
@@ -167,19 +162,19 @@ class CopiedLog:
         log, replay, size = self._log, self._replay, parsed.size
         log.reserve(size)
         replay.begin = log.start
-        queue, fault, wanted = replay.place(parsed)
+        queue, fault = replay.place(parsed)
         is_first = False
         if queue is not None and not parsed.sys_flag & _PREPARED:
             is_first = not queue.max_index
-            if parsed.queue_offset and not queue.max_index and not queue.is_batch:
+            if parsed.queue_offset and not queue.max_index:
                 queue.begin_at(parsed.queue_offset)
-            queue.make_room(inner_count(parsed) if queue.is_batch else 1)
+            queue.make_room(1)
         buffer, at = log.room
         buffer[at : at + size] = entry
         log.written(size)
         if fault is not None:
             self.faults.append(f"entry at offset {parsed.offset}: {fault}")
-        elif wanted:
+        else:
             self._dispatcher.dispatch_copied(parsed, queue)
             if is_first:
                 self.on_first(parsed.topic, parsed.queue_id, parsed.offset)

@@ -4,7 +4,7 @@
 
     <root>/commitlog/00000000000000000000         segments, named by the offset of their first byte
     <root>/consumequeue/<topic>/<queueId>/00…     queue files, named likewise
-    <root>/batchconsumequeue/<topic>/<queueId>/…  those of topics with queue.type=BatchCQ
+    <root>/batchconsumequeue/<topic>/<queueId>/…  Apache's, of topics with queue.type=BatchCQ
     <root>/index/<yyyyMMddHHmmssSSS>              key indexes
     <root>/config/<table>.json                    topics, consumerOffset, subscriptionGroup, …
     <root>/timerwheel  <root>/timerlog/00…        messages that wait for their time
@@ -107,12 +107,12 @@ class StorePaths:
     def timer_checkpoint(self) -> Path:
         return self.config / "timercheck"
 
-    def consume_queue(self, topic: str, queue_id: int, *, batch: bool = False) -> Path:
+    def consume_queue(self, topic: str, queue_id: int) -> Path:
         """The directory of one queue. Raises StoreError for a topic name that would lead out of the
         store."""
         if not is_directory_name(topic):
             raise StoreError(f"topic name {topic!r} cannot be a directory name")
-        return (self.batch_consume_queues if batch else self.consume_queues) / topic / str(queue_id)
+        return self.consume_queues / topic / str(queue_id)
 
     def table(self, name: str) -> Path:
         """A JSON table, for example ``topics`` or ``consumerOffset``."""

@@ -64,7 +64,6 @@ COPY_REFUSAL: Final = (
     "this broker is a slave (brokerRole=SLAVE) and takes no messages; send to its master"
 )
 QUEUE_FILE_SIZE: Final = 6_000_000
-BATCH_QUEUE_FILE_SIZE: Final = 13_800_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +77,6 @@ class StoreConfig:
     paths: StorePaths
     segment_size: int = SEGMENT_SIZE
     queue_file_size: int = QUEUE_FILE_SIZE
-    batch_queue_file_size: int = BATCH_QUEUE_FILE_SIZE
     flushed_only: bool = False
     copied_only: bool = False
     is_copy: bool = False
@@ -146,7 +144,6 @@ class MessageStore:
             disk,
             paths,
             config.queue_file_size,
-            config.batch_queue_file_size,
             is_batch,
             lambda topic: self.queue_ends.deleted_until(topic),
         )
@@ -383,11 +380,10 @@ class MessageStore:
         store_host: bytes,
         reconsume_times: int = 0,
         prepared_transaction_offset: int = 0,
-        count: int = 1,
         own: bool = False,
         as_stored: bool = False,
     ) -> PutResult:
-        """Append one message, or an inner batch of ``count``, and dispatch it.
+        """Append one message, and dispatch it.
 
         ``own``: the broker delivers what it holds (a delay that is over, a half message to ask
         about); that goes on where sends are refused for want of room, as long as it fits into the
@@ -464,7 +460,7 @@ class MessageStore:
             else self.dispatcher.delayed_tags(message, now)
         )
         self.dispatcher.dispatch(
-            queue, index, offset, size, tags, sys_flag, now, message.unique, message.keys, count
+            queue, index, offset, size, tags, sys_flag, now, message.unique, message.keys
         )
         if (took := self._monotonic() - began) >= SLOW_S:
             self.latency.slow(took)

@@ -26,7 +26,6 @@ from turbopump.remoting.client import RemotingClient
 SMALL_FILES: dict[str, Any] = {
     "mapped_file_size_commit_log": 8 * 1024 * 1024,
     "mapped_file_size_consume_queue": 3_000 * 20,
-    "mapper_file_size_batch_consume_queue": 3_000 * 46,
     "max_hash_slot_num": 1_000,
     "max_index_num": 4_000,
     "disk_free_space_min": 64 * 1024 * 1024,
@@ -147,29 +146,29 @@ class BrokerThread:
     @property
     def namesrv(self) -> str:
         """Address of the name server, `host:port`: what a producer or consumer is given."""
-        return self._facts.namesrv
+        return self.running.namesrv
 
     @property
     def broker_address(self) -> str:
         """Address of the broker, `host:port`."""
-        return self._facts.broker_address
+        return self.running.broker_address
 
     @property
     def directory(self) -> Path:
         """The broker's store directory."""
-        return self._facts.directory
+        return self.running.directory
 
     def create_topic(self, topic: str, queues: int = 1) -> None:
         """Create `topic` with so many queues (a send alone would create it with up to 8). Raises
         ResponseError."""
-        self.run(self._facts.create_topic(topic, queues))
+        self.run(self.running.create_topic(topic, queues))
 
     def run(self, work: Coroutine[Any, Any, T], timeout: float = 30.0) -> T:
         """Run a coroutine on the broker's loop and wait for it, at most `timeout` seconds."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout)
 
     @property
-    def _facts(self) -> RunningBroker:
+    def running(self) -> RunningBroker:
         assert self._running is not None, "call start() first, or use it in a `with`"
         return self._running
 

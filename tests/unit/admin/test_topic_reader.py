@@ -85,7 +85,9 @@ async def test_a_queue_that_cannot_be_read_is_named_once_and_read_again(
             assert await bodies(batches, 1) == [b"m0"]
     said = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(said) == 2
-    assert said[0].startswith("cannot be read, goes on trying queue=orders@broker-a:0 cause=code 2")
+    assert said[0].startswith(
+        "queue cannot be read, trying again queue=orders@broker-a:0 cause=code 2"
+    )
     assert said[1] == "is read again queue=orders@broker-a:0"
 
 

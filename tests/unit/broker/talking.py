@@ -26,10 +26,10 @@ from turbopump.protocol.requests.clients import (
     NotifyConsumerIdsChanged,
 )
 from turbopump.protocol.requests.pull import PullMessage, PullMessageReply, PullSysFlag
-from turbopump.protocol.requests.send import SendBatchMessage, SendMessageReply, SendMessageV2
+from turbopump.protocol.requests.send import SendMessageReply, SendMessageV2
 from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.client import RemotingClient
-from turbopump.remoting.router import Router
+from turbopump.remoting.router import HELD, Outcome, RequestContext, Router
 from turbopump.testing.broker_in_loop import PATIENT
 
 SMALL: dict[str, Any] = {
@@ -66,11 +66,12 @@ class Client:
         self.address = address
         self.noticed: list[str] = []
         router = Router()
-        router.add(
-            NotifyConsumerIdsChanged,
-            lambda notice, _context: self.noticed.append(notice.consumer_group),
-        )
+        router.add(NotifyConsumerIdsChanged, self._note)
         self.remoting = RemotingClient(router, connect_timeout=ANSWER_S)
+
+    def _note(self, notice: NotifyConsumerIdsChanged, _context: RequestContext) -> Outcome[None]:
+        self.noticed.append(notice.consumer_group)
+        return HELD
 
     async def ask(
         self, request: Request[Any], body: bytes = b"", timeout: float = ANSWER_S
@@ -281,9 +282,6 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0)
 
 
-HEADER = "UNIQ_KEY\x01BATCH\x02WAIT\x01true\x02"
-
-
 def batch_of(*bodies: bytes, tags: str = "ab") -> bytes:
     return encode_batch(
         [
@@ -297,13 +295,3 @@ def batch_of(*bodies: bytes, tags: str = "ab") -> bytes:
             for number, body in enumerate(bodies)
         ]
     )
-
-
-async def send_inner(
-    talk: Talk, *bodies: bytes, properties: str = HEADER, **fields: Any
-) -> dict[str, str]:
-    request = SendBatchMessage(topic="B", queue_id=0, batch=True, properties=properties, **fields)
-    answer = await talk.client.ask(request, batch_of(*bodies))
-    assert answer.code == 0, answer
-    assert answer.ext is not None
-    return dict(answer.ext)

@@ -164,7 +164,7 @@ def test_what_cannot_be_done_is_one_sentence(run_here: Run, namesrv: str) -> Non
     for arguments, words in (
         (
             ("topic", "create", "T", "--cluster", "nowhere"),
-            "there is no cluster nowhere; the name server knows: Default",
+            "cluster nowhere does not exist; the name server knows: Default",
         ),
         (("topic", "create", "T", "--broker", "127.0.0.1:1"), "cannot connect to 127.0.0.1:1"),
     ):

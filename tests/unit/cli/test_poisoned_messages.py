@@ -12,7 +12,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from tests.unit.client.poisoned_messages import GOOD, POISON, send_bad_batches, send_poison
+from tests.unit.client.poisoned_messages import BAD_BATCHES, GOOD, POISON, send_poison
+from tests.unit.client.stored_batches import serve_batches_in
 
 from turbopump.cli import main
 from turbopump.testing import BrokerThread
@@ -30,7 +31,7 @@ def broker() -> Iterator[BrokerThread]:
         running.run(send_poison(running.broker_address, "orders"))
         dead = "RETRY_TOPIC\x01orders\x02ORIGIN_MESSAGE_ID\x01" + "AB" * 16 + "\x02"
         running.run(send_poison(running.broker_address, "%DLQ%billing", properties=dead))
-        running.run(send_bad_batches(running.broker_address, "batches"))
+        serve_batches_in(running, *BAD_BATCHES, topic="batches")
         yield running
 
 

@@ -50,7 +50,7 @@ def run(broker: BrokerThread, capsys: pytest.CaptureFixture[str]) -> Command:
 
 
 def test_a_topic_is_made_with_attributes(broker: BrokerThread, run: Command) -> None:
-    create = "create typed --attribute message.type=FIFO --attribute queue.type=BatchCQ"
+    create = "create typed --attribute message.type=FIFO --attribute queue.type=SimpleCQ"
     assert run(create)[0] == 0
 
     async def ask() -> dict[str, str]:
@@ -58,9 +58,11 @@ def test_a_topic_is_made_with_attributes(broker: BrokerThread, run: Command) -> 
             found = await find_topic(servers, [broker.broker_address], "typed")
         return found[broker.broker_address].attributes
 
-    assert broker.run(ask()) == {"message.type": "FIFO", "queue.type": "BatchCQ"}
+    assert broker.run(ask()) == {"message.type": "FIFO", "queue.type": "SimpleCQ"}
     assert run("alter typed --queues 9")[0] == 0
-    assert broker.run(ask()) == {"message.type": "FIFO", "queue.type": "BatchCQ"}
+    assert broker.run(ask()) == {"message.type": "FIFO", "queue.type": "SimpleCQ"}
+    code, _, err = run("create other --attribute queue.type=BatchCQ")
+    assert (code, "this broker does not serve BatchCQ topics" in err) == (1, True)
     code, _, err = run("create other --attribute message.type=PRIORITY")
     assert (code, "value is not in set: [UNSPECIFIED, NORMAL" in err) == (1, True)
     for wrong in ("message.type", "=FIFO", "message.type=", "a=b,-c"):

@@ -6,9 +6,10 @@ from __future__ import annotations
 import zlib
 from typing import Final
 
+from tests.unit.client.stored_batches import InnerBatch
+
 from turbopump.message.batch import encode_item
 from turbopump.protocol.requests.send import SendMessage
-from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.client import RemotingClient
 
 POISON: Final = {
@@ -24,11 +25,11 @@ GOOD: Final = b'{"n": 7}'
 NESTED: Final = "k\x01a\x01b\x02"
 """The property ``k`` with a value that holds U+0001, as C++ clients nest property texts."""
 BAD_BATCHES: Final = [
-    (b"no batch at all", 0x3C1, 3),
-    (zlib.compress(encode_item(0, b"in", b"") * 2), 0x3C1, 3),
-    (zlib.compress(encode_item(0, b"one", b"") + encode_item(0, b"two", b"")), 0x3C1, 2),
+    InnerBatch(b"no batch at all", 3, 0x3C1),
+    InnerBatch(zlib.compress(encode_item(0, b"in", b"") * 2), 3, 0x3C1),
+    InnerBatch(zlib.compress(encode_item(0, b"one", b"") + encode_item(0, b"two", b"")), 2, 0x3C1),
 ]
-"""Body, flags and number of messages of inner batches: the third one is good."""
+"""Inner batches: the third one is good."""
 
 
 async def send_poison(address: str, topic: str, *, properties: str = "") -> None:
@@ -42,21 +43,5 @@ async def send_poison(address: str, topic: str, *, properties: str = "") -> None
             text = f"UNIQ_KEY\x01G{number}\x02{NESTED}{properties}"
             request = SendMessage(topic=topic, queue_id=0, properties=text)
             assert (await remoting.exchange(address, request, GOOD, timeout=60)).code == 0
-    finally:
-        await remoting.close()
-
-
-async def send_bad_batches(address: str, topic: str) -> None:
-    """Makes the topic, of one queue, and sends inner batches to it."""
-    remoting = RemotingClient()
-    try:
-        create = CreateTopic(
-            topic=topic, read_queue_nums=1, write_queue_nums=1, attributes="+queue.type=BatchCQ"
-        )
-        assert (await remoting.exchange(address, create, timeout=60)).code == 0
-        for number, (body, flags, count) in enumerate(BAD_BATCHES):
-            text = f"UNIQ_KEY\x01B{number}\x02INNER_NUM\x01{count}\x02"
-            request = SendMessage(topic=topic, queue_id=0, sys_flag=flags, properties=text)
-            assert (await remoting.exchange(address, request, body, timeout=60)).code == 0
     finally:
         await remoting.close()

@@ -373,7 +373,7 @@ def test_a_client_that_is_started_without_asyncio_says_what_to_use(
 def test_name_servers_that_are_separated_by_commas_are_refused_with_what_separates_them(
     wrong: Any,
 ) -> None:
-    with pytest.raises(ConfigError, match="holds a comma: several are separated by ;"):
+    with pytest.raises(ConfigError, match="contains a comma: separate several with ;"):
         Producer(wrong)
 
 

@@ -193,7 +193,7 @@ async def test_errors_whose_cause_lies_elsewhere_point_at_the_doctor(
         with pytest.raises(SendError, match="`turbopump doctor -t TOPIC` tells more"):
             await producer.send("orders", b"x")
         await cluster.broker.stop()
-        with pytest.raises(SendError, match="`turbopump doctor` tells more"):
+        with pytest.raises(SendError, match="`turbopump doctor` shows more"):
             await producer.send("orders", b"x")
         with pytest.raises(ConnectError) as refused:
             await consumer.pull(queue, 0)

@@ -77,7 +77,7 @@ UNUSABLE = [
     ({"random": 7}, r"random=7 is no random.Random, as in random.Random\(7\), or None"),
     ({"instance_name": "\ud800"}, r"instance_name='\\ud800' must be text .* in valid Unicode"),
     ({"retry_unless_ok": "no"}, "retry_unless_ok='no' must be True or False"),
-    ({"namesrv": 9876}, "namesrv=9876 is no name server: HOST:PORT is expected"),
+    ({"namesrv": 9876}, "namesrv=9876 is no name server: expected HOST:PORT"),
     ({"group": 5}, "group=5 is no group: its name is expected"),
     ({"compress_from": True}, "compress_from=True must be a number of bytes"),
     (

@@ -25,7 +25,7 @@ from turbopump.remoting.backlog import (
     BacklogRefusal,
 )
 from turbopump.remoting.response import Response, encode_response, encoder_of, refusal
-from turbopump.remoting.router import LATER, Outcome, RequestContext, Router
+from turbopump.remoting.router import NO_ROOM, Outcome, RequestContext, Router
 from turbopump.remoting.served import Served
 from turbopump.remoting.wire import Wire
 
@@ -95,7 +95,7 @@ class Stage:
     def _slow(self, _request: GetMaxOffset, context: RequestContext) -> Outcome:
         self.before.get(context.opaque, lambda: None)()
         if not self.room:
-            return LATER
+            return NO_ROOM
         if context.opaque in self.long:
             context.served.took_long()
             self.loop.now += self.long_cost

@@ -18,12 +18,9 @@ from turbopump.store.retention import NextStep, RetentionRules
 RECORD = ROOT / "turbopump.queues.json"
 BACKUP = ROOT / "turbopump.queues.json.bak"
 PER_FILE = 10
-BATCHES = ("packed", "boxed")
-"""Topics with queues of the other kind."""
 CONFIG = config(
     segment_size=4096,
     queue_file_size=PER_FILE * UNIT_SIZE,
-    batch_queue_file_size=PER_FILE * 46,
     index_slots=20,
     index_entries=200,
     retention=RetentionRules(hours=frozenset(range(24)), reserved_ms=0, batch_max=6),
@@ -47,7 +44,7 @@ def open_store(
     reports: list[str] = []
 
     def is_batch(topic: str) -> bool | None:
-        return None if topic in unknown else topic in BATCHES
+        return None if topic in unknown else False
 
     store = MessageStore.open(CONFIG, disk.mount(), clock, reports.append, on_progress, is_batch)
     return Opened(store, loop, disk, clock, reports)
@@ -110,11 +107,7 @@ def fill(*, trimmed: bool) -> Opened:
 
 
 def files_of(image: Image, topic: str) -> list[Path]:
-    return sorted(
-        path
-        for path in image
-        if path.parts[2:4] in (("consumequeue", topic), ("batchconsumequeue", topic))
-    )
+    return sorted(path for path in image if path.parts[2:4] == ("consumequeue", topic))
 
 
 def without(image: Image, *paths: Path) -> Image:
@@ -139,16 +132,13 @@ def remove_first_file(image: Image, topic: str) -> Image:
 
 
 def zero_last_unit(image: Image, topic: str) -> Image:
-    unit_size = 46 if topic in BATCHES else UNIT_SIZE
     path = max(path for path in files_of(image, topic) if any(image[path]))
-    used = -(-len(image[path].rstrip(b"\0")) // unit_size)
-    if topic not in BATCHES:
-        used = max(
-            number + 1
-            for number in range(PER_FILE)
-            if any(image[path][number * UNIT_SIZE : (number + 1) * UNIT_SIZE])
-        )
-    return with_zeros(image, path, (used - 1) * unit_size, used * unit_size)
+    used = max(
+        number + 1
+        for number in range(PER_FILE)
+        if any(image[path][number * UNIT_SIZE : (number + 1) * UNIT_SIZE])
+    )
+    return with_zeros(image, path, (used - 1) * UNIT_SIZE, used * UNIT_SIZE)
 
 
 def zero_last_file(image: Image, topic: str) -> Image:

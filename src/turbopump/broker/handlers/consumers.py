@@ -20,7 +20,7 @@ from turbopump.broker.reading import answer
 from turbopump.broker.saved_table import not_saved, table_answer
 from turbopump.broker.send_checks import topic_name_fault
 from turbopump.broker.statistics import Statistics
-from turbopump.broker.topics import TopicTable
+from turbopump.broker.topics import TopicTable, is_batch_cq
 from turbopump.clock import Clock
 from turbopump.message.message import MessageQueue
 from turbopump.message.rules import group_fault
@@ -206,9 +206,9 @@ class ConsumersHandler:
         return body
 
     def _standing(self, group: str, name: str, topic: TopicConfig | None) -> Steps[ConsumeStats]:
-        """Its offset in each queue of one topic; without a topic there is none."""
+        """Its offset in each queue of one topic; none of a topic that is unknown, or not served."""
         body = ConsumeStats()
-        if topic is None:
+        if topic is None or is_batch_cq(topic):
             return body
         for queue_id in range(topic.read_queue_nums):
             if queue_id % QUEUES_AT_ONCE == QUEUES_AT_ONCE - 1:

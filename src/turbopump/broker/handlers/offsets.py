@@ -16,7 +16,7 @@ from turbopump.broker.held_pulls import HeldPulls
 from turbopump.broker.offsets import ConsumerOffsets
 from turbopump.broker.reading import answer
 from turbopump.broker.saved_table import not_saved
-from turbopump.broker.topics import TopicTable
+from turbopump.broker.topics import TopicTable, if_served
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.config.setting import LONG_MAX
 from turbopump.message.message import MessageQueue
@@ -64,11 +64,11 @@ class OffsetsHandler:
 
     def add_to(self, router: Router) -> None:
         """Answer these requests."""
-        router.add(QueryConsumerOffset, self.query)
-        router.add(UpdateConsumerOffset, self.update)
-        router.add(GetMaxOffset, self.maximum)
-        router.add(GetMinOffset, self.minimum)
-        router.add(SearchOffset, self.at_time)
+        router.add(QueryConsumerOffset, if_served(self.topics, self.query))
+        router.add(UpdateConsumerOffset, if_served(self.topics, self.update))
+        router.add(GetMaxOffset, if_served(self.topics, self.maximum))
+        router.add(GetMinOffset, if_served(self.topics, self.minimum))
+        router.add(SearchOffset, if_served(self.topics, self.at_time))
 
     def query(
         self, request: QueryConsumerOffset, _context: RequestContext
@@ -174,7 +174,7 @@ class OffsetControlHandler:
 
     def add_to(self, router: Router) -> None:
         """Answer these requests."""
-        router.add(ResetOffset, self.reset)
+        router.add(ResetOffset, if_served(self.topics, self.reset))
         router.add(CloneGroupOffset, self.clone)
         router.add(QueryCorrectionOffset, self.correction)
 

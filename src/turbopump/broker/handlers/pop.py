@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable
 from functools import partial
 from typing import Final, TypeVar
 
@@ -27,7 +26,7 @@ from turbopump.broker.read_checks import (
     no_queue_remark,
     no_topic_remark,
 )
-from turbopump.broker.topics import TopicTable
+from turbopump.broker.topics import TopicTable, is_batch_cq
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import StoreError
@@ -46,9 +45,10 @@ from turbopump.protocol.requests.pop import (
 )
 from turbopump.protocol.requests.topics import PERM_READ
 from turbopump.remoting.response import Response
-from turbopump.remoting.router import Outcome, RequestContext, Router, failure_response
+from turbopump.remoting.router import HELD, Outcome, Ready, RequestContext, Router
 from turbopump.remoting.turns import Steps
 from turbopump.store.message_store import MessageStore
+from turbopump.store.queues.consume_queue_table import unserved_text
 
 HeaderT = TypeVar("HeaderT", bound=Reply)
 
@@ -95,9 +95,7 @@ class PopHandler:
         router.add(Notification, self.notify)
         router.add(PollingInfo, self.waiting)
 
-    async def pop(
-        self, request: PopMessage, context: RequestContext
-    ) -> Response[PopMessageReply] | None:
+    async def pop(self, request: PopMessage, context: RequestContext) -> Ready[PopMessageReply]:
         """Answer with messages, or hold."""
         born_ms = request.born_time or self._clock.now_ms()
         if self._clock.now_ms() - born_ms - request.poll_time > LATE_MS:
@@ -152,8 +150,8 @@ class PopHandler:
         deadline: float,
         *,
         expired: bool,
-    ) -> Response[PopMessageReply] | None:
-        """Messages; or the answer that there are none; or None: the pop waits."""
+    ) -> Ready[PopMessageReply]:
+        """Messages; or the answer that there are none; or HELD: the pop waits."""
         if self._groups.is_banned(wish.group, wish.topic):  # perhaps while it waited
             remark = ban_remark(wish.group, wish.topic)
             return Response(PopMessageReply(), code=ResponseCode.NO_PERMISSION, remark=remark)
@@ -184,7 +182,7 @@ class PopHandler:
             return _nothing(wish, taken, ResponseCode.POLLING_TIMEOUT)
         if not self._hold(wish, queue_id, context, deadline, left):
             return _nothing(wish, taken, ResponseCode.POLLING_FULL)
-        return None
+        return HELD
 
     def _hold(
         self, wish: PopQuery, queue_id: int, context: RequestContext, deadline: float, left: float
@@ -200,7 +198,9 @@ class PopHandler:
                 held.look(line)
                 return
             task = asyncio.ensure_future(
-                _answer(self._take(wish, queue_id, context, deadline, expired=expired), context)
+                context.settle_awaited(
+                    self._take(wish, queue_id, context, deadline, expired=expired)
+                )
             )
             self._woken.add(task)
             task.add_done_callback(self._woken.discard)
@@ -265,7 +265,7 @@ class PopHandler:
 
     def _notify(
         self, request: Notification, context: RequestContext
-    ) -> Steps[Response[NotificationReply] | None]:
+    ) -> Steps[Ready[NotificationReply]]:
         line = TopicGroup(request.topic, request.consumer_group)
         queue_id, ordered = max(request.queue_id, ANY_QUEUE), bool(request.order)
         found = yield from self._look(line, queue_id, ordered=ordered)
@@ -286,7 +286,7 @@ class PopHandler:
             line, queue_id, left, again, context.served, takes=False, ordered=ordered
         ):
             return Response(NotificationReply(has_msg=False, polling_full=True))
-        return None
+        return HELD
 
     def _notified(
         self, line: TopicGroup, queue_id: int, *, ordered: bool
@@ -356,6 +356,8 @@ class PopHandler:
         topic = self._topics.find(topic_name)
         if topic is None:
             return refuse(ResponseCode.TOPIC_NOT_EXIST, no_topic_remark(topic_name))
+        if is_batch_cq(topic):
+            return refuse(ResponseCode.INVALID_PARAMETER, unserved_text(topic_name))
         if not topic.readable:
             return refuse(
                 ResponseCode.NO_PERMISSION, f"the topic[{topic_name}] {what} message is forbidden"
@@ -403,18 +405,6 @@ class PopHandler:
                 PopMessageReply(), code=ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark=remark
             )
         return subscription
-
-
-async def _answer(
-    taking: Awaitable[Response[PopMessageReply] | None], context: RequestContext
-) -> None:
-    """Send what a pop that was woken has come to."""
-    try:
-        response = await taking
-    except Exception as error:  # as the connection does for an answer at once
-        response = failure_response(error, context)
-    if response is not None and not context.peer.closed:
-        context.answer(response)
 
 
 def _header(wish: PopQuery, taken: PoppedEntries) -> PopMessageReply:

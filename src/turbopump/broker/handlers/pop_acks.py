@@ -18,7 +18,7 @@ from turbopump.broker.pop.offsets import GroupQueue
 from turbopump.broker.pop.pop import Pop
 from turbopump.broker.pop.records import Checkpoint, PopKey
 from turbopump.broker.read_checks import no_queue_remark, no_topic_remark
-from turbopump.broker.topics import TopicTable
+from turbopump.broker.topics import TopicTable, unserved_refusal
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import MessageError, StoreError
@@ -285,6 +285,9 @@ class PopAcksHandler:
         topic = self.topics.find(request.topic)
         if topic is None:
             return refusal(ResponseCode.TOPIC_NOT_EXIST, no_topic_remark(request.topic))
+        unserved = unserved_refusal(topic)
+        if unserved is not None:
+            return unserved
         if not 0 <= request.queue_id < topic.read_queue_nums:
             remark = no_queue_remark(request.queue_id, topic, request.consumer_group)
             return refusal(ResponseCode.MESSAGE_ILLEGAL, remark)

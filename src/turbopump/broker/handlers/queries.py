@@ -15,6 +15,7 @@ from typing import Final
 from turbopump.broker.consumers import ClientTable
 from turbopump.broker.log_repair import LogRepair, damaged_ranges
 from turbopump.broker.reading import answer, entry_for
+from turbopump.broker.topics import TopicTable, if_served
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.pull import (
@@ -58,6 +59,7 @@ class QueriesHandler:
     config: BrokerConfig
     lookup: Lookup
     reads: ColdReads
+    topics: TopicTable
     clients: ClientTable[Wire]
     repair: LogRepair
 
@@ -65,8 +67,8 @@ class QueriesHandler:
         """Answer these requests."""
         router.add(QueryMessage, self.by_key)
         router.add(ViewMessageById, self.by_offset)
-        router.add(GetEarliestMsgStoreTime, self.earliest)
-        router.add(QueryConsumeQueue, self.units)
+        router.add(GetEarliestMsgStoreTime, if_served(self.topics, self.earliest))
+        router.add(QueryConsumeQueue, if_served(self.topics, self.units))
 
     def by_key(self, request: QueryMessage, context: RequestContext) -> Outcome[QueryMessageReply]:
         """The newest messages with a key, oldest of them first; 22 if there are none."""

@@ -23,13 +23,12 @@ from turbopump.broker.interceptors import (
     Destination,
     Interceptors,
     added_properties,
-    inner_batch,
     kind_in_batch,
     refuse_false_inner_batch,
 )
 from turbopump.broker.saved_table import in_time
 from turbopump.broker.send_checks import SendChecks, batch_refusal, body_refusal, store_refusal
-from turbopump.broker.topics import TopicTable, is_batch_cq
+from turbopump.broker.topics import TopicTable
 from turbopump.clock import Clock
 from turbopump.compiled import has_twin
 from turbopump.config.broker_config import BrokerConfig, FlushDiskType
@@ -59,7 +58,7 @@ from turbopump.protocol.requests.send import (
     SendMessageV2,
 )
 from turbopump.remoting.response import Response, encode_response, refusal
-from turbopump.remoting.router import LATER, Outcome, RequestContext, Router
+from turbopump.remoting.router import HELD, NO_ROOM, Outcome, RequestContext, Router
 from turbopump.remoting.wire import Wire
 from turbopump.store.confirmed import Confirmed
 from turbopump.store.log.packed_batch import pack_batch
@@ -152,7 +151,7 @@ class SendHandler:
             if not fresh and (topic is None or request.topic in self._unsaved):
                 return self._to_new_topic(request, context)
             queue_id = checked
-        if request.batch or request.sys_flag & SysFlag.INNER_BATCH:
+        if request.batch:
             return self._send_batch(request, queue_id, context)
         body = context.body
         text = request.properties or ""
@@ -192,7 +191,7 @@ class SendHandler:
                 reconsume_times=request.reconsume_times or 0,
             )
         except (OSError, StoreError, MessageError) as error:
-            return LATER if isinstance(error, RoomInMakingError) else store_refusal(error)
+            return NO_ROOM if isinstance(error, RoomInMakingError) else store_refusal(error)
         frame = send_reply(
             self._reply_head,
             self._reply_tail,
@@ -246,8 +245,6 @@ class SendHandler:
             refused = batch_refusal(request, self._store)
             if refused is not None:
                 return refused
-        if request.topic in self._watched and self._is_inner(request, unique):
-            return self._send_inner_batch(request, queue_id, context)
         if INNER_NUM in header_text:
             destination = refuse_false_inner_batch(
                 request, Destination(request.topic, queue_id, header_text, 0)
@@ -275,7 +272,7 @@ class SendHandler:
                 store_host=self._store_host,
             )
         except (OSError, StoreError, MessageError) as error:
-            return LATER if isinstance(error, RoomInMakingError) else store_refusal(error)
+            return NO_ROOM if isinstance(error, RoomInMakingError) else store_refusal(error)
         frame = batch_reply(
             self._reply_head,
             self._reply_tail,
@@ -288,45 +285,6 @@ class SendHandler:
         )
         if self._sync:
             return self._when_flushed(stored.log_end, frame, context, header_text)
-        return frame
-
-    def _is_inner(self, request: SendMessage, unique: str | None) -> bool:
-        topic = self._topics.find(request.topic)
-        return (
-            topic is not None and is_batch_cq(topic) and (unique is not None or not request.batch)
-        )
-
-    def _send_inner_batch(
-        self, request: SendMessage, queue_id: int, context: RequestContext
-    ) -> Outcome[SendMessageReply]:
-        """Store a batch as one entry; its own id tells the producer that it did."""
-        base = self._store.queues.find_or_make(request.topic, queue_id).max_index
-        inner = inner_batch(request, context.body, self._added_text, base)
-        if isinstance(inner, Response):
-            return inner
-        born_host = encode_host(*context.peer.host_pair)
-        v6 = SysFlag.BORN_HOST_V6 if len(born_host) == 20 else 0
-        try:
-            stored = self._store.put(
-                request.topic,
-                queue_id,
-                inner.message,
-                sys_flag=inner.sys_flag & _NOT_HOSTS | self._store_flag | v6,
-                born_timestamp=request.born_timestamp,
-                born_host=born_host,
-                store_host=self._store_host,
-                reconsume_times=request.reconsume_times or 0,
-                count=inner.count,
-            )
-        except (OSError, StoreError, MessageError) as error:
-            return LATER if isinstance(error, RoomInMakingError) else store_refusal(error)
-        unique = inner.message.unique
-        reply = self._reply(queue_id, stored.offset, stored.queue_offset, unique)
-        if request.batch:
-            reply = msgspec.structs.replace(reply, batch_uniq_id=unique)
-        frame = encode_response(context.opaque, self._answer(reply))
-        if self._sync:
-            return self._when_flushed(stored.log_end, frame, context, request.properties or "")
         return frame
 
     # --- waiting for the disk, or for slaves
@@ -342,7 +300,7 @@ class SendHandler:
             return self._held.hold_both(log_end, self._topics.new_saving(), frame)
         if not context.flag & FLAG_ONEWAY:
             self._held.hold(log_end, context.peer, frame)
-        return None
+        return HELD
 
     def _late(self, frame: bytes, copied: bool) -> bytes:
         """The answer ``frame``, of a message that is stored and not confirmed. ``copied``: enough

@@ -26,6 +26,7 @@ from turbopump.broker.topics import (
     MIXED,
     TopicTable,
     change_attributes,
+    if_served,
     parse_changes,
 )
 from turbopump.config.broker_config import BrokerConfig
@@ -122,7 +123,7 @@ class TopicsHandler:
         router.add(GetTopicConfig, self.one)
         router.add(GetAllTopicConfig, self.list_all)
         router.add(GetSystemTopicsOfBroker, self.list_system)
-        router.add(GetTopicStatsInfo, self.queues)
+        router.add(GetTopicStatsInfo, if_served(self._topics, self.queues))
 
     def create(
         self, request: CreateTopic, context: RequestContext

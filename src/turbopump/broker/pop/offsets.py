@@ -168,7 +168,7 @@ class InFlight:
 class TakenInOrder(msgspec.Struct, kw_only=True):
     """What the last ordered pop of a queue took: ``o`` in the file is the first offset and the
     distances of the others. ``following``, ours, is where the queue goes on behind it, if that is
-    not the next offset: an inner batch has several."""
+    not the next offset: damaged messages were passed over."""
 
     pop_time: Int64 = msgspec.field(default=0, name="popTime")
     invisible: Int64 | None = msgspec.field(default=None, name="i")

@@ -28,9 +28,9 @@ from turbopump.broker.pop.held_pops import PopView, TopicGroup
 from turbopump.broker.pop.offsets import GroupQueue, PopOffsets
 from turbopump.broker.reading import ask, read_queue
 from turbopump.broker.schedule.timers import Timers
+from turbopump.broker.topics import is_batch_cq
 from turbopump.clock import Clock
-from turbopump.errors import MessageError, StoredMessageError, StoreError
-from turbopump.message.batch import plain_messages
+from turbopump.errors import MessageError, StoreError
 from turbopump.message.codec import decode_entries
 from turbopump.message.handles import original_topic
 from turbopump.message.message import ReceivedMessage
@@ -241,10 +241,11 @@ class Redelivery:
         key = entry.key
         self.view.in_flight.ended(GroupQueue(key.group, key.topic, key.queue_id), entry.left)
         topic = original_topic(key.topic, key.group)
-        if self.view.topics.find(topic) is None or not self.groups.knows(key.group):
+        config = self.view.topics.find(topic)
+        if config is None or is_batch_cq(config) or not self.groups.knows(key.group):
             log.warning(
-                f"popped messages are forgotten, topic or group is gone topic={key.topic} "
-                f"group={key.group}"
+                "popped messages are forgotten: topic or group is gone or not served "
+                f"topic={key.topic} group={key.group}"
             )
             return []
         offsets = list(entry.left)
@@ -261,8 +262,7 @@ class Redelivery:
         return offsets
 
     async def _put_back_one(self, key: records.PopKey, offset: int) -> str | None:
-        """Why it cannot be put back; None: it is. An inner batch is stored as its messages: a retry
-        topic has no such batches, and its filters look at each message's tags."""
+        """Put back one message; why that cannot be done, or None."""
         question = self.view.store.lookup.entry_in_queue(key.topic, key.queue_id, offset)
         found = await ask(self.view.store.cold_reads, question)
         if found is None:
@@ -270,13 +270,8 @@ class Redelivery:
         if found.fault is not None:
             return found.fault
         try:
-            messages = plain_messages(found.message) or [found.message]
-        except StoredMessageError:  # what cannot be taken apart goes on as it is
-            messages = [found.message]
-        try:
-            for one in messages:
-                await self.forwarding.turns.pause()
-                await self._put(one, key)
+            await self.forwarding.turns.pause()
+            await self._put(found.message, key)
         except MessageError as error:
             return str(error)
         return None

@@ -1,8 +1,8 @@
 """Bodies as columns: JSON by a Spark schema, Avro by an Avro schema.
 
-The one rule: no row is dropped. A body that does not fit keeps its row, in the table ``_rejected``,
-with the reason. JSON is read by ``turbopump.spark.pipelines.json_values``, Avro by fastavro, both
-in the writer. It must not know where rows go.
+No row is dropped. A body that does not fit the schema keeps its row, in the table ``_rejected``,
+with the reason. The writer reads JSON with ``turbopump.spark.pipelines.json_values`` and Avro with
+fastavro. The destination of rows is unknown here.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ _JSON_TYPES: Final = (
     "timestamp_ntz",
     "binary",
 )
-"""What a field of a JSON body, or a part of one, may be; beside structs, arrays and maps."""
+"""Types of a field of a JSON body, or of a part of one, beside structs, arrays and maps."""
 
 
 def _check_fields(schema: StructType, within: str = "") -> None:

@@ -3,15 +3,15 @@
 ::
 
     LAKE/_manifest/00000000000000000012.json   one file a version, made exclusively
-    LAKE/_removed/00000012/…                   files that a compaction has replaced, for an hour
+    LAKE/_removed/00000012/…                   files replaced by a compaction, for an hour
 
     {"v":1, "version":12, "time_ms":…, "stretches":[["T","broker-a",0,{"begin":0,"end":123}],…],
      "add":[{"name":…},…], "remove":["data/…"], "files":null}
 
-The one rule: the manifest comes first. A version is there or not; only then are its files moved
-from the staging folder into the table's, so a bare glob of that never sees rows that are not
-committed. Each version has all offsets; each tenth also the whole list of files, and is where a
-reader begins. Older ones may go. It must not know what is in the files, but to put them together.
+The manifest is written first. Only when a version exists are its files moved from the staging
+folder into the table's, so that a bare glob of the table never sees uncommitted rows. Each version
+has all offsets. Each tenth version also has the whole list of files; a reader begins there, and
+older versions may be deleted. The content of the files is unknown here, except for merging them.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ FULL_EVERY: Final = 10
 VERSIONS_KEPT: Final = 100
 VERSION: Final = 1
 VERSION_RESTARTED: Final = 2
-"""Of a file of the manifest once a queue was restarted: releases that count only the offsets of one
-generation refuse it."""
+"""Version of a manifest file after the restart of a queue; releases that count only the offsets of
+one generation refuse it."""
 REMOVED_KEPT_S: Final = 3600
-"""A reader that took its list before a compaction may find what it names for so long."""
+"""Seconds for which a reader with a list from before a compaction still finds its files."""
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):

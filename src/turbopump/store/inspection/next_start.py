@@ -7,8 +7,7 @@ checked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +17,7 @@ from turbopump.errors import TurbopumpError
 from turbopump.store.files import StoreFile, StorePaths
 from turbopump.store.inspection.index_check import IndexHeader, read_headers
 from turbopump.store.inspection.log_walk import LogWalk, entry_facts
-from turbopump.store.inspection.queue_check import QueueCheck, QueueUnits, queue_check
+from turbopump.store.inspection.queue_check import QueueCheck, QueueUnits
 from turbopump.store.inspection.report import Finding, Findings
 from turbopump.store.inspection.store_files import (
     ReadTable,
@@ -79,7 +78,9 @@ def files_have_all_written_again(disk: ReadOnlyDisk, store: StoreFiles, *, ours:
     first of one in a log that has its front, or an index file that our run (``ours``) had. Only
     what is certain: whether it will index messages, its settings say."""
     if any(
-        one.end != other.start for queue in store.all_queues for one, other in pairwise(queue.files)
+        one.end != other.start
+        for queue in store.queues.values()
+        for one, other in pairwise(queue.files)
     ):
         return True
     if store.log_start == 0 and any(
@@ -90,8 +91,9 @@ def files_have_all_written_again(disk: ReadOnlyDisk, store: StoreFiles, *, ours:
     return names is not None and not names <= {path.name for path in store.indexes}
 
 
-def topics_known(disk: ReadOnlyDisk, paths: StorePaths, read_table: ReadTable) -> frozenset[str]:
-    """The topics that there are, as far as ``topics.json`` or its backup tells."""
+def topics_known(disk: ReadOnlyDisk, paths: StorePaths, read_table: ReadTable) -> dict[str, bool]:
+    """The topics that there are, as far as ``topics.json`` or its backup tells. True: the topic has
+    ``queue.type=BatchCQ``."""
     path = paths.table("topics")
     for one in (path, path.with_name(path.name + ".bak")):
         try:
@@ -101,8 +103,15 @@ def topics_known(disk: ReadOnlyDisk, paths: StorePaths, read_table: ReadTable) -
             continue
         if content is not None:
             topics = content.get("topicConfigTable") if isinstance(content, dict) else None
-            return frozenset(map(str, topics)) if isinstance(topics, dict) else frozenset()
-    return frozenset()
+            if not isinstance(topics, dict):
+                return {}
+            return {str(name): _is_batch_cq(topic) for name, topic in topics.items()}
+    return {}
+
+
+def _is_batch_cq(topic: object) -> bool:
+    attributes = topic.get("attributes") if isinstance(topic, dict) else None
+    return isinstance(attributes, dict) and attributes.get("queue.type") == "BatchCQ"
 
 
 def begun_at(queues: Iterable[QueueCheck]) -> dict[str, int]:
@@ -128,7 +137,7 @@ class MissingUnits:
         disk: ReadOnlyDisk,
         now: StoreSnapshot,
         known: NotedQueueEnds,
-        topics: AbstractSet[str],
+        topics: Collection[str],
         findings: Findings,
     ) -> None:
         self._disk = disk
@@ -244,8 +253,7 @@ class StoreSnapshot:
     queues: dict[tuple[str, int], QueueCheck] = field(init=False)
 
     def __post_init__(self) -> None:
-        # of a queue in files of both kinds, the plain ones count
-        self.queues = {(queue.topic, queue.queue_id): queue for queue in reversed(self.all_queues)}
+        self.queues = {(queue.topic, queue.queue_id): queue for queue in self.all_queues}
 
     @property
     def units_checked(self) -> bool:
@@ -273,7 +281,7 @@ def take_snapshot(
     # listed anew: it has all before ``end``
     store = list_store(disk, paths, findings, log_roots)
     window = min(max(WINDOWS_SIZE // 20 // max(len(store.queues), 1), 64), 4096)
-    queues = [queue_check(disk, files, window) for files in store.all_queues]
+    queues = [QueueCheck(disk, files, window) for files in store.queues.values()]
     return StoreSnapshot(state, store, end, queues, read_headers(disk, store.indexes))
 
 
@@ -281,7 +289,7 @@ def _dispatched(disk: ReadOnlyDisk, store: StoreFiles) -> int:
     """The end of the newest message that any queue has: everything before it has been
     dispatched."""
     newest = store.log_start
-    for files in store.all_queues:
+    for files in store.queues.values():
         units = QueueUnits(disk, files, 1)
         offset, size = units.target(units.max_index - 1)
         newest = max(newest, offset + size if size != NO_MESSAGE_SIZE else offset)

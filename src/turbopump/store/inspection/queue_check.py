@@ -14,7 +14,6 @@ from typing import Final
 from turbopump.message.delivery_time import SCHEDULE_TOPIC
 from turbopump.store.files import StoreFile
 from turbopump.store.inspection.store_files import QueueFiles
-from turbopump.store.queues.batch_consume_queue import BatchUnit, batch_units
 from turbopump.store.queues.consume_queue import EXTENDED_TAGS_MAX, NO_MESSAGE_SIZE, UNIT, UNIT_SIZE
 from turbopump.store.read_only_disk import ReadOnlyDisk, ReadOnlyFile
 
@@ -24,27 +23,26 @@ _pack = UNIT.pack
 
 class QueueUnits:
     """The units of a queue, read window by window. ``max_index`` is one past the last unit that is
-    not zero. Units of batch queues begin as others do, and indexes are numbers of units there."""
+    not zero."""
 
     def __init__(self, disk: ReadOnlyDisk, queue: QueueFiles, window_units: int = 4096) -> None:
         self._disk = disk
         self._files = queue.files
-        self._unit_size = unit_size = queue.unit_size
-        self._window_size = window_units * unit_size
+        self._window_size = window_units * UNIT_SIZE
         self.window = b""
         """Whole units from the index ``first`` on."""
         self.first = self._end = 0
         self.unreadable: OSError | None = None
         """Why units could not be read: they count as missing."""
-        self.min_index = queue.files[0].start // unit_size if queue.files else 0
+        self.min_index = queue.files[0].start // UNIT_SIZE if queue.files else 0
         self.max_index = self._find_end()
 
     def read(self, index: int) -> bytes:
         """The bytes of a unit; empty where no file holds it, or where it cannot be read."""
         if not self.first <= index < self._end:
             self._move_window(index)
-        at = (index - self.first) * self._unit_size
-        return self.window[at : at + self._unit_size]
+        at = (index - self.first) * UNIT_SIZE
+        return self.window[at : at + UNIT_SIZE]
 
     def target(self, index: int) -> tuple[int, int]:
         """Offset and size of the entry that a unit points to; zeros where there is none."""
@@ -66,7 +64,7 @@ class QueueUnits:
         return low
 
     def _move_window(self, index: int) -> None:
-        position = index * self._unit_size
+        position = index * UNIT_SIZE
         self.first, self._end, self.window = index, index, b""
         for file in self._files:
             if file.start <= position < file.end:
@@ -74,15 +72,15 @@ class QueueUnits:
                     data = self._try(
                         opened, position - file.start, min(self._window_size, file.end - position)
                     )
-                count = len(data) // self._unit_size
-                self.window, self._end = data[: count * self._unit_size], index + count
+                count = len(data) // UNIT_SIZE
+                self.window, self._end = data[: count * UNIT_SIZE], index + count
                 return
 
     def _find_end(self) -> int:
         for file in reversed(self._files):
             used = self._bytes_used(file)
             if used:
-                return (file.start + used + self._unit_size - 1) // self._unit_size
+                return (file.start + used + UNIT_SIZE - 1) // UNIT_SIZE
         return self.min_index
 
     def _bytes_used(self, file: StoreFile) -> int:
@@ -183,11 +181,10 @@ class QueueCheck:
         return -1
 
     def claim(
-        self, index: int, offset: int, size: int, tags: int, stored_ms: int = 0, messages: int = 1
+        self, index: int, offset: int, size: int, tags: int, stored_ms: int = 0
     ) -> str | None:
-        """Compare unit ``index`` with the entry of the log that belongs to it. The entry has
-        ``messages`` messages. Returns what is wrong with the unit, or None; an empty text: there is
-        no such unit.
+        """Compare unit ``index`` with the entry of the log that belongs to it. Return what is wrong
+        with the unit, or None; an empty text: there is no such unit.
 
         A unit of the schedule topic holds the time of delivery: some delay after ``stored_ms``, and
         every delay is a number of seconds.
@@ -228,74 +225,3 @@ class QueueCheck:
     def unclaimed(self) -> Iterator[range]:
         """The units from before the check that no entry of the log claimed, by their numbers."""
         return self.runs.gaps(self.units.min_index, self.units.max_index)
-
-
-def queue_check(disk: ReadOnlyDisk, files: QueueFiles, window_units: int) -> QueueCheck:
-    """The check of a queue, of the kind that it is."""
-    kind = QueueCheck if files.unit_size == UNIT_SIZE else BatchQueueCheck
-    return kind(disk, files, window_units)
-
-
-class BatchQueueCheck(QueueCheck):
-    """One of a topic with ``queue.type=BatchCQ``. Its units stand for entries of one or several
-    messages, and lie one behind the other. A number counts units, an index messages."""
-
-    __slots__ = ("_next",)
-
-    def __init__(self, disk: ReadOnlyDisk, files: QueueFiles, window_units: int) -> None:
-        super().__init__(disk, files, window_units)
-        self._next = self.units.min_index
-        last = self.unit_at(self.units.max_index - 1)
-        self.end = last.end if last is not None else 0
-
-    def unit_at(self, number: int) -> BatchUnit | None:
-        """The unit with this number; None where no file holds it."""
-        raw = self.units.read(number) if number >= self.units.min_index else b""
-        return batch_units(raw)[0] if raw else None
-
-    def begin(self, log_start: int) -> int:
-        first = self.unit_at(self.units.first_at(log_start))
-        return first.base if first is not None and first.size else self.end
-
-    @property
-    def begins_at(self) -> int:
-        if self._begins_at is None and self.begin(0):
-            self._begins_at = 0
-        return super().begins_at
-
-    def claim(
-        self, index: int, offset: int, size: int, tags: int, stored_ms: int = 0, messages: int = 1
-    ) -> str | None:
-        wanted = BatchUnit(offset, size, tags, stored_ms, index, messages)
-        number = self._next
-        unit = self.unit_at(number)
-        if unit is None or unit.base != wanted.base:
-            number = self._number_of(wanted.base)
-            unit = self.unit_at(number)
-        if unit is None or unit.base != wanted.base or not unit.size:
-            return ""
-        self.runs.add(number)
-        self._next = number + 1
-        if unit == wanted:
-            self.matched += 1
-            return None
-        if (unit.offset, unit.size) != (wanted.offset, wanted.size):
-            return (
-                f"it holds offset {unit.offset} size {unit.size}; the message is at offset "
-                f"{wanted.offset} size {wanted.size}"
-            )
-        return (
-            f"it says {unit.messages} messages, tagsCode {unit.tags_code}, {unit.stored_ms} "
-            f"ms; the entry has {wanted[2:]}"
-        )
-
-    def _number_of(self, index: int) -> int:
-        low, high = self.units.min_index, self.units.max_index
-        while low < high:
-            middle = (low + high) // 2
-            unit = self.unit_at(middle)
-            if unit is not None and unit.base <= index:
-                low = middle + 1
-            else:
-                high = middle
-        return low - 1

@@ -18,7 +18,6 @@ from turbopump.errors import StoreError, TurbopumpError
 from turbopump.store.disk import Disk
 from turbopump.store.files import StoreFile, StorePaths, segment_offset
 from turbopump.store.inspection.report import Findings
-from turbopump.store.queues.batch_consume_queue import BATCH_UNIT_SIZE
 from turbopump.store.queues.consume_queue import UNIT_SIZE
 from turbopump.store.read_only_disk import LockState, ReadOnlyDisk
 from turbopump.store.recovery.checkpoint import CHECKPOINT_SIZE, CheckpointFields
@@ -27,30 +26,25 @@ from turbopump.store.recovery.provenance import LOCK_MARK, LastRun, Provenance
 
 @dataclass(slots=True)
 class QueueFiles:
-    """The files of one queue, in order, with units of ``unit_size`` bytes."""
+    """The files of one queue, in order."""
 
     topic: str
     queue_id: int
     files: list[StoreFile]
-    unit_size: int
 
 
 @dataclass(slots=True)
 class StoreFiles:
-    """Everything found below a store's root. ``batch_queues`` are those of topics with
-    ``queue.type=BatchCQ``."""
+    """Everything found below a store's root. ``batch_topics`` have Apache's files of batch queues,
+    which are not looked into."""
 
     paths: StorePaths
     segments: list[StoreFile] = field(default_factory=list)
     queues: dict[tuple[str, int], QueueFiles] = field(default_factory=dict)
     indexes: list[Path] = field(default_factory=list)
     tables: list[Path] = field(default_factory=list)
-    batch_queues: dict[tuple[str, int], QueueFiles] = field(default_factory=dict)
+    batch_topics: frozenset[str] = frozenset()
     unit_files_elsewhere: bool = False
-
-    @property
-    def all_queues(self) -> list[QueueFiles]:
-        return [*self.queues.values(), *self.batch_queues.values()]
 
     def relative(self, path: Path) -> str:
         """A path as reports name it."""
@@ -83,8 +77,8 @@ def list_store(
     store.segments = sorted(rows)
     _judge_segments(store, findings)
     _judge_roots(disk, store, findings)
-    store.queues = _queues(disk, paths.consume_queues, UNIT_SIZE, findings, store)
-    store.batch_queues = _queues(disk, paths.batch_consume_queues, BATCH_UNIT_SIZE, findings, store)
+    store.queues = _queues(disk, paths.consume_queues, findings, store)
+    store.batch_topics = frozenset(disk.list_directory(paths.batch_consume_queues))
     index = paths.index
     store.indexes = [
         index / name for name in disk.list_directory(index) if len(name) == 17 and name.isdigit()
@@ -99,14 +93,14 @@ def list_store(
 
 
 def _queues(
-    disk: ReadOnlyDisk, root: Path, unit_size: int, findings: Findings, store: StoreFiles
+    disk: ReadOnlyDisk, root: Path, findings: Findings, store: StoreFiles
 ) -> dict[tuple[str, int], QueueFiles]:
     queues = {}
     for topic in disk.list_directory(root):
         for name in disk.list_directory(root / topic):
             if name.isascii() and name.isdigit():
                 files = _row(disk, root / topic / name, findings, store)
-                queue = queues[topic, int(name)] = QueueFiles(topic, int(name), files, unit_size)
+                queue = queues[topic, int(name)] = QueueFiles(topic, int(name), files)
                 _judge_queue_files(store, queue, findings)
     return queues
 
@@ -202,14 +196,14 @@ def _judge_roots(disk: ReadOnlyDisk, store: StoreFiles, findings: Findings) -> N
 
 
 def _judge_queue_files(store: StoreFiles, queue: QueueFiles, findings: Findings) -> None:
-    files, unit_size = queue.files, queue.unit_size
+    files = queue.files
     usual = Counter(file.size for file in files).most_common(1)
     for number, file in enumerate(files):
         fault = None
         if file.size != usual[0][0]:
             fault = f"it has {file.size} bytes, the other files of the queue {usual[0][0]}"
-        elif file.size == 0 or file.size % unit_size:
-            fault = f"its {file.size} bytes are not whole units of {unit_size}"
+        elif file.size == 0 or file.size % UNIT_SIZE:
+            fault = f"its {file.size} bytes are not whole units of {UNIT_SIZE}"
         elif number and files[number - 1].end != file.start:
             fault = (
                 f"it does not follow {files[number - 1].path.name}: a file between them is missing"

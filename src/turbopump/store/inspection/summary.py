@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from turbopump.store.files import StoreFile, StorePaths
 from turbopump.store.inspection.index_check import IndexHeader, read_headers
 from turbopump.store.inspection.log_walk import LogWalk, bad_finding
-from turbopump.store.inspection.queue_check import queue_check
+from turbopump.store.inspection.queue_check import QueueCheck
 from turbopump.store.inspection.report import Findings
 from turbopump.store.inspection.store_files import (
     ReadTable,
@@ -144,8 +144,8 @@ def inspect_store(
 def _queues(disk: ReadOnlyDisk, store: StoreFiles) -> tuple[int, list[QueueSummary]]:
     """(offset of the newest message that any queue has, −1 if none; the queues)."""
     newest, queues = -1, []
-    for files in store.all_queues:
-        check = queue_check(disk, files, window_units=64)
+    for files in store.queues.values():
+        check = QueueCheck(disk, files, window_units=64)
         offset, size = check.units.target(check.units.max_index - 1)
         if 0 < size != NO_MESSAGE_SIZE:
             newest = max(newest, offset)

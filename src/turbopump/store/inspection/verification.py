@@ -41,7 +41,7 @@ from turbopump.store.inspection.store_files import (
     read_checkpoint,
     read_tables,
 )
-from turbopump.store.log.parsed_entry import batch_size, topic_span
+from turbopump.store.log.parsed_entry import is_apaches_batch, topic_span
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE
 from turbopump.store.read_only_disk import ReadOnlyDisk
 
@@ -93,10 +93,13 @@ class _Check:
         self._findings = findings = Findings(findings_max)
         self._now = now = take_snapshot(disk, paths, log_roots, findings)
         store = now.store
-        self._known = known_ends(disk, paths, running=now.state.running)
-        self._missing = MissingUnits(
-            disk, now, self._known, topics_known(disk, store.paths, read_table), findings
-        )
+        topics = topics_known(disk, store.paths, read_table)
+        batch_topics = {topic for topic, is_batch in topics.items() if is_batch}
+        self._unserved = batch_topics | (store.batch_topics - topics.keys())
+        """Topics whose messages need no unit: no queue of theirs is served."""
+        known = known_ends(disk, paths, running=now.state.running)
+        self._known = known.without(self._unserved.__contains__)
+        self._missing = MissingUnits(disk, now, self._known, topics, findings)
         self.result = Verification(
             paths.root,
             findings,
@@ -127,7 +130,8 @@ class _Check:
             on_bad=lambda bad: self._findings.take(bad_finding(bad, store)),
             on_progress=lambda offset: on_progress(offset - store.log_start, size),
         )
-        queues, prepared, deleted = now.queues, SysFlag.TRANSACTION_PREPARED, self._known.deleted
+        queues, deleted, unserved = now.queues, self._known.deleted, self._unserved
+        prepared = SysFlag.TRANSACTION_PREPARED
         messages = total = newest = 0
         for offset, entry in walk.entries(end=now.end):
             try:
@@ -142,11 +146,15 @@ class _Check:
             total += entry_size
             if stored_ms > newest:
                 newest = stored_ms
-            if not sys_flag & prepared and not (deleted and offset < deleted.get(topic, 0)):
+            if (
+                not sys_flag & prepared
+                and topic not in unserved
+                and not is_apaches_batch(sys_flag, topic)
+                and not (deleted and offset < deleted.get(topic, 0))
+            ):
                 queue = queues.get((topic, queue_id))
-                count = batch_size(properties) if sys_flag & SysFlag.INNER_BATCH else 1
                 if queue is not None:
-                    fault = queue.claim(queue_offset, offset, entry_size, tags, stored_ms, count)
+                    fault = queue.claim(queue_offset, offset, entry_size, tags, stored_ms)
                 else:
                     fault = "" if now.units_checked else None
                 if fault is not None:

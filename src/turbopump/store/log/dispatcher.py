@@ -23,7 +23,7 @@ from turbopump.message.properties import (
 from turbopump.store.confirmed import Confirmed
 from turbopump.store.index.key_index import KeyIndex
 from turbopump.store.log.commit_log import NewMessage
-from turbopump.store.log.parsed_entry import ParsedEntry, inner_count
+from turbopump.store.log.parsed_entry import ParsedEntry
 from turbopump.store.queues.consume_queue import ConsumeQueue
 
 _TAGS: Final = TAGS + NAME_END
@@ -58,18 +58,17 @@ class Dispatcher:
         store_timestamp: int,
         unique: str | None,
         keys: str | None,
-        count: int = 1,
     ) -> bool:
-        """Hand on one entry, which holds ``count`` messages; False if its queue lacks the units
-        before ``index``. Raises OSError if a new file cannot be made."""
+        """Hand on one entry; False if its queue lacks the units before ``index``. Raises OSError if
+        a new file cannot be made."""
         end = offset + size
         if not sys_flag & SysFlag.TRANSACTION_PREPARED:  # prepared, or both bits: rolled back
-            if not queue.append(index, offset, size, tags, store_timestamp, count):
+            if not queue.append(index, offset, size, tags):
                 return False
             if self._hidden is None:
-                queue.end.advance(index + count)
+                queue.end.advance(index + 1)
             else:
-                self._hidden.append((end, queue, index + count))
+                self._hidden.append((end, queue, index + 1))
         if self._index is not None:
             self._index.add(queue.topic, unique, keys, sys_flag, offset, store_timestamp)
         self.dispatched = end
@@ -88,7 +87,7 @@ class Dispatcher:
         units, which follow its last, and what the key index gets. Room for the units was made."""
         if not sys_flag & _PREPARED:
             for queue, units in queues:
-                appended = queue.append_many(queue.max_index, units, store_timestamp)
+                appended = queue.append_many(queue.max_index, units)
                 assert appended
                 if self._hidden is None:
                     queue.end.advance(queue.max_index)
@@ -104,10 +103,7 @@ class Dispatcher:
         has no queue any more. What readers see does not change."""
         text = parsed.properties
         if queue is not None and not parsed.sys_flag & _PREPARED:
-            tags, count = self.unit_tags(parsed), inner_count(parsed) if queue.is_batch else 1
-            queue.append(
-                parsed.queue_offset, parsed.offset, parsed.size, tags, parsed.store_timestamp, count
-            )
+            queue.append(parsed.queue_offset, parsed.offset, parsed.size, self.unit_tags(parsed))
         if self._index is not None:
             unique, keys = value_after(text, _UNIQ_KEY), value_after(text, _KEYS)
             self._index.add(

@@ -17,6 +17,7 @@ from isal.isal_zlib import crc32
 
 from turbopump.message.codec import CRC_SUFFIX_SIZE, FIXED_SIZE, MAGIC_V1, MAGIC_V2
 from turbopump.message.properties import INNER_NUM, NAME_END, SysFlag, value_after
+from turbopump.message.rules import is_system_topic
 from turbopump.store.files import is_directory_name
 
 _HOSTS_V6: Final = (int(SysFlag.BORN_HOST_V6), int(SysFlag.STORE_HOST_V6))
@@ -27,6 +28,8 @@ system flags, store time and body size."""
 _BODY_AT: Final = _USUAL_HEAD.size
 _CRC_NAME: Final = b"__CRC32#\x01"
 _INNER_NUM: Final = INNER_NUM + NAME_END
+INNER_COUNT_MAX: Final = 0x7FFF
+"""Messages of an inner batch: Apache's queues hold their number as a signed short."""
 
 
 class ParsedEntry(msgspec.Struct, frozen=True, gc=False):
@@ -70,28 +73,15 @@ def inner_count(parsed: ParsedEntry) -> int:
     ``CommitLog.setBatchSizeIfNeeded``."""
     if not parsed.sys_flag & SysFlag.INNER_BATCH:
         return 1
-    return batch_size(parsed.properties)
+    number = value_after(parsed.properties, _INNER_NUM) or ""
+    can_be = number.isascii() and number.isdigit() and 1 <= int(number) <= INNER_COUNT_MAX
+    return int(number) if can_be else 1
 
 
-def batch_size(properties: str) -> int:
-    """The number of messages that the property text of an inner batch names; 1 if it names none
-    that can be."""
-    number = value_after(properties, _INNER_NUM) or ""
-    return (
-        int(number) if number.isascii() and number.isdigit() and 1 <= int(number) <= 0x7FFF else 1
-    )
-
-
-def messages_by_entry(entries: bytes) -> dict[int, int]:
-    """How many messages good entries hold, one behind the other, by their queue offset."""
-    messages: dict[int, int] = {}
-    at = 0
-    while at < len(entries):
-        entry = entries[at : at + int.from_bytes(entries[at : at + 4])]
-        parsed = parse_entry(entry, 0) if entry[39] & SysFlag.INNER_BATCH else None
-        messages[int.from_bytes(entry[20:28])] = inner_count(parsed) if parsed is not None else 1
-        at += len(entry)
-    return messages
+def is_apaches_batch(sys_flag: int, topic: str) -> bool:
+    """True for an inner batch in a BatchCQ topic. (Apache's schedule topic may hold one too, in a
+    plain queue.)"""
+    return bool(sys_flag & SysFlag.INNER_BATCH) and not is_system_topic(topic)
 
 
 def queue_position(entry: bytes) -> tuple[str, int, int]:

@@ -17,9 +17,8 @@ import struct
 from bisect import bisect_left
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar, Final, cast
+from typing import Final, cast
 
-from turbopump.message.codec import FIXED_SIZE
 from turbopump.store.disk import Disk, Piece, SparseSegment
 from turbopump.store.mapped_file import PAGE, MappedFile, MappedFiles, OpenFiles
 from turbopump.store.watermark import Watermark
@@ -42,13 +41,6 @@ unpack_unit: Final = UNIT.unpack_from
 class ConsumeQueue:
     """The queue in ``directory``. ``end`` is the watermark of visible units: held pulls wait on
     it."""
-
-    is_batch: ClassVar[bool] = False
-    """Whether a unit may stand for several messages (``batch_consume_queue.py``)."""
-    unit_size: ClassVar[int] = UNIT_SIZE
-    """Bytes of a unit in its files."""
-    message_size_min: ClassVar[int] = FIXED_SIZE
-    """Bytes of the log that a message of such a queue takes at least."""
 
     __slots__ = (
         "_file",
@@ -77,9 +69,9 @@ class ConsumeQueue:
         self.files = MappedFiles(
             disk,
             (directory,),
-            file_size - file_size % self.unit_size,
+            file_size - file_size % UNIT_SIZE,
             open_files=open_files or OpenFiles(disk.maps_max),
-            unit_size=self.unit_size,
+            unit_size=UNIT_SIZE,
         )
         self._file: MappedFile | None = None
         self._found: _FoundEnd | None = None
@@ -92,11 +84,6 @@ class ConsumeQueue:
         self.deleted_until = 0
         """Offset of the log up to which the messages of its topic were deleted with it."""
         self.end = Watermark()
-
-    @property
-    def _next_number(self) -> int:
-        """Number of the next unit in the files."""
-        return self.max_index
 
     def load(self) -> None:
         """Find the files and the last unit."""
@@ -112,18 +99,9 @@ class ConsumeQueue:
         self.min_index = self.files.start // UNIT_SIZE
         self._skip_leading()
 
-    def append(
-        self,
-        index: int,
-        physical_offset: int,
-        size: int,
-        tags_code: int,
-        stored_ms: int = 0,
-        count: int = 1,
-    ) -> bool:
+    def append(self, index: int, physical_offset: int, size: int, tags_code: int) -> bool:
         """Put the unit ``index``; False if units before it are missing. One that is already there
-        is written again, the same. ``stored_ms`` and ``count`` (of messages) are for batch
-        queues."""
+        is written again, the same."""
         if index != self.max_index:
             return self._append_elsewhere(index, physical_offset, size, tags_code)
         position = index * UNIT_SIZE
@@ -136,7 +114,7 @@ class ConsumeQueue:
         self.max_index = index + 1
         return True
 
-    def append_many(self, index: int, units: bytes, stored_ms: int = 0) -> bool:
+    def append_many(self, index: int, units: bytes) -> bool:
         """``append`` for units that follow each other, packed: one copy for each file that holds
         some of them."""
         if index != self.max_index:
@@ -183,13 +161,13 @@ class ConsumeQueue:
 
     def room_missing(self, count: int) -> int:
         """Bytes of the disk that ``make_room`` would take at most; 0 if it needs none."""
-        return self.files.room_missing((self._next_number + count) * self.unit_size)
+        return self.files.room_missing((self.max_index + count) * UNIT_SIZE)
 
     def make_room(self, count: int) -> None:
         """Make the files that the next ``count`` units need, and give them their blocks, so that
         appending them cannot fail. Raises OSError."""
-        file, begin = self._file, self._next_number * self.unit_size
-        end = begin + count * self.unit_size
+        file, begin = self._file, self.max_index * UNIT_SIZE
+        end = begin + count * UNIT_SIZE
         if file is None or end > file.room:
             self._file = self._writable(begin, end)
 
@@ -257,7 +235,7 @@ class ConsumeQueue:
     def ends_with_a_file(self) -> bool:
         """Whether the next unit would be the first of a file: then the files behind may have been
         taken away."""
-        return self._next_number * self.unit_size % self.files.file_size == 0
+        return self.max_index * UNIT_SIZE % self.files.file_size == 0
 
     def first_at(self, physical_offset: int) -> int:
         """The index of the first unit at or after this offset of the log (binary search). Damaged
@@ -279,9 +257,7 @@ class ConsumeQueue:
         points before that is damaged."""
         first = self.unit(self.min_index) if log_start > 0 else None
         return (
-            first is None
-            or first[0] >= log_start
-            or (not self.is_batch and self._first_from(log_start) == self.min_index)
+            first is None or first[0] >= log_start or self._first_from(log_start) == self.min_index
         )
 
     def lower_min(self, index: int) -> None:

@@ -1,8 +1,8 @@
 """Every consume queue of a store: topic, then queue id. Queues come into being with their first
 unit.
 
-Of which kind a queue is, its topic says (``queue.type``); where the topic is not known (it was
-deleted), its directory or its messages.
+Topics with ``queue.type=BatchCQ`` are not served: they have no queue here. Their messages stay in
+the log, and Apache's files of their queues (``batchconsumequeue/``) stay as they are.
 """
 
 from __future__ import annotations
@@ -12,84 +12,114 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from turbopump.errors import StoreDamagedError
+from turbopump.errors import MessageError, StoreDamagedError
 from turbopump.store.disk import Disk, Segment
 from turbopump.store.files import StorePaths
 from turbopump.store.log.commit_log import CommitLog
 from turbopump.store.mapped_file import OpenFiles
-from turbopump.store.queues.batch_consume_queue import BATCH_UNIT_SIZE, BatchConsumeQueue
 from turbopump.store.queues.consume_queue import UNIT_SIZE, ConsumeQueue
 from turbopump.store.recovery.queue_ends import QueueEnds
 
 
+def unserved_text(topic: str) -> str:
+    """The refusal of whatever asks for a queue of a BatchCQ topic."""
+    return (
+        f"topic={topic} is a BatchCQ topic (queue.type=BatchCQ), which this broker does not serve; "
+        "serve it with Apache's broker, or use a topic without that attribute"
+    )
+
+
 class ConsumeQueueTable:
-    """The queues of the store at ``paths``; file sizes in bytes. ``is_batch`` tells whether a topic
-    has ``queue.type=BatchCQ``; None: the topic is not known. ``deleted_until`` tells up to which
-    offset of the log the messages of a topic were deleted with it."""
+    """The queues of the store at ``paths``; ``file_size`` in bytes.
+
+    ``is_batch`` tells whether a topic has ``queue.type=BatchCQ``; None: the topic is not known.
+    ``deleted_until`` tells up to which offset of the log the messages of a topic were deleted with
+    it.
+    """
 
     def __init__(
         self,
         disk: Disk,
         paths: StorePaths,
         file_size: int,
-        batch_file_size: int = 300_000 * BATCH_UNIT_SIZE,
         is_batch: Callable[[str], bool | None] = lambda _topic: None,
         deleted_until: Callable[[str], int] = lambda _topic: 0,
     ) -> None:
         self._disk = disk
         self._paths = paths
         self._file_size = max(file_size, UNIT_SIZE)
-        self._batch_file_size = max(batch_file_size, BATCH_UNIT_SIZE)
-        self.is_batch = is_batch
+        self._is_batch = is_batch
         self._deleted_until = deleted_until
         self._open_files = OpenFiles(disk.maps_max)
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self.batch_topics: dict[str, int] = {}
+        """Topics of which Apache's broker left batch queues, and how many queues each may have."""
         self.damaged = False
         """Whether there are files that do not belong together: then every queue must be rebuilt."""
 
     def load(self) -> None:
-        """Open the queues that are on disk. Directories that are not queues are passed over; those
-        of another kind than their topic now has are removed, and all queues are rebuilt."""
-        for batch, root in (
-            (False, self._paths.consume_queues),
-            (True, self._paths.batch_consume_queues),
-        ):
-            for topic in self._disk.list_directory(root):
-                directory = root / topic
-                for name in self._disk.list_directory(directory):
-                    # "00" is no second directory of queue 0
-                    if name.isascii() and name.isdigit() and name == str(int(name)):
-                        self._load(topic, int(name), directory / name, batch=batch)
+        """Open the queues that are on disk. Directories that are not queues are passed over; the
+        files of a topic that is not served are removed."""
+        for topic in self._disk.list_directory(self._paths.batch_consume_queues):
+            ids = self._queue_ids(self._paths.batch_consume_queues / topic)
+            self.batch_topics[topic] = max(ids, default=0) + 1
+        for topic in self._disk.list_directory(self._paths.consume_queues):
+            directory = self._paths.consume_queues / topic
+            for queue_id in self._queue_ids(directory):
+                self._load(self._make(topic, queue_id, directory / str(queue_id)))
+        self.remove_unserved()
 
-    def _load(self, topic: str, queue_id: int, directory: Path, *, batch: bool) -> None:
-        other = self._queues.get((topic, queue_id))
-        queue = self._make(topic, queue_id, batch=batch, directory=directory)
-        wanted = self.is_batch(topic)
-        if wanted is not None and wanted != batch:
-            self.damaged = True
-            queue.remove()
-            self._queues[topic, queue_id] = other or self._make(topic, queue_id, batch=wanted)
-            return
-        if other is not None:
-            self.damaged = True
-            other.remove()
+    def _queue_ids(self, directory: Path) -> list[int]:
+        # "00" is no second directory of queue 0
+        return [
+            int(name)
+            for name in self._disk.list_directory(directory)
+            if name.isascii() and name.isdigit() and name == str(int(name))
+        ]
+
+    def _load(self, queue: ConsumeQueue) -> None:
         try:
             queue.load()
         except StoreDamagedError:
             self.damaged = True
 
+    def is_known(self, topic: str) -> bool:
+        """True if there is such a topic."""
+        return self._is_batch(topic) is not None
+
+    def is_unserved(self, topic: str) -> bool:
+        """True for a BatchCQ topic. Where the topic is not known (its table is lost), Apache's
+        files of its queues tell."""
+        known = self._is_batch(topic)
+        return topic in self.batch_topics if known is None else known
+
+    def remove_unserved(self) -> None:
+        """Remove queues that were begun before their topic was known to be a BatchCQ topic. With
+        them Apache's broker would not start."""
+        for key, queue in list(self._queues.items()):
+            if self.is_unserved(queue.topic):
+                del self._queues[key]
+                self._remove_files(queue)
+
+    def _remove_files(self, queue: ConsumeQueue) -> None:
+        queue.remove()
+        directory = self._paths.consume_queues / queue.topic
+        if not self._disk.list_directory(directory):
+            self._disk.remove(directory)
+
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The queue if it has ever had a message."""
         return self._queues.get((topic, queue_id))
 
-    def find_or_make(self, topic: str, queue_id: int, *, batch: bool = False) -> ConsumeQueue:
-        """The queue; a new, empty one has no files yet. ``batch`` is its kind if the topic is not
-        known."""
+    def find_or_make(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue; a new, empty one has no files yet. Raises MessageError for a topic that is not
+        served."""
         queue = self._queues.get((topic, queue_id))
         if queue is not None:
             return queue
-        known = self.is_batch(topic)
-        return self._make(topic, queue_id, batch=batch if known is None else known)
+        if self.is_unserved(topic):
+            raise MessageError(unserved_text(topic))
+        return self._make(topic, queue_id)
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(self._queues.values())
@@ -119,11 +149,21 @@ class ConsumeQueueTable:
         ]
         for queue in gone:
             del self._queues[topic, queue.queue_id]
-            queue.remove()
-        for root in {self._root(batch=queue.is_batch) for queue in gone}:
-            if not self._disk.list_directory(root / topic):
-                self._disk.remove(root / topic)
+            self._remove_files(queue)
+        if topic in self.batch_topics:
+            self._remove_batch_files(topic)
         return len(gone)
+
+    def _remove_batch_files(self, topic: str) -> None:
+        """Remove Apache's files of a deleted topic: its broker does not start with queues whose
+        topic it does not know."""
+        directory = self._paths.batch_consume_queues / topic
+        for queue in self._disk.list_directory(directory):
+            for file in self._disk.list_directory(directory / queue):
+                self._disk.remove(directory / queue / file)
+            self._disk.remove(directory / queue)
+        self._disk.remove(directory)
+        del self.batch_topics[topic]
 
     def finish_deletions(self, deleted: Mapping[str, int]) -> dict[str, int]:
         """Delete what a kill has left of queues whose topic was deleted when the log ended at the
@@ -165,7 +205,7 @@ class ConsumeQueueTable:
     def make_anew(self, queue: ConsumeQueue) -> ConsumeQueue:
         """An empty queue instead of this one, whose files are deleted."""
         queue.remove()
-        return self._make(queue.topic, queue.queue_id, batch=queue.is_batch)
+        return self._make(queue.topic, queue.queue_id)
 
     def rebuild(self) -> None:
         """Delete every queue's files: the dispatcher will fill them again from the log."""
@@ -181,18 +221,12 @@ class ConsumeQueueTable:
         for queue in self._queues.values():
             queue.close()
 
-    def _root(self, *, batch: bool) -> Path:
-        return self._paths.batch_consume_queues if batch else self._paths.consume_queues
-
-    def _make(
-        self, topic: str, queue_id: int, *, batch: bool, directory: Path | None = None
-    ) -> ConsumeQueue:
+    def _make(self, topic: str, queue_id: int, directory: Path | None = None) -> ConsumeQueue:
         if directory is None:
-            directory = self._paths.consume_queue(topic, queue_id, batch=batch)
-        kind, size = (
-            (BatchConsumeQueue, self._batch_file_size) if batch else (ConsumeQueue, self._file_size)
+            directory = self._paths.consume_queue(topic, queue_id)
+        queue = ConsumeQueue(
+            self._disk, directory, topic, queue_id, self._file_size, self._open_files
         )
-        queue = kind(self._disk, directory, topic, queue_id, size, self._open_files)
         queue.deleted_until = self._deleted_until(topic)
         self._queues[topic, queue_id] = queue
         return queue
@@ -220,7 +254,9 @@ class QueueDeletions:
         that offset of the log is of a newer topic of that name, and stays."""
         if topic in self._under_way:
             self._under_way[topic].append(then)
-        elif any(queue.topic == topic for queue in self.queues):
+        elif topic in self.queues.batch_topics or any(
+            queue.topic == topic for queue in self.queues
+        ):
             self._under_way[topic] = [then]
             at = self.log.end if until is None else until
             self.ends.forget_topic(topic, at, lambda good: self._noted(topic, good, until))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from functools import partial
 from typing import Final, NamedTuple
 
 from turbopump.errors import StoreError
@@ -23,8 +22,6 @@ from turbopump.store.index.key_index import KeyIndex
 from turbopump.store.log.cold_reads import Steps, read_piece
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
 from turbopump.store.log.parsed_entry import queue_position
-from turbopump.store.queues.batch_consume_queue import BatchConsumeQueue, batch_units
-from turbopump.store.queues.batch_queue_reader import first_with_time, unit_holding
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT, UNIT_SIZE, ConsumeQueue
 from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
 from turbopump.store.repair.unit_repair import LMQ_PREFIX, Unit, UnitRepair
@@ -157,11 +154,6 @@ class Lookup:
         queue = self.queues.find(topic, queue_id)
         if queue is None or not queue.min_index <= index < queue.end.value:
             return None
-        if isinstance(queue, BatchConsumeQueue):
-            found = yield from unit_holding(queue, index, self.repair)
-            if isinstance(found, OSError):
-                return StoredEntry(-1, b"", _unreadable(found))
-            index = found.base if found is not None else index
         piece = queue.piece(index, 1)
         unit = (yield from read_piece(piece)) if piece is not None else b""
         if isinstance(unit, OSError):
@@ -195,8 +187,8 @@ class Lookup:
         return entry
 
     def units(self, topic: str, queue_id: int, index: int, count: int) -> Steps[StoredUnits | None]:
-        """The units of up to ``count`` messages from ``index`` on as they lie there, of an inner
-        batch one; None if the queue never had a message.
+        """The units of up to ``count`` messages from ``index`` on as they lie there; None if the
+        queue never had a message.
 
         Raises StoreError if the system cannot read them.
         """
@@ -213,16 +205,10 @@ class Lookup:
             raw = (yield from read_piece(piece)) if piece is not None else b""
             if isinstance(raw, OSError):
                 raise _not_read(queue, raw, "units")
-            begun = index
-            if isinstance(queue, BatchConsumeQueue):
-                found = [unit for unit in batch_units(raw) if unit.can_be and unit.base < end]
-                units += [unit[:3] for unit in found]
-                index = max((unit.end for unit in found), default=index)
-            else:
-                units += UNIT.iter_unpack(raw)
-                index += len(raw) // UNIT_SIZE
-            if index <= begun:
-                break  # deleted meanwhile, or damaged
+            if not raw:
+                break  # deleted meanwhile
+            units += UNIT.iter_unpack(raw)
+            index += len(raw) // UNIT_SIZE
             yield []
         return StoredUnits(low, high, units)
 
@@ -329,13 +315,6 @@ class Lookup:
         Raises StoreError if there is none because the system cannot read them.
         """
         error: OSError | None = None
-        if isinstance(queue, BatchConsumeQueue):
-            found = yield from first_with_time(
-                queue, index, end, self.repair, partial(self._time_at, queue)
-            )
-            if isinstance(found, OSError):
-                raise _not_read(queue, found)
-            return found
         while index < end:
             count = min(end - index, _UNITS_AT_ONCE)
             units = yield from self.repair.units_of(

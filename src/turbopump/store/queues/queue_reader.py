@@ -21,8 +21,6 @@ from turbopump.message.properties import NAME_END, SysFlag, value_after
 from turbopump.store.disk import Found, Piece
 from turbopump.store.log.cold_reads import ColdReads, Look, Steps
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
-from turbopump.store.queues.batch_consume_queue import BatchConsumeQueue
-from turbopump.store.queues.batch_queue_reader import BatchRead
 from turbopump.store.queues.checked_entries import (
     PIECE_SIZE_MAX,
     GetResult,
@@ -81,10 +79,8 @@ class QueueReader:
 
     def open_at(self, log_end: int, *, after_crash: bool) -> None:
         """What lies before ``log_end`` in the log was not written by this process; ``after_crash``:
-        more may have been, and is lost. Where the units that batch queues begin with are damaged,
-        they are repaired."""
+        more may have been, and is lost."""
         self._context.opened_at, self._context.after_crash = log_end, after_crash
-        self._context.repair.check_fronts(self._queues)
 
     def get(
         self, topic: str, queue_id: int, offset: int, count_max: int, accept: TagsFilter = None
@@ -99,7 +95,7 @@ class QueueReader:
         them in memory and nobody is waiting in line. None: ``steps`` reads them, or says why
         not."""
         queue = self._queues.find(topic, queue_id)
-        if not IS_COMPILED or queue is None or queue.is_batch:
+        if not IS_COMPILED or queue is None:
             return None
         context = self._context_for(count_max, size_max)
         try:
@@ -180,8 +176,6 @@ def _read_messages(
     outside = _outside(queue, offset, after_crash=context.after_crash)
     if outside is not None:
         return outside
-    if isinstance(queue, BatchConsumeQueue):
-        return (yield from BatchRead(queue, context, offset, count_max, hot_from, accept).run())
     scan = min(scan, queue.end.value - offset)
     if accept is None and IS_COMPILED:
         result = _read_hot_at_once(queue, context, offset, count_max)

@@ -117,6 +117,15 @@ class NotedQueueEnds(msgspec.Struct, frozen=True):
         ]
         return NotedQueueEnds(snapshots, self.firsts, deletions_since(log_start, self.deleted))
 
+    def without(self, is_left_out: Callable[[str], bool]) -> NotedQueueEnds:
+        """The same without the queues of some topics."""
+
+        def kept(ends: ByTopic) -> ByTopic:
+            return {topic: queues for topic, queues in ends.items() if not is_left_out(topic)}
+
+        snapshots = [EndsSnapshot(snapshot.at, kept(snapshot.ends)) for snapshot in self.snapshots]
+        return NotedQueueEnds(snapshots, kept(self.firsts), self.deleted)
+
     def _alive(self, snapshot: EndsSnapshot) -> ByTopic:
         return {
             topic: ends

@@ -48,9 +48,8 @@ from turbopump.message.rules import is_system_topic
 from turbopump.store.index.key_index import KeyIndex, begin_for_index
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
 from turbopump.store.log.dispatcher import Dispatcher
-from turbopump.store.log.parsed_entry import ParsedEntry
+from turbopump.store.log.parsed_entry import ParsedEntry, is_apaches_batch
 from turbopump.store.log.scanner import NOTHING, Damage, EntryWalk, entry_at
-from turbopump.store.queues.batch_consume_queue import BatchConsumeQueue
 from turbopump.store.queues.checked_entries import good_entries, topic_field
 from turbopump.store.queues.consume_queue import OFFSET_MAX, ConsumeQueue
 from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
@@ -125,7 +124,7 @@ class Recovery:
         self.known.deleted.update(
             self.queues.finish_deletions(deletions_since(log.start, self.known.deleted))
         )
-        self.known = self.known.since(log.start)
+        self.known = self.known.since(log.start).without(self.queues.is_unserved)
         if not self.clean:
             self.first_units = {
                 (queue.topic, queue.queue_id): unit[:2]
@@ -231,10 +230,6 @@ class Recovery:
             raise QueueHoleError(self.mismatch)
         if not self.known.snapshots:
             self._cut_queues(begin)
-            for queue in self.queues:
-                if isinstance(queue, BatchConsumeQueue) and queue.tail_damaged:
-                    text = "its last units are damaged, and where it ended is not known"
-                    raise QueueHoleError(f"topic={queue.topic} queue={queue.queue_id}: {text}")
         return begin
 
     def _restore_ends(self, replay: LogReplay, emptied: dict[tuple[str, int], int]) -> None:
@@ -273,8 +268,6 @@ class Recovery:
                 )
             elif found and replay.restarted_at.get((topic, queue_id), 0) >= end:
                 queue.fill_gap(end, (queue.unit(found - 1) or (log.start,))[0])
-            elif not found and log.start and queue.is_batch:
-                queue.fill_gap(end, 0)
             elif not found and log.start:
                 queue.begin_empty_at(end)
         if (
@@ -454,7 +447,6 @@ class Recovery:
 
 _ENDS_IN_ZEROS: Final = "its properties end in zeros"
 _PREPARED: Final = int(SysFlag.TRANSACTION_PREPARED)
-_INNER_BATCH: Final = int(SysFlag.INNER_BATCH)
 
 
 class QueueHoleError(Exception):
@@ -495,28 +487,25 @@ class LogReplay:
         Raises QueueHoleError if its queue lacks_message units that no damage explains, unless
         ``rebuilding``: then the entry is damaged.
         """
-        queue, fault, wanted = self.place(parsed)
+        queue, fault = self.place(parsed)
         if fault is not None:
             self.damages.append(Damage(parsed.offset, parsed.offset + parsed.size, fault))
             return
         self.entries += 1
-        if wanted:
-            self.dispatcher.dispatch_parsed(parsed, queue)
+        self.dispatcher.dispatch_parsed(parsed, queue)
 
-    def place(self, parsed: ParsedEntry) -> tuple[ConsumeQueue | None, str | None, bool]:
-        """Where an entry belongs: its queue, which is ready for it (None: it was deleted with its
-        topic); what is wrong with its position there; and whether anything is to be derived from
-        it. Raises as ``dispatch``."""
+    def place(self, parsed: ParsedEntry) -> tuple[ConsumeQueue | None, str | None]:
+        """Return the queue of an entry, ready for it, and what is wrong with its position there.
+        None: it has no queue (its topic was deleted, or is a BatchCQ topic). Raises as
+        ``dispatch``."""
         if parsed.topic in self.known.deleted and parsed.offset < self.known.deleted[parsed.topic]:
-            return None, None, True
-        inner = parsed.sys_flag & _INNER_BATCH != 0
-        queue = self.queues.find_or_make(parsed.topic, parsed.queue_id, batch=inner)
-        if inner and not queue.is_batch:
-            return None, None, False  # of a topic deleted, and made again as another kind
+            return None, None
+        if is_in_no_queue(parsed, self.queues):
+            return None, None
+        queue = self.queues.find_or_make(parsed.topic, parsed.queue_id)
         if parsed.queue_offset == queue.max_index or parsed.sys_flag & _PREPARED:
-            return queue, None, True
-        target, fault = self._queue_for(queue, parsed)
-        return target, fault, True
+            return queue, None
+        return self._queue_for(queue, parsed)
 
     def _queue_for(
         self, queue: ConsumeQueue, parsed: ParsedEntry
@@ -566,7 +555,7 @@ class LogReplay:
 
     def damage_explains(self, queue: ConsumeQueue, missing: int) -> bool:
         """Whether so many messages can lie in the damaged ranges behind the queue's last one."""
-        # A message takes at least ``message_size_min`` bytes. If the damaged bytes behind the
+        # A message takes at least ``FIXED_SIZE`` bytes. If the damaged bytes behind the
         # queue's last message are too few for those that are missing, the units are lost and not
         # the messages: they must not become gaps, for the log has them.
         start, deleted_at = self.log.start, self.known.deleted.get(queue.topic)
@@ -581,7 +570,7 @@ class LogReplay:
             return False  # the files behind may have been taken away: the messages may all be there
         unit = queue.unit(queue.max_index - 1)
         after = unit[0] if unit is not None else max(self.begin, deleted_at or 0)
-        room = missing * queue.message_size_min
+        room = missing * FIXED_SIZE
         for damage in reversed(self.damages):
             if damage.end <= after or room <= 0:
                 break
@@ -613,6 +602,11 @@ class LogReplay:
             return False
         old, previous = queue.unit(index), queue.unit(index - 1)
         return old is not None and previous is not None and previous[0] > old[0]
+
+
+def is_in_no_queue(parsed: ParsedEntry, queues: ConsumeQueueTable) -> bool:
+    """True for a message of a BatchCQ topic, whether that is known of the topic or not."""
+    return queues.is_unserved(parsed.topic) or is_apaches_batch(parsed.sys_flag, parsed.topic)
 
 
 def has_entry(log: CommitLog, queue: ConsumeQueue, index: int, offset: int, size: int) -> bool:
@@ -699,12 +693,12 @@ def queue_that_ends_early(
     begun = _begun(queues)
     for (topic, queue_id), parsed in last.items():
         queue = queues.find(topic, queue_id)
-        if queue is not None and not queue.is_batch and parsed.sys_flag & _INNER_BATCH:
-            continue  # of a topic that was deleted, and made again as another kind
+        if is_in_no_queue(parsed, queues):
+            continue
         found = queue.max_index if queue is not None else 0
         unit = queue.unit(found - 1) if queue is not None and found else None
         last_unit_at = unit[0] if unit is not None else -1 if found else None
-        known = queues.is_batch(topic) is not None
+        known = queues.is_known(topic)
         if lacks_message(
             parsed.offset,
             last_unit_at,

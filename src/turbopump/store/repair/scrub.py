@@ -22,7 +22,6 @@ from turbopump.store.log.commit_log import CommitLog
 from turbopump.store.log.parsed_entry import queue_position
 from turbopump.store.log.scanner import LogScanner, ScanResult, entry_starts
 from turbopump.store.mapped_file import MappedFile
-from turbopump.store.queues.batch_consume_queue import BatchConsumeQueue
 from turbopump.store.queues.consume_queue import EXTENDED_TAGS_MAX, NO_MESSAGE_SIZE, UNIT, UNIT_SIZE
 from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
 from turbopump.store.repair.index_scrub import IndexScrub
@@ -258,9 +257,6 @@ class Scrub:
         queue = self._queues.find(topic, queue_id)
         if queue is not None and position < queue.deleted_until:
             return  # of a topic that was deleted, and made anew
-        if isinstance(queue, BatchConsumeQueue):
-            yield from self._check_batch_unit(entry, position, queue, index)
-            return
         if queue is not None and index < queue.min_index:
             queue.lower_min(index)  # what pointed before the log's start was damaged
         piece = queue.piece(index, _UNITS_AT_ONCE) if queue is not None else None
@@ -309,36 +305,6 @@ class Scrub:
                 what = f"holds the tags code {tags}, that of its message is {right[2]}"
             name = _unit_name(topic, queue_id, index)
             self._log_error(f"the scrub found that {name} {what}: it is repaired")
-
-    def _check_batch_unit(
-        self, entry: bytes, position: int, queue: BatchConsumeQueue, index: int
-    ) -> Steps[None]:
-        """The same in a queue whose units stand for several messages."""
-        first, number = queue.unit_at(queue.first_number), queue.number_of(index)
-        unit, right = queue.unit_at(number), self._repair.unit_of(entry, position)
-        if (
-            first is None
-            or position < first.offset
-            or not queue.min_index <= index < queue.max_index
-        ):
-            return  # trimmed, or of a topic that was deleted
-        if unit == right or right is None:
-            return
-        wanted = (queue.topic, queue.queue_id, index)
-        if (
-            unit is not None
-            and unit.offset != position
-            and (yield from self._has_same_position(unit.offset, wanted))
-        ):
-            return
-        repaired = yield from self._repair.repair_all(queue, number=max(number, queue.first_number))
-        self.numbers.wrong_units += repaired
-        if repaired and self._is_new(queue.topic, queue.queue_id, index):
-            name = _unit_name(queue.topic, queue.queue_id, index)
-            self._log_error(
-                f"the scrub found that {name} is damaged, its message is at "
-                f"{position}: it is repaired"
-            )
 
     def _has_same_position(self, offset: int, wanted: tuple[str, int, int]) -> Steps[bool]:
         """Whether the entry there has the same position in its queue: the topic was

@@ -30,7 +30,6 @@ from turbopump.store.files import StoreFile, StorePaths, segment_offset
 from turbopump.store.log.parsed_entry import ParsedEntry, inner_count, parse_entry
 from turbopump.store.log.scanner import NO_DIRECTORY, OpenSegment, SegmentWalk
 from turbopump.store.mapped_file import STEP, data_steps
-from turbopump.store.queues.batch_consume_queue import batch_units
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE, unpack_unit
 from turbopump.store.recovery.checkpoint import CHECKPOINT_SIZE, safe_offset_of
 from turbopump.store.roots import StoreLock
@@ -333,27 +332,18 @@ def _units(
     disk: Disk, paths: StorePaths, unread: list[Path]
 ) -> Iterator[tuple[LostMessages, int, int]]:
     """(its messages, offset of the log, size) of each unit of each queue."""
-    for root, batch in ((paths.consume_queues, False), (paths.batch_consume_queues, True)):
-        for topic in disk.list_directory(root):
-            for name in disk.list_directory(root / topic):
-                if not (name.isascii() and name.isdigit()):
-                    continue
-                for file in list_row(disk, [root / topic / name]):
-                    raw = _whole(disk, file.path, unread)
-                    if batch:
-                        for unit in batch_units(raw):
-                            if unit.can_be:
-                                yield (
-                                    LostMessages(topic, int(name), unit.base, unit.end),
-                                    unit.offset,
-                                    unit.size,
-                                )
-                        continue
-                    for at in range(0, len(raw) - UNIT_SIZE + 1, UNIT_SIZE):
-                        offset, size, _ = unpack_unit(raw, at)
-                        if size > 0 and size != NO_MESSAGE_SIZE:
-                            index = (file.start + at) // UNIT_SIZE
-                            yield LostMessages(topic, int(name), index, index + 1), offset, size
+    root = paths.consume_queues
+    for topic in disk.list_directory(root):
+        for name in disk.list_directory(root / topic):
+            if not (name.isascii() and name.isdigit()):
+                continue
+            for file in list_row(disk, [root / topic / name]):
+                raw = _whole(disk, file.path, unread)
+                for at in range(0, len(raw) - UNIT_SIZE + 1, UNIT_SIZE):
+                    offset, size, _ = unpack_unit(raw, at)
+                    if size > 0 and size != NO_MESSAGE_SIZE:
+                        index = (file.start + at) // UNIT_SIZE
+                        yield LostMessages(topic, int(name), index, index + 1), offset, size
 
 
 def _whole(disk: Disk, path: Path, unread: list[Path]) -> bytes:

@@ -14,7 +14,6 @@ from tests.unit.broker.talking import (
     Talk,
     converse,
     in_virtual_time,
-    send_inner,
     subscription,
     talking,
     until,
@@ -423,14 +422,3 @@ async def test_a_queue_has_no_units_where_it_has_no_messages(talk: Talk, /) -> N
         assert remark == f"Index {index} of 0@T is not exist!"
     body, _ = await units(talk.client, count=-5)
     assert body.queue_data == []
-
-
-@in_loop(converse)
-async def test_an_inner_batch_has_one_unit(talk: Talk, /) -> None:
-    await talk.client.create("B", attributes="+queue.type=BatchCQ")
-    await send_inner(talk, b"0", b"1", b"2")
-    await send_inner(talk, b"3")
-    body, _ = await units(talk.client, topic="B", index=1)
-    assert body.queue_data is not None
-    assert len(body.queue_data) == 2
-    assert body.max_queue_index == 4

@@ -130,21 +130,6 @@ async def test_a_timer_message_on_a_slow_disk_can_be_recalled_by_its_handle(
 
 
 @in_loop(with_disk)
-async def test_an_inner_batch_whose_disk_takes_too_long_is_answered_with_its_own_id_too(
-    talk: Talk, disk: SimulatedDisk, /
-) -> None:
-    await talk.client.create("inner", attributes="+queue.type=BatchCQ")
-    await asyncio.sleep(1)
-    disk.sync_seconds = (20.0, 20.0)
-    batch = SendMessageV2(topic="inner", queue_id=0, batch=True, properties="UNIQ_KEY\x01B1\x02")
-    answer = await talk.client.ask(
-        batch, encode_batch([Message("inner", b"a"), Message("inner", b"b")]), timeout=60
-    )
-    assert answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
-    assert answer.header(SendMessageReply).batch_uniq_id == "B1"
-
-
-@in_loop(with_disk)
 async def test_each_send_has_its_own_deadline_and_those_in_time_are_answered_in_order(
     talk: Talk, disk: SimulatedDisk, /
 ) -> None:

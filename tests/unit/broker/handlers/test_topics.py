@@ -173,7 +173,6 @@ async def test_an_attribute_that_cannot_be_is_refused_in_apache_s_words(
 async def test_attributes_of_a_new_topic_can_only_be_added(talk: Talk, /) -> None:
     code, said = await talk.client.code(CreateTopic(topic="T", attributes="-message.type"))
     assert (code, said[:52]) == (1, "only add attribute is supported while creating topic")
-    await talk.client.create("B", attributes="+queue.type=BatchCQ")
     await talk.client.create("T", attributes="+queue.type=SimpleCQ,+cleanup.policy=DELETE")
     await talk.client.create("T", attributes="+queue.type=SimpleCQ")
 

@@ -9,7 +9,7 @@ from tests.simulation.one_broker import HOST as ONE_HOST
 from tests.simulation.one_broker import OneBroker, with_one_broker
 from tests.simulation.world.simulation import Simulation
 from tests.unit.broker.popping import Popper
-from tests.unit.broker.talking import Talk, in_virtual_time, send_inner
+from tests.unit.broker.talking import Talk, in_virtual_time
 
 from turbopump.broker.pop.held_pops import PopView
 from turbopump.message.handles import QueueKind, decode_numbers, message_key, queue_key
@@ -155,22 +155,3 @@ async def test_after_a_kill_that_forgot_what_was_taken_no_message_is_passed_over
     assert await popper.ack(c) == ResponseCode.SUCCESS
     assert [one.body for one in await popper.pop(**ORDERED)] == [b"b", b"c"]
     assert (b.body, c.body) == (b"b", b"c")
-
-
-@in_loop(in_virtual_time)
-async def test_behind_an_inner_batch_a_queue_goes_on_with_the_next_one(
-    talk: Talk, simulation: Simulation, /
-) -> None:
-    await talk.client.create("B", attributes="+queue.type=BatchCQ")
-    for bodies in ((b"a", b"b", b"c"), (b"d", b"e"), (b"f",)):
-        await send_inner(talk, *bodies)
-    popper = Popper(talk.client, simulation.clock(HOST).now_ms, topic="B")
-    taken = []
-    for place in (3, 5, 6):
-        (batch,) = await popper.pop(order=True, max_msg_nums=1)
-        taken.append(batch.message.queue_offset)
-        assert await popper.pop(order=True, max_msg_nums=1) == []
-        assert await popper.ack(batch) == ResponseCode.SUCCESS
-        assert talk.broker.tables.offsets.find("g", "B", 0) == place
-    assert taken == [0, 3, 5]
-    assert await popper.pop(order=True) == []

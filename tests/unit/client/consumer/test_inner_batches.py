@@ -1,11 +1,11 @@
-"""Inner batches end to end: our consumers and our broker in the same loop."""
+"""Inner batches end to end: our consumers and a broker that gives them as Apache's does."""
 
 from __future__ import annotations
 
 import asyncio
 
 from tests.loops import in_loop
-from tests.unit.client.stored_batches import BODIES, make_batches
+from tests.unit.client.stored_batches import BODIES, serve_batches
 
 from turbopump import ConsumeFrom, LitePullConsumer, PullConsumer, PushConsumer
 from turbopump.client.consumer.delivery import Delivery
@@ -26,7 +26,7 @@ async def test_a_push_consumer_gets_what_its_tags_want_and_a_failed_one_comes_ag
             raise ValueError("not now")
 
     async with running_broker(message_delay_level="1s 1s 1s") as broker:
-        await make_batches(broker.broker_address)
+        await serve_batches(broker.broker)
         consumer = PushConsumer(
             broker.namesrv,
             group="g",
@@ -46,7 +46,7 @@ async def test_a_push_consumer_gets_what_its_tags_want_and_a_failed_one_comes_ag
 @in_loop
 async def test_pull_and_lite_pull_consumers_begin_in_the_middle_of_a_batch() -> None:
     async with running_broker() as broker:
-        await make_batches(broker.broker_address)
+        await serve_batches(broker.broker)
         async with PullConsumer(broker.namesrv, group="p") as consumer:
             (queue,) = await consumer.queues("B")
             found = await consumer.pull(queue, 6)

@@ -14,14 +14,12 @@ from tests.unit.client.consumer.popping_consumers import popping as popping_for_
 from tests.unit.client.scripted_cluster import until
 from tests.unit.client.scripted_pops import ScriptedPops
 from tests.unit.client.simple_consumers import bodies, consumer_of, popping
-from tests.unit.client.stored_batches import BODIES, make_batches
 
-from turbopump import ConsumeFrom, Retry, SimpleConsumer
+from turbopump import Retry
 from turbopump.message.batch import encode_batch
 from turbopump.message.message import Message
 from turbopump.message.properties import SysFlag
 from turbopump.protocol.requests.pop import ChangeInvisibleTime
-from turbopump.testing.broker_in_loop import running_broker
 
 BATCH = ("orders", 0, 0)
 """Where the batch lies."""
@@ -147,31 +145,3 @@ async def test_a_batch_that_cannot_be_taken_apart_is_told_of_and_left_out(
             "the inner batch at queue offset 0 of orders queue 0 cannot be taken apart"
             in caplog.text
         )
-
-
-@in_loop
-async def test_a_simple_consumer_filters_batches_by_tag_and_gets_one_from_the_retry_topic() -> None:
-    async with running_broker() as broker:
-        await make_batches(broker.broker_address)
-        consumer = SimpleConsumer(
-            broker.namesrv, group="s", topic="B", tags="a", consume_from=ConsumeFrom.FIRST
-        )
-        async with consumer, asyncio.timeout(60):
-            came = []
-            while len(came) < 6:
-                came += await consumer.receive(32, 30)
-            assert [message.body for message in came] == BODIES[::2]
-            assert [message.queue_offset for message in came] == list(range(0, 12, 2))
-            await consumer.ack([message for message in came if message.queue_offset < 8])
-            await consumer.change_invisible_time(came[5], 1)
-            again = []
-            while len(again) < 2:
-                again += await consumer.receive(32, 30)
-            assert [(one.body, one.attempt, one.topic, one.msg_id) for one in again] == [
-                (b"8", 2, "B", "ID8"),
-                (b"10", 2, "B", "ID10"),
-            ]
-            assert {one.batch for one in again} == {None}, (
-                "by themselves: each is acknowledged alone"
-            )
-            await consumer.ack(again)

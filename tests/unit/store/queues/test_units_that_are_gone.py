@@ -12,16 +12,13 @@ from typing import Any
 
 import pytest
 from tests.fuzzing import crossed, some
-from tests.unit.store.batches import BatchDirectory, put_inner
-from tests.unit.store.directory import TestClock, put
+from tests.unit.store.directory import Directory, TestClock, put
 from tests.unit.store.segments import Plain, RealSegment, replace
 
 from turbopump.compiled import IS_COMPILED
 from turbopump.errors import StoreError
-from turbopump.message.batch import decode_batch
 from turbopump.message.codec import decode_entries
 from turbopump.message.java import tags_code
-from turbopump.message.properties import SysFlag
 from turbopump.store.log.cold_reads import ReadPace, Steps, finish_now
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.checked_entries import GetResult, ReadLimits
@@ -29,7 +26,7 @@ from turbopump.store.queues.queue_reader import PropertyText
 from turbopump.store.system_calls import outlive_lost_pages
 
 MESSAGES = 480
-"""Of a plain queue: 9,600 bytes of units, on three pages. A batch queue has as many, in pairs."""
+"""In one queue: 9,600 bytes of units, on three pages."""
 PAGE = 4096
 WANTED = tags_code("wanted")
 START_MS = 1_700_000_000_000
@@ -39,26 +36,23 @@ def is_wanted(number: int) -> bool:
     return number % 3 != 1
 
 
-def fill(store: MessageStore, clock: TestClock, topic: str, first: int, end: int) -> None:
+def fill(store: MessageStore, clock: TestClock, first: int, end: int) -> None:
     for number in range(first, end):
         clock.now = START_MS + number
-        if topic == "T":
-            put(store, b"%d" % number, tag="wanted" if is_wanted(number) else "other")
-        elif number % 2 == 0:
-            put_inner(store, [b"%d" % number, b"%d" % (number + 1)])
+        put(store, b"%d" % number, tag="wanted" if is_wanted(number) else "other")
 
 
 # --- how the store came to its messages
 
 
-def began_empty(directory: BatchDirectory, topic: str) -> MessageStore:
+def began_empty(directory: Directory) -> MessageStore:
     store = directory.open()
-    fill(store, directory.clock, topic, 0, MESSAGES)
+    fill(store, directory.clock, 0, MESSAGES)
     return store
 
 
-def killed(directory: BatchDirectory, topic: str) -> MessageStore:
-    store = began_empty(directory, topic)
+def killed(directory: Directory) -> MessageStore:
+    store = began_empty(directory)
     store.flusher.flush_log()
     twin = directory.copy(directory.paths.root.with_name("killed"))
     store.close()
@@ -66,12 +60,12 @@ def killed(directory: BatchDirectory, topic: str) -> MessageStore:
     return directory.open()
 
 
-def recovered_and_went_on(directory: BatchDirectory, topic: str) -> MessageStore:
+def recovered_and_went_on(directory: Directory) -> MessageStore:
     store = directory.open()
-    fill(store, directory.clock, topic, 0, MESSAGES // 2)
+    fill(store, directory.clock, 0, MESSAGES // 2)
     store.close()
     store = directory.open()
-    fill(store, directory.clock, topic, MESSAGES // 2, MESSAGES)
+    fill(store, directory.clock, MESSAGES // 2, MESSAGES)
     return store
 
 
@@ -148,42 +142,42 @@ LOSSES: dict[str, Lose] = {
 
 # --- ways to read, and what they want
 
-Way = Callable[[MessageStore, str, int], GetResult]
+Way = Callable[[MessageStore, int], GetResult]
 
 
-def pulled(store: MessageStore, topic: str, offset: int) -> GetResult:
+def pulled(store: MessageStore, offset: int) -> GetResult:
     """As a pull: at once, else in steps."""
-    found = store.reader.at_once(topic, 0, offset, 32)
-    return found if found is not None else store.get(topic, 0, offset, 32)
+    found = store.reader.at_once("T", 0, offset, 32)
+    return found if found is not None else store.get("T", 0, offset, 32)
 
 
-def in_steps(store: MessageStore, topic: str, offset: int) -> GetResult:
-    return store.get(topic, 0, offset, 32)
+def in_steps(store: MessageStore, offset: int) -> GetResult:
+    return store.get("T", 0, offset, 32)
 
 
-def pulled_by_spark(store: MessageStore, topic: str, offset: int) -> GetResult:
+def pulled_by_spark(store: MessageStore, offset: int) -> GetResult:
     """Many messages in one read."""
-    found = store.reader.at_once(topic, 0, offset, 4096, 1 << 20)
+    found = store.reader.at_once("T", 0, offset, 4096, 1 << 20)
     if found is not None:
         return found
-    steps = store.reader.steps(topic, 0, offset, 4096, size_max=1 << 20)
+    steps = store.reader.steps("T", 0, offset, 4096, size_max=1 << 20)
     return store.cold_reads.finish(steps)
 
 
-def filtered_by_tags(store: MessageStore, topic: str, offset: int) -> GetResult:
-    return store.get(topic, 0, offset, 32, lambda tags: tags == WANTED)
+def filtered_by_tags(store: MessageStore, offset: int) -> GetResult:
+    return store.get("T", 0, offset, 32, lambda tags: tags == WANTED)
 
 
-def filtered_by_sql(store: MessageStore, topic: str, offset: int) -> GetResult:
+def filtered_by_sql(store: MessageStore, offset: int) -> GetResult:
     def matches(properties: PropertyText) -> bool:
-        return topic == "B" or properties.get("TAGS") == "wanted"
+        return properties.get("TAGS") == "wanted"
 
-    return store.cold_reads.finish(store.reader.steps(topic, 0, offset, 32, None, matches))
+    return store.cold_reads.finish(store.reader.steps("T", 0, offset, 32, None, matches))
 
 
-def filtered_by_both(store: MessageStore, topic: str, offset: int) -> GetResult:
+def filtered_by_both(store: MessageStore, offset: int) -> GetResult:
     steps = store.reader.steps(
-        topic, 0, offset, 32, lambda tags: tags == WANTED, lambda _properties: True
+        "T", 0, offset, 32, lambda tags: tags == WANTED, lambda _properties: True
     )
     return store.cold_reads.finish(steps)
 
@@ -193,13 +187,7 @@ WAYS: tuple[Way, ...] = (*PLAIN_WAYS, filtered_by_tags, filtered_by_sql, filtere
 
 
 def numbers_in(result: GetResult) -> list[int]:
-    found: list[int] = []
-    for entry in decode_entries(result.data):
-        inner = entry.sys_flag & SysFlag.INNER_BATCH
-        found += (
-            [int(item.body) for item in decode_batch(entry.body)] if inner else [int(entry.body)]
-        )
-    return found
+    return [int(entry.body) for entry in decode_entries(result.data)]
 
 
 @pytest.fixture
@@ -210,62 +198,48 @@ def patched() -> Iterator[pytest.MonkeyPatch]:
 
 def damaged_store(
     tmp_path: Path,
-    topic: str,
-    begin: Callable[[BatchDirectory, str], MessageStore],
+    begin: Callable[[Directory], MessageStore],
     loss: str,
     patched: pytest.MonkeyPatch,
     limits: ReadLimits | None = None,
 ) -> MessageStore:
     if "cut" in loss and not (IS_COMPILED and outlive_lost_pages()):
         pytest.skip("a page that is gone ends a process of plain Python")
-    directory = BatchDirectory(
+    directory = Directory(
         tmp_path / "store",
         with_crc=True,
         segment_size=1 << 20,
         queue_file_size=20_000,
-        batch_queue_file_size=46_000,
         limits=limits or ReadLimits(),
     )
-    store = begin(directory, topic)
+    store = begin(directory)
     # everything that is in memory is seen at once, as in a broker that has nothing else to do
     store.cold_reads.take_turns(
         lambda call: call(), lambda: 0.0, ReadPace(1.0, lambda: 0, lambda _s, _call: None)
     )
-    paths = directory.paths
-    root = paths.batch_consume_queues if topic == "B" else paths.consume_queues
-    LOSSES[loss](root / topic / "0" / f"{0:020}", patched)
+    LOSSES[loss](directory.paths.consume_queues / "T" / "0" / f"{0:020}", patched)
     return store
 
 
 @pytest.mark.parametrize(
-    ("loss", "way", "topic", "begin", "hot"),
-    [
-        (*case, topic, *beginning)
-        for case, (topic, beginning) in crossed(
-            product(LOSSES, WAYS), list(product("TB", BEGINNINGS))
-        )
-    ],
+    ("loss", "way", "begin", "hot"),
+    [(*case, *beginning) for case, beginning in crossed(product(LOSSES, WAYS), list(BEGINNINGS))],
 )
 def test_no_reader_passes_a_message_that_it_did_not_get(
     tmp_path: Path,
     patched: pytest.MonkeyPatch,
     loss: str,
     way: Way,
-    topic: str,
-    begin: Callable[[BatchDirectory, str], MessageStore],
+    begin: Callable[[Directory], MessageStore],
     hot: bool,
 ) -> None:
     limits = ReadLimits() if hot else ReadLimits(hot_size=0)
-    store = damaged_store(tmp_path, topic, begin, loss, patched, limits)
-    wanted = [
-        number
-        for number in range(MESSAGES)
-        if way in PLAIN_WAYS or topic == "B" or is_wanted(number)
-    ]
+    store = damaged_store(tmp_path, begin, loss, patched, limits)
+    wanted = [number for number in range(MESSAGES) if way in PLAIN_WAYS or is_wanted(number)]
     given: list[int] = []
     offset = 0
     while offset < MESSAGES:
-        result = way(store, topic, offset)
+        result = way(store, offset)
         assert not result.gaps
         assert not result.damages
         # what a damaged unit says of tags is not known: the client looks at them, too
@@ -284,36 +258,32 @@ def test_no_reader_passes_a_message_that_it_did_not_get(
 @pytest.mark.parametrize("first", [0, 204, 205, 206, 300, 409, 410])
 @pytest.mark.parametrize("before", [pulled, in_steps, filtered_by_sql])
 @pytest.mark.parametrize("loss", [one for one in LOSSES if "zeros" in one])
-@pytest.mark.parametrize("topic", ["T", "B"])
 def test_units_that_one_reader_had_repaired_hide_no_message_from_the_next(
-    tmp_path: Path, patched: pytest.MonkeyPatch, topic: str, loss: str, before: Way, first: int
+    tmp_path: Path, patched: pytest.MonkeyPatch, loss: str, before: Way, first: int
 ) -> None:
-    store = damaged_store(tmp_path, topic, began_empty, loss, patched)
-    before(store, topic, first)
+    store = damaged_store(tmp_path, began_empty, loss, patched)
+    before(store, first)
     given: list[int] = []
     offset = 0
     while offset < MESSAGES:
-        result = filtered_by_tags(store, topic, offset)
+        result = filtered_by_tags(store, offset)
         given += numbers_in(result)
         assert result.next_offset > offset
         offset = result.next_offset
-    missed = {number for number in range(MESSAGES) if topic == "B" or is_wanted(number)}
+    missed = {number for number in range(MESSAGES) if is_wanted(number)}
     assert missed <= set(given), missed - set(given)
     store.close()
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("topic", ["T", "B"])
 @pytest.mark.parametrize("begin", [began_empty, killed])
 def test_a_question_gets_the_right_answer_or_an_error(
     tmp_path: Path,
     patched: pytest.MonkeyPatch,
-    begin: Callable[[BatchDirectory, str], MessageStore],
-    topic: str,
+    begin: Callable[[Directory], MessageStore],
     loss: str,
 ) -> None:
-    store = damaged_store(tmp_path, topic, begin, loss, patched)
-    step = 2 if topic == "B" else 1
+    store = damaged_store(tmp_path, begin, loss, patched)
     errors = 0
 
     def ask(question: Steps[Any]) -> Any:
@@ -325,15 +295,14 @@ def test_a_question_gets_the_right_answer_or_an_error(
             return None
 
     lookup = store.lookup
-    assert ask(lookup.earliest_time(topic, 0)) in (START_MS, None)
-    newest = START_MS + (MESSAGES - step)
-    assert ask(lookup.newest_time(topic, 0)) in (newest, None)
+    assert ask(lookup.earliest_time("T", 0)) in (START_MS, None)
+    newest = START_MS + MESSAGES - 1
+    assert ask(lookup.newest_time("T", 0)) in (newest, None)
     for number in some(range(0, MESSAGES, 2)):
         asked = START_MS + number
-        assert ask(lookup.offset_in_time(topic, 0, asked)) in (number, None)
-        last = number + step - 1
-        assert ask(lookup.offset_in_time(topic, 0, asked, upper=True)) in (last, None)
-        entry = ask(lookup.entry_in_queue(topic, 0, number))
+        assert ask(lookup.offset_in_time("T", 0, asked)) in (number, None)
+        assert ask(lookup.offset_in_time("T", 0, asked, upper=True)) in (number, None)
+        entry = ask(lookup.entry_in_queue("T", 0, number))
         if entry is not None and entry.fault is None:
             assert entry.message.queue_offset == number
         elif entry is not None:

@@ -16,7 +16,6 @@ from tests.fuzzing import some
 from tests.simulation.world.disk import SimulatedDisk, SimulatedLoop
 from tests.unit.store.ended_queues import (
     BACKUP,
-    BATCHES,
     CONFIG,
     RECORD,
     clean,
@@ -58,7 +57,7 @@ def let_it_be_noted(found: Opened) -> None:
 
 
 @pytest.mark.parametrize("stop", [kill, stop_cleanly])
-@pytest.mark.parametrize("topic", ["quiet", "packed"])
+@pytest.mark.parametrize("topic", ["quiet"])
 @pytest.mark.parametrize("wrong", ["unit", "file"])
 def test_a_topic_made_anew_keeps_its_messages_although_its_first_unit_is_damaged(
     stop: Stop, topic: str, wrong: str
@@ -72,9 +71,7 @@ def test_a_topic_made_anew_keeps_its_messages_although_its_first_unit_is_damaged
     found.flush()
     image = stop(found)
     first = files_of(image, topic)[0]
-    image = with_zeros(
-        image, first, 0, (46 if topic in BATCHES else 20) if wrong == "unit" else len(image[first])
-    )
+    image = with_zeros(image, first, 0, 20 if wrong == "unit" else len(image[first]))
     for start in (1, 2, 3):
         found = open_store(image, at_ms=start * 1_000_000)
         assert (found.store.max_offset(topic, 0), len(found.bodies(topic, 0))) == (12, 12)
@@ -169,7 +166,7 @@ def test_a_deletion_that_cannot_be_noted_is_refused_and_nothing_is_deleted() -> 
     found.disk.kill()
 
 
-@pytest.mark.parametrize("topic", ["quiet", "packed"])
+@pytest.mark.parametrize("topic", ["quiet"])
 @pytest.mark.parametrize("stop", [kill, stop_cleanly])
 @pytest.mark.parametrize("index", [0, 7])
 def test_a_rotten_message_of_a_new_topic_is_not_replaced_by_one_of_the_deleted_topic(
@@ -295,9 +292,7 @@ def test_a_first_start_behind_apaches_broker_that_fails_leaves_the_next_one_as_c
 
         config = dataclasses.replace(CONFIG, with_crc=with_crc)
         try:
-            store = MessageStore.open(
-                config, disk.mount(), clock, [].append, progress, BATCHES.__contains__
-            )
+            store = MessageStore.open(config, disk.mount(), clock, [].append, progress)
         except OSError:
             image.clear()
             image.update({path: file.content for path, file in disk.files.items()})
@@ -338,9 +333,7 @@ class RandomStoreRun:
         self.open()
 
     def open(self) -> None:
-        store = MessageStore.open(
-            CONFIG, self.disk.mount(), self.clock, [].append, is_batch=BATCHES.__contains__
-        )
+        store = MessageStore.open(CONFIG, self.disk.mount(), self.clock, [].append)
         self.found = Opened(store, self.loop, self.disk, self.clock)
 
     def step(self, number: int) -> None:

@@ -79,7 +79,7 @@ def test_a_queue_that_lost_its_end_is_noticed_and_written_again(
     assert len(found.reports) <= 1
 
 
-@pytest.mark.parametrize("topic", ["busy", "quiet", "packed", "even"])
+@pytest.mark.parametrize("topic", ["busy", "quiet", "even"])
 def test_a_queue_that_lost_its_first_file_is_noticed_and_written_again(
     filled: Opened, image: Image, topic: str
 ) -> None:
@@ -112,7 +112,7 @@ def test_its_progress_is_told(image: Image) -> None:
     found.disk.kill()
 
 
-@pytest.mark.parametrize("topic", ["quiet", "packed", "single"])
+@pytest.mark.parametrize("topic", ["quiet", "single"])
 def test_a_topic_that_nobody_knows_any_more_was_deleted(
     filled: Opened, image: Image, topic: str
 ) -> None:
@@ -143,7 +143,7 @@ def test_a_topic_that_was_deleted_and_made_anew_does_not_get_its_old_messages_ba
 
 
 @pytest.mark.parametrize("trimmed", [False, True])
-@pytest.mark.parametrize("topic", ["quiet", "packed"])
+@pytest.mark.parametrize("topic", ["quiet"])
 def test_when_all_is_written_again_such_a_topic_has_what_came_since_it_was_made_anew(
     topic: str, trimmed: bool
 ) -> None:
@@ -165,7 +165,7 @@ def test_when_all_is_written_again_such_a_topic_has_what_came_since_it_was_made_
 
 
 @pytest.mark.parametrize("lost", ["lost", "another broker's"])
-@pytest.mark.parametrize("topic", ["quiet", "packed"])
+@pytest.mark.parametrize("topic", ["quiet"])
 @pytest.mark.parametrize("old_before", [0, 30])
 def test_such_a_topic_has_only_its_new_messages_also_where_the_log_is_read_again(
     topic: str, old_before: int, lost: str
@@ -207,7 +207,7 @@ def test_such_a_topic_has_only_its_new_messages_also_where_the_log_is_read_again
         again.disk.kill()
 
 
-@pytest.mark.parametrize("topic", ["quiet", "packed"])
+@pytest.mark.parametrize("topic", ["quiet"])
 def test_an_empty_queue_of_a_topic_that_was_made_anew_does_not_get_its_deleted_messages(
     topic: str,
 ) -> None:
@@ -327,7 +327,7 @@ def test_without_checkpoint_and_with_an_abort_file_all_of_the_log_is_read(filled
 
 
 @pytest.mark.parametrize("checkpoint", ["lost", "torn", "empty"])
-@pytest.mark.parametrize("topic", ["quiet", "packed"])
+@pytest.mark.parametrize("topic", ["quiet"])
 def test_a_short_log_that_was_stopped_cleanly_is_compared_too_if_its_checkpoint_is_lost(
     topic: str, checkpoint: str
 ) -> None:

@@ -21,7 +21,6 @@ from tests.crash.in_memory import (
 )
 from tests.simulation.world.mount import PowerCut, SimulatedSegment
 from tests.unit.store.bad_sectors import EIO, SEGMENT, bad_sectors, filled, segment
-from tests.unit.store.batches import BatchDirectory, put_inner
 from tests.unit.store.directory import Directory, bodies, put
 from tests.unit.store.inspected import tree
 
@@ -308,20 +307,6 @@ def test_a_queue_that_cannot_be_read_either_is_told(tmp_path: Path) -> None:
         found = run(directory, dry_run=True)
     assert found.unread_queues == [queue]
     assert {one.queue_id for one in found.lost} == {0, 1}
-
-
-def test_messages_of_batch_queues_are_told_each(tmp_path: Path) -> None:
-    directory = BatchDirectory(tmp_path / "store", segment_size=SEGMENT)
-    store = directory.open()
-    for _ in range(10):
-        put_inner(store, [b"x" * 400] * 5)
-    store.close()
-    with bad_sectors((segment(directory, 0), 2)):
-        found = run(directory)
-    (lost,) = found.lost
-    assert (lost.topic, lost.queue_id) == ("B", 0)
-    assert lost.first % 5 == 0
-    assert lost.end - lost.first in (10, 15)
 
 
 # --- on the simulated disk, whose power is cut
