@@ -16,7 +16,8 @@ from typing import Final
 from turbopump.client.namespace import unwrap, unwrapped, wrapped
 from turbopump.client.sending.accumulator import Accumulator, batch_key
 from turbopump.client.sending.outgoing import BatchPart, Outgoing
-from turbopump.client.sending.send_attempts import Target
+from turbopump.client.sending.queue_chooser import Target
+from turbopump.client.sending.send_attempts import deliver
 from turbopump.client.sending.send_result import SendResult, no_room, no_time
 from turbopump.client.sending.sender import Sender
 from turbopump.client.setting_rules import SettingRule, check_settings, is_whole, setting
@@ -178,10 +179,10 @@ class InFlightLimiter:
         """Send it without asking for room: each message of an automatic batch has its own."""
         namespace = self._namespace
         if namespace is None:
-            return await sender.deliver(outgoing, target, timeout)
+            return await deliver(sender, outgoing, target, timeout)
         if isinstance(target, MessageQueue):
             target = wrapped(namespace, target)
-        result = await sender.deliver(outgoing, target, timeout)
+        result = await deliver(sender, outgoing, target, timeout)
         return result.moved_to(unwrapped(namespace, result.queue))
 
     async def batch(

@@ -16,7 +16,6 @@ from turbopump.client.namespace import unwrapped, wrapped
 from turbopump.client.routes import TopicRoute
 from turbopump.client.selectors import Selector, by_hash
 from turbopump.client.sending.outgoing import refuse_changed_message
-from turbopump.client.sending.send_attempts import Target
 from turbopump.client.setting_rules import (
     SECONDS,
     SWITCH,
@@ -30,6 +29,9 @@ from turbopump.message.message import Message, MessageQueue
 from turbopump.message.properties import SHARDING_KEY
 from turbopump.message.rules import DEFAULT_TOPIC
 from turbopump.protocol.requests.offsets import GetMaxOffset
+
+Target = MessageQueue | Callable[[Sequence[MessageQueue]], MessageQueue] | None
+"""Where a message is to go: a queue, a choice among the queues, or the next queue in turn."""
 
 
 class QueueChooser:

@@ -1,7 +1,7 @@
-"""Sending what is packed: the short way of a message, and what all messages of a producer share.
+"""All that the sends of one producer share: settings, connections, routes, faults, counts.
 
-One rule: the short way does nothing that the whole one (``send_attempts.py``) would not; it only
-leaves out what is not needed. Source: apache/rocketmq ``DefaultMQProducerImpl.sendDefaultImpl``.
+One message is sent by ``send_attempts.py``. Source: apache/rocketmq
+``DefaultMQProducerImpl.sendDefaultImpl``.
 """
 
 from __future__ import annotations
@@ -23,16 +23,9 @@ from turbopump.client.routes import (
     TopicRoute,
 )
 from turbopump.client.sending import send_result
-from turbopump.client.sending.outgoing import LARGE_BODY_SIZE, Outgoing, Packer, SendFrames
+from turbopump.client.sending.outgoing import Outgoing, Packer, SendFrames
 from turbopump.client.sending.queue_chooser import FaultStrategy, QueueSelection
-from turbopump.client.sending.send_attempts import SendAttempts, Target
-from turbopump.errors import (
-    CallTimeoutError,
-    ClientErrorCode,
-    RemotingError,
-    RouteNotFoundError,
-    SendError,
-)
+from turbopump.errors import CallTimeoutError, ClientErrorCode, RemotingError, RouteNotFoundError
 from turbopump.message.message import MessageQueue
 from turbopump.message.rules import DEFAULT_TOPIC
 from turbopump.protocol.codes import LanguageCode
@@ -69,7 +62,7 @@ class SendRules:
 
 @dataclass(eq=False)
 class Sender:
-    """Sends what is packed, for one producer."""
+    """State that all sends of one producer share."""
 
     instance: ClientInstance
     rules: SendRules
@@ -92,102 +85,20 @@ class Sender:
         self.creation = TopicCreation(self.instance)
         self.encode = self.frames.encode
         self.now_ms = self.instance.environment.clock.now_ms
-        self._time = asyncio.get_running_loop().time
-        self._known = self.instance.routes.known
+        self.time = asyncio.get_running_loop().time
+        self.known = self.instance.routes.known
         self.vip_channel = self.instance.vip_channel
         channel = self.vip_channel or self.instance.remoting
         self.connection, self.connect = channel.connection, channel.connect
-        self._short = not self.hooks and self.rules.attempt_timeout is None
-        self._retries = self.rules.retries > 0
+        self.short = not self.hooks and self.rules.attempt_timeout is None
+        self.may_retry = self.rules.retries > 0
         self.hangs = HangWatch(self.instance, self.under_way, self.rules.timeout)
 
     def introducing(self) -> Sender:
         """A copy that sends only to brokers that know this client, for they will call back."""
         other = copy(self)
-        other.introduces, other._short = True, False
+        other.introduces, other.short = True, False
         return other
-
-    async def deliver(
-        self, outgoing: Outgoing, target: Target = None, timeout: float | None = None
-    ) -> send_result.SendResult:
-        """Returns when a broker has stored it. Raises as ``Producer.send``."""
-        if timeout is None:
-            timeout = self.rules.timeout
-        elif timeout <= 0:
-            raise send_result.no_time(outgoing.msg_id, self.shown(outgoing.topic), timeout)
-        began = self._time()
-        first: send_result.Attempt | None = None
-        under_way = self.under_way
-        under_way.count += 1
-        try:
-            if under_way.count > under_way.limit:
-                timeout = await self._turn(under_way, outgoing, timeout)
-                began = self._time()
-            if len(outgoing.body) >= LARGE_BODY_SIZE:
-                outgoing = await self.packer.compressed(outgoing)
-                began = self._time()  # the time-out is for brokers, not for this
-            route = self._known.get(outgoing.topic)
-            if (
-                target is None
-                and route is not None
-                and self._short
-                and self.faults.empty
-                and is_usual(route)
-            ):
-                queue = self.selection.choose(route)
-                address = route.master(queue.broker_name) or ""
-                connection = self.connection(address)
-                if connection is not None:
-                    kind = send_result.BOUND_SEND_ANSWER
-                    if route.spread and self._retries:
-                        kind = send_result.SEND_ANSWER
-                        if not self.hangs.on:
-                            self.hangs.start()
-                    try:
-                        answer = await self.ask(connection, outgoing, queue, timeout, kind)
-                        now = self._time()
-                        if self.faults.settings is not None:
-                            self.faults.succeeded(queue.broker_name, (now - began) * 1000, now)
-                        result = send_result.result_of(answer, outgoing, queue, address)
-                        self.statistics.count_stored(queue.broker_name, now - began)
-                        if (
-                            result.status is send_result.SendStatus.OK
-                            or not self.rules.retry_unless_ok
-                        ):
-                            return result
-                        first = send_result.Attempt(
-                            queue, address, result.status.value, None, result
-                        )
-                    except RemotingError as error:
-                        first = send_result.Attempt(queue, address, str(error), error)
-            return await SendAttempts(self, outgoing, target, began, timeout).until_stored(first)
-        except (SendError, RouteNotFoundError):
-            self.statistics.given_up += 1
-            raise
-        finally:
-            under_way.count -= 1  # 50 ns less than ``with``
-            if under_way.watched:
-                under_way.wake()
-
-    async def _turn(self, permits: Permits, outgoing: Outgoing, timeout: float) -> float:
-        """The seconds that are left when there is a permit. Raises SendError."""
-        began = self._time()
-        try:
-            await permits.turn(began + timeout)
-        except TimeoutError:
-            spent_ms = (self._time() - began) * 1000
-            oneway = permits is self.oneways
-            raise send_result.no_room(
-                outgoing.msg_id,
-                self.shown(outgoing.topic),
-                f"for {spent_ms:.0f} ms {permits.limit} {'oneway ' if oneway else ''}sends of this "
-                "producer were under way, and that is the most that may "
-                f"({'oneway_permits' if oneway else 'async_permits'}). Nothing was stored: send "
-                "less at once, or check the broker's load",
-                spent_ms,
-                ClientErrorCode.ACCESS_BROKER_TIMEOUT,
-            ) from None
-        return max(timeout - (self._time() - began), 0.001)
 
     def pool_address(self, address: str) -> str:
         """Where the connection leads to by which a broker is sent to."""
@@ -197,27 +108,11 @@ class Sender:
         """The topic as the user knows it, for what he reads."""
         return unwrap(self.namespace, topic)
 
-    async def send_oneway(self, outgoing: Outgoing, target: Target) -> None:
-        began, timeout = self._time(), self.rules.timeout
-        oneways = self.oneways
-        oneways.count += 1
-        try:
-            if oneways.count > oneways.limit:
-                await self._turn(oneways, outgoing, timeout)
-            if len(outgoing.body) >= LARGE_BODY_SIZE:
-                outgoing = await self.packer.compressed(outgoing)
-                began = self._time()
-            await SendAttempts(self, outgoing, target, began, timeout).oneway()
-        finally:
-            oneways.count -= 1
-            if oneways.watched:
-                oneways.wake()
-
     def close(self) -> None:
         """Nothing more is sent, by this one or its copies; what waits for its answer still gets
         it."""
         self.under_way.closed = True
-        self._short = False
+        self.short = False
 
     def ask(
         self,
@@ -235,7 +130,7 @@ class Sender:
         """A route with queues to send to, or any if it need not be ``writable``; the topic is made
         if it is new. Name servers that keep silent are asked again until ``timeout`` seconds are
         over. Raises RouteNotFoundError."""
-        known = self._known.get(topic)
+        known = self.known.get(topic)
         if known is not None and is_usual(known):
             return known
         loop = asyncio.get_running_loop()
@@ -264,7 +159,7 @@ class Sender:
         if is_new and not self.under_way.closed:
             # the send itself needs time too
             await self.creation.make(route, max(deadline - loop.time(), 0.001) / 2)
-            route = self._known.get(topic, route)
+            route = self.known.get(topic, route)
         if writable and not route.publish_queues:
             raise RouteNotFoundError(
                 f"no route to topic {self.shown(topic)!r}: it has no writable queue. Check its "
