@@ -71,7 +71,6 @@ class Turns:
         if self._lines or not self._go_on(work):
             self._lines.setdefault(whose, deque()).append(work)
 
-
     def waiting(self, whose: Hashable) -> int:
         """Return how much work of a connection is not over."""
         return len(self._lines.get(whose, ()))
