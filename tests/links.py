@@ -4,8 +4,8 @@ Looked at are README.md, CHANGELOG.md and every page below docs/ and tests/. A f
 
 - a link to a file that is not there, or to a heading that its page does not have (``#anchor`` in
   GitHub's form);
-- a Python file that a page names in backticks and the tree does not have. ``disk/system_disk.py``
-  may be anywhere in the tree; ``send.py`` may also be an example of the page that begins ``# send.py``;
+- a Python file that a page names in backticks and the tree does not have. ``disk/disk.py`` may be
+  anywhere in the tree; ``send.py`` may also be an example of the page that begins ``# send.py``;
 - a Python file or module of the tree that a command of a page names (``pytest tests/…/test_x.py``,
   ``python -m bench.recovery``) and the tree does not have;
 - a folder of the tree (``src/…/``, ``tests/…/``; in docs/architecture.md any) that is not there;
