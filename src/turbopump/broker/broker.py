@@ -48,6 +48,7 @@ from turbopump.broker.housekeeping import (
 from turbopump.broker.log_repair import Range
 from turbopump.broker.parts import Parts, listen, make_announcing, make_copies, make_deliveries
 from turbopump.broker.saved_table import in_time
+from turbopump.broker.statistics import SAMPLE_S
 from turbopump.broker.store_opening import store_config
 from turbopump.broker.stored import Stored, open_stored
 from turbopump.broker.tables import SAVE_AGAIN_S, Tables
@@ -167,7 +168,7 @@ class Broker:
         disk = self._disk or SystemDisk(
             loop.call_soon_threadsafe, loop if settings.flushed_only else None
         )
-        stored = open_stored(config, settings, disk, self.clock, self._random)
+        stored = open_stored(config, settings, disk, self.clock, self._random, self._turns)
         self._ends.callback(self._close_stored, stored)
         self._open_access(disk)
         listening = await listen(stored, self._authorise, self._turns, self._ends)
@@ -356,7 +357,8 @@ class Broker:
             self._timetable.at_its_pace(parts.copying.scrubbing.step)
         every(SPACE_INTERVAL_S, parts.copying.cleaning.look)
         every(config.clean_resource_interval / 1000, parts.copying.cleaning.round)
-        self._timetable.at_its_pace(parts.stored.statistics.step)
+        statistics = parts.stored.statistics
+        every(SAMPLE_S, lambda: self._turns.run(statistics, statistics.sample()))
         every(LATENCY_LINE_S, lambda: log.info("%s", self.store.latency.end_minute()))
         silence = config.channel_expired_timeout / 1000
         every(

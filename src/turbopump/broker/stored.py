@@ -19,6 +19,7 @@ from turbopump.broker.topics import QueueKinds
 from turbopump.clock import Clock
 from turbopump.compiled import KIND
 from turbopump.config.broker_config import BrokerConfig
+from turbopump.remoting.turns import Turns
 from turbopump.remoting.wire import Wire
 from turbopump.store.disk import Disk
 from turbopump.store.log.cold_reads import ReadPace
@@ -55,7 +56,12 @@ class Stored:
 
 
 def open_stored(
-    config: BrokerConfig, settings: StoreConfig, disk: Disk, clock: Clock, source: random.Random
+    config: BrokerConfig,
+    settings: StoreConfig,
+    disk: Disk,
+    clock: Clock,
+    source: random.Random,
+    turns: Turns,
 ) -> Stored:
     """Open the store and load the tables. Raises StoreLockedError, StoreDamagedError or OSError;
     nothing is left open then."""
@@ -70,9 +76,7 @@ def open_stored(
         store.log.files.read_ahead(enabled=config.data_read_ahead_enable)
         store.cold_reads.take_turns(loop.call_soon, clock.monotonic, pace)
         log.info("hot functions: %s", KIND)
-        tables = Tables(
-            config, store, settings.paths, disk, clock, log_error, log_info, loop.call_soon
-        )
+        tables = Tables(config, store, settings.paths, disk, clock, log_error, log_info, turns)
         kinds.table = tables.topics
         request_modes = RequestModes(config, tables.request_modes)
         request_modes.begun_ms = tables.begun_ms
