@@ -46,13 +46,13 @@ from turbopump.remoting.response import Refusal, refusal
 from turbopump.repeated_line import RepeatedLine
 from turbopump.store.json_table import JsonTable
 from turbopump.store.message_store import MessageStore
-from turbopump.store.queues.checked_entries import GetResult
 from turbopump.store.queues.consume_queue import (
     NO_MESSAGE_SIZE,
     UNIT_SIZE,
     ConsumeQueue,
     unpack_unit,
 )
+from turbopump.store.queues.read_result import GetResult
 
 SLICE: Final = 32
 """Messages that are delivered in one turn at most: about 1 ms."""

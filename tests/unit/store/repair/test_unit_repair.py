@@ -15,8 +15,8 @@ from turbopump.message.properties import SysFlag
 from turbopump.store.log.cold_reads import ReadState, Steps, finish_now
 from turbopump.store.mapped_segments import MappedSegment
 from turbopump.store.message_store import MessageStore
-from turbopump.store.queues.checked_entries import GetResult, GetStatus
 from turbopump.store.queues.consume_queue import UNIT_SIZE, ConsumeQueue
+from turbopump.store.queues.read_result import GetResult, GetStatus
 from turbopump.store.repair import unit_repair
 from turbopump.store.repair.unit_repair import Repaired
 
