@@ -71,7 +71,7 @@ from turbopump.broker.schedule.timers import timers_of
 from turbopump.broker.send_queue import SendQueue
 from turbopump.broker.slave_accounts import SlaveAccounts
 from turbopump.broker.slave_tables import SlaveTables
-from turbopump.broker.statistics import RuntimeInfo, Statistics
+from turbopump.broker.statistics import SAMPLE_S, RuntimeInfo, Statistics
 from turbopump.broker.store_opening import log_error, log_info, open_store, store_config
 from turbopump.broker.tables import SAVE_AGAIN_S, Tables
 from turbopump.broker.topics import QueueKinds, make_topic_of_waiting
@@ -251,7 +251,7 @@ class Broker:
         log.info("hot functions: %s", KIND)
 
         tables = self._tables = Tables(
-            config, store, settings.paths, disk, clock, log_error, log_info, loop.call_soon
+            config, store, settings.paths, disk, clock, log_error, log_info, self._turns
         )
         kinds.table = tables.topics
         self._request_modes = RequestModes(config, tables.request_modes)
@@ -678,7 +678,7 @@ class Broker:
             self._timetable.at_its_pace(self.scrubbing.step)
         every(SPACE_INTERVAL_S, self._cleaning.look)
         every(config.clean_resource_interval / 1000, self._cleaning.round)
-        self._timetable.at_its_pace(self.statistics.step)
+        every(SAMPLE_S, lambda: self._turns.run(self.statistics, self.statistics.sample()))
         every(LATENCY_LINE_S, lambda: log.info("%s", self.store.latency.end_minute()))
         silence = config.channel_expired_timeout / 1000
         every(CLIENT_CHECK_S, lambda: self.clients_handler.close_silent(loop.time(), silence))

@@ -29,8 +29,8 @@ from turbopump.message.properties import (
     readable_text,
 )
 from turbopump.remoting.turns import Turns
+from turbopump.store.flusher import Flusher
 from turbopump.store.log.commit_log import NewMessage, PutResult
-from turbopump.store.log.flusher import Flusher
 from turbopump.store.message_store import MessageStore
 
 _OUR_BITS = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6

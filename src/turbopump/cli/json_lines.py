@@ -26,7 +26,7 @@ from typing import Any, Final
 
 import msgspec
 
-from turbopump.cli.cluster import QueueName, queue_name, time_ms
+from turbopump.cli.values import QueueName, queue_name, time_ms
 from turbopump.errors import MessageError, StoredMessageError
 from turbopump.message import properties as names
 from turbopump.message.message import Message, ReceivedMessage

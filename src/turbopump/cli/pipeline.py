@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from turbopump.cli.cluster import TimeOption, checked_number, checked_topic, name_server_option
 from turbopump.cli.entry import command_group
+from turbopump.cli.frame import name_server_option
 from turbopump.cli.message import begin_option
 from turbopump.cli.serving import log_options
+from turbopump.cli.values import TimeOption, checked_number, checked_topic
 
 if TYPE_CHECKING:
     from turbopump.spark.pipelines import ArchiveReport, ReplayReport

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from turbopump.cli.cluster import name_server_option
+from turbopump.cli.frame import name_server_option
 from turbopump.cli.pipeline import given_options, master_option, source_option
 from turbopump.errors import ConfigError
 

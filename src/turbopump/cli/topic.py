@@ -21,15 +21,9 @@ from turbopump.admin.topics import (
     unread_ids,
     users_topics,
 )
-from turbopump.cli.cluster import (
-    INCOMPLETE,
-    NOT_FOUND,
-    checked_address,
-    checked_topic,
-    client_command,
-    show,
-)
 from turbopump.cli.entry import command_group, complain
+from turbopump.cli.frame import INCOMPLETE, NOT_FOUND, client_command, show
+from turbopump.cli.values import checked_address, checked_topic
 from turbopump.errors import ResponseError
 from turbopump.message.rules import did_you_mean, is_system_topic
 from turbopump.protocol.codes import ResponseCode

@@ -1,9 +1,9 @@
-"""The lite pull consumer: its user polls for messages, of queues that the group divides or the user
-names, and may go anywhere in them.
+"""Lite pull consumer: its user polls messages of queues that the group divides or the user names,
+and may seek to any offset.
 
-One rule: a queue is read from where the group stands on, without gap and without going back, but
-for a seek or a reset. This file is the life of a consumer and its user's calls. It must not know
-how a queue is pulled. Source: apache/rocketmq ``DefaultLitePullConsumer``,
+One rule: a queue is read from the group's offset on, without gap and without going back, but for a
+seek or a reset. This file is the life of a consumer and its user's calls. It must not know how a
+queue is pulled. Source: apache/rocketmq ``DefaultLitePullConsumer``,
 ``DefaultLitePullConsumerImpl``.
 """
 
@@ -16,7 +16,8 @@ from turbopump.client.consumer.group_consumer import GroupConsumer, RunningConsu
 from turbopump.client.consumer.offsets import OffsetStore
 from turbopump.client.consumer.prefetching import PrefetchedQueue, Prefetching
 from turbopump.client.consumer.pull import Time, as_ms
-from turbopump.client.consumer.rebalance import Balancer, QueueChange, QueueListener, QueueListeners
+from turbopump.client.consumer.queue_listeners import QueueListener, QueueListeners
+from turbopump.client.consumer.rebalance import Balancer, QueueChange
 from turbopump.client.consumer.settings import LitePullConsumerSettings
 from turbopump.client.consumer.subscription import ALL, Subscription, Wanted, subscription_to
 from turbopump.client.heartbeat import InstanceMember
@@ -42,7 +43,7 @@ _MESSAGES: Final = whole_from(1)
 
 
 class LitePullConsumer(GroupConsumer["RunningLitePull"]):
-    """Reads as a member of ``group`` what its user polls. Use it as ``async with
+    """Poll messages as a member of ``group``. Use it as ``async with
     LitePullConsumer("127.0.0.1:9876", group="g", topic="t") as consumer:`` and then ``await
     consumer.poll()``.
 
@@ -59,16 +60,15 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         super().__init__(settings)
         self._settings = settings
         self._named: list[MessageQueue] | None = None
-        """The queues that were assigned, as brokers know them; None: queues come by
-        subscription."""
+        """Assigned queues, as brokers know them; None: queues come by subscription."""
         self._listeners = QueueListeners(self._namespace)
         self.lifecycle: Lifecycle[RunningLitePull] = Lifecycle("LitePullConsumer")
 
     # --- life
 
     async def start(self) -> None:
-        """Join the group and begin to pull ahead; what is subscribed or assigned later is read from
-        then on.
+        """Join the group and begin to pull ahead. Topics and queues that are subscribed or assigned
+        later are read from then on.
 
         Raises RouteNotFoundError if no name server answers (a topic that does not exist yet is
         waited for), NotStartedError after ``close`` or if it is closed meanwhile. A start that
@@ -93,14 +93,15 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         await self._run(instance, member, make, RunningLitePull.close)
 
     async def close(self) -> None:
-        """Commit what is done (with ``auto_commit``; of the last poll nothing), or what ``commit``
-        was told and the brokers have not got yet, and leave the group. May be called twice."""
+        """Commit and leave the group. With ``auto_commit`` all polled messages but those of the
+        last poll are committed; without, offsets given to ``commit`` that the brokers do not have
+        yet. May be called twice."""
         await self.lifecycle.end(RunningLitePull.close)
 
     # --- what it reads
 
     async def subscribe(self, topic: str, tags: Wanted = ALL) -> None:
-        """Read this consumer's share of ``topic`` too (or with other tags); before ``start`` or
+        """Read this consumer's share of ``topic`` too, or with other tags; before ``start`` or
         after. Raises ConfigError after ``assign``."""
         before = self._subscriptions.get(wrap(self._namespace, topic))
         self._subscribe(topic, tags)
@@ -114,7 +115,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         running.balancer.wake()
 
     async def unsubscribe(self, topic: str) -> None:
-        """Read ``topic`` no longer; says nothing if it was not read."""
+        """Read ``topic`` no longer. Nothing happens if it was not read."""
         topic = wrap(self._namespace, topic)
         if (
             self._named is not None
@@ -127,8 +128,8 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         await running.instance.introduce_all()
 
     async def assign(self, queues: Collection[MessageQueue], tags: Wanted = ALL) -> None:
-        """Read these queues and no others, also if other members read them; before ``start`` or
-        after. Raises ConfigError after ``subscribe``."""
+        """Read exactly these queues, even if other members read them; before ``start`` or after.
+        Raises ConfigError after ``subscribe``."""
         if self._named is None and self._subscriptions:
             raise ConfigError(
                 "this LitePullConsumer subscribes, so the group divides the queues; make another "
@@ -160,21 +161,21 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
 
     @property
     def assigned(self) -> list[MessageQueue]:
-        """The queues that are ours at the moment, sorted."""
+        """Queues assigned to this consumer at the moment, sorted."""
         queues = (
             self.lifecycle.running.prefetching.queues if self.lifecycle.running is not None else ()
         )
         return sorted(unwrapped(self._namespace, queue) for queue in queues)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """The readable queues of a topic, sorted; asked for anew each time."""
+        """Ask for the readable queues of a topic, and return them sorted."""
         route = await self.lifecycle.ready().instance.routes.refresh(wrap(self._namespace, topic))
         return [unwrapped(self._namespace, queue) for queue in route.subscribe_queues]
 
     async def on_queue_change(self, topic: str, listener: QueueListener) -> None:
-        """Call ``listener(topic, queues)`` whenever the readable queues of ``topic`` have changed
-        (they are looked at every 30 s); a plain function runs in a thread. Before ``start`` or
-        after."""
+        """Call ``listener(topic, queues)`` when the readable queues of ``topic`` have changed;
+        before ``start`` or after. The consumer looks every 30 s. A plain function runs in a
+        thread."""
         await self._listeners.add(wrap(self._namespace, topic), listener)
 
     # --- reading
@@ -182,11 +183,11 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
     async def poll(
         self, timeout: float = POLL_TIMEOUT_S, *, max_messages: int = POLL_BATCH
     ) -> list[ReceivedMessage]:
-        """The next messages, as soon as there is one, ``max_messages`` at most; none after
+        """Return the next messages as soon as there is one, ``max_messages`` at most; none after
         ``timeout`` seconds, or once closed.
 
-        Those of one queue come in its order. With ``auto_commit`` what the poll before gave is done
-        now.
+        Messages of one queue come in its order. With ``auto_commit`` the messages of the poll
+        before are done now.
         """
         _POLL_TIMEOUT.check("timeout", timeout)
         _MESSAGES.check("max_messages", max_messages)
@@ -197,8 +198,8 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         return messages
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """The next message of ``queue`` is the one at ``offset``. Raises ConfigError if the queue
-        is not ours or has no such offset."""
+        """Continue ``queue`` at ``offset``. Raises ConfigError if the queue is not assigned to this
+        consumer or has no such offset."""
         OFFSET.check("offset", offset)
         self._ours(queue)
         store, wire = self.lifecycle.ready().offsets, wrapped(self._namespace, queue)
@@ -210,30 +211,32 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         self._ours(queue).seek(offset)
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
-        """Go to the oldest message that is kept. Raises ConfigError if the queue is not ours."""
+        """Continue the queue at its oldest message. Raises ConfigError if it is not assigned to
+        this consumer."""
         offsets, wire = self.lifecycle.ready().offsets, self._ours(queue).queue
         self._ours(queue).seek(await offsets.min_offset(wire))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
-        """Go behind the newest message. Raises ConfigError if the queue is not ours."""
+        """Continue the queue after its newest message. Raises ConfigError if it is not assigned to
+        this consumer."""
         offsets, wire = self.lifecycle.ready().offsets, self._ours(queue).queue
         self._ours(queue).seek(await offsets.max_offset(wire))
 
     def pause(self, queues: Collection[MessageQueue]) -> None:
-        """Give nothing of these queues until ``resume``; what was pulled ahead is kept. Raises
-        ConfigError if one is not ours."""
+        """Poll nothing of these queues until ``resume``; messages pulled ahead are kept. Raises
+        ConfigError if one is not assigned to this consumer."""
         for prefetched in [self._ours(queue) for queue in queues]:
             prefetched.paused = True
 
     def resume(self, queues: Collection[MessageQueue]) -> None:
-        """Go on with these queues. Raises ConfigError if one is not ours."""
+        """Poll these queues again. Raises ConfigError if one is not assigned to this consumer."""
         for prefetched in [self._ours(queue) for queue in queues]:
             prefetched.paused = False
         self.lifecycle.ready().prefetching.wake()
 
     def position(self, queue: MessageQueue) -> int | None:
-        """The offset of the next message that ``poll`` gives of ``queue``; None while the group's
-        offset is not known yet."""
+        """Return the offset of the next message that ``poll`` gives of ``queue``; None while the
+        group's offset is not known yet."""
         return self._ours(queue).position
 
     # --- offsets
@@ -241,12 +244,11 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
     async def commit(
         self, offsets: Mapping[MessageQueue, int] | None = None, *, acknowledged: bool = True
     ) -> None:
-        """Set the group's offset: behind everything polled, or to these offsets (of the next
-        message wanted).
+        """Commit everything polled, or these offsets: each is that of the next message wanted.
 
-        ``acknowledged``: return when the brokers have it; else they are told, again at ``close`` if
-        need be, and not waited for. Raises ConfigError for a queue that is not ours or an offset
-        before what is done: ``seek`` goes back.
+        ``acknowledged``: return when the brokers have the offsets. Otherwise they are sent without
+        waiting, and again at ``close`` if need be. Raises ConfigError for a queue that is not
+        assigned to this consumer, or an offset before finished messages: ``seek`` goes back.
         """
         prefetching = self.lifecycle.ready().prefetching
         if offsets is None:
@@ -272,11 +274,13 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         await prefetching.commit_these(chosen, acknowledged=acknowledged)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """The group's offset in the queue as its broker knows it; None if it has none yet."""
+        """Return the group's offset in the queue, as its broker knows it; None if it has none
+        yet."""
         return await (await self._offsets_of(queue)).committed(wrapped(self._namespace, queue))
 
     async def offset_for_time(self, queue: MessageQueue, when: Time) -> int:
-        """The first message stored at or after ``when``: ms since 1970 UTC, or a datetime."""
+        """Return the offset of the first message stored at or after ``when``: ms since 1970 UTC, or
+        a datetime."""
         return await (await self._offsets_of(queue)).offset_at(
             wrapped(self._namespace, queue), as_ms(when, 0)
         )
@@ -312,8 +316,9 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
 
 
 class RunningLitePull(RunningConsumer):
-    """``subscriptions``: by topic, as they are at any time. ``named``: the queues that its user has
-    named; None: the group divides those of its topics. ``tracing`` None: nothing is traced."""
+    """State of a lite pull consumer from start to close. ``subscriptions``: by topic, as they are
+    at any time. ``named``: assigned queues; None: the group divides those of its topics.
+    ``tracing`` None: nothing is traced."""
 
     what = "LitePullConsumer"
 
@@ -356,7 +361,7 @@ class RunningLitePull(RunningConsumer):
         return await self.prefetching.apply(QueueChange(named, ()))
 
     async def close(self) -> None:
-        """Commit what is to be committed, and leave the group, whatever fails on the way."""
+        """Commit, and leave the group whatever fails on the way."""
         for task in self._tasks:
             task.cancel()
         self.prefetching.close()

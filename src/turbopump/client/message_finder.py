@@ -1,8 +1,8 @@
-"""Finds single messages: by id, by key, by queue offset, by time.
+"""Find single messages: by id, by key, by queue offset, by time.
 
-One rule: it belongs to no group and leaves no trace on a broker: no heartbeat, no offset. Brokers
-answer what their index points to, which may be another key of the same hash; what is handed over
-has been checked against what was asked, and by its CRC. It must not know who asks.
+One rule: a finder belongs to no group and leaves no trace on a broker: no heartbeat, no offset.
+Brokers answer with the messages their index points to, which may have another key of the same hash;
+each message is checked against the question, and by its CRC. This module must not know its callers.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ PORT_MAX: Final = 65535
 
 
 class MessageFinder(InContext):
-    """Finder of stored messages. Use it as ``async with MessageFinder("127.0.0.1:9876") as
-    finder:``. The keywords are the fields of ``ClientSettings``.
+    """Find stored messages. Use it as ``async with MessageFinder("127.0.0.1:9876") as finder:``.
+    The keywords are the fields of ``ClientSettings``.
 
-    Every method asks the name server for the topic's route first; RouteNotFoundError says why there
-    is none. Those that want one message raise MessageNotFoundError, whose text says where it was
-    looked for; all raise ConfigError for arguments that cannot be used.
+    Every method asks the name server for the topic's route first, and raises RouteNotFoundError if
+    there is none. Methods for one message raise MessageNotFoundError, whose text names the places
+    that were searched. All raise ConfigError for unusable arguments.
     """
 
     @keywords_of(ClientSettings)
@@ -78,8 +78,7 @@ class MessageFinder(InContext):
     # --- life
 
     async def start(self) -> None:
-        """Make ready; connections are opened by the first question. Nothing happens if it is
-        started already."""
+        """Make ready. The first question opens connections. A second ``start`` does nothing."""
         if self._instance is not None:
             self._instance.check_usable("MessageFinder")
             return
@@ -94,15 +93,15 @@ class MessageFinder(InContext):
             await self._instance.close()
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """The readable queues of a topic, sorted; asked for anew each time."""
+        """Ask for the readable queues of a topic, and return them sorted."""
         return list((await self._route(topic)).subscribe_queues)
 
     # --- one message
 
     async def view(self, topic: str, msg_id: str) -> ReceivedMessage:
-        """The message with this id, of either kind: the unique id that its producer gave it
-        (``SendResult.msg_id``), or the offset message id (``SendResult.offset_msg_id``), which says
-        on which broker and where in its log it is.
+        """Return the message with this id, of either kind: the unique id that its producer gave it
+        (``SendResult.msg_id``), or the offset message id (``SendResult.offset_msg_id``), which
+        holds the broker's address and the offset in its log.
 
         Raises MessageNotFoundError, or the RemotingError of a broker that may have it and cannot be
         asked.
@@ -146,8 +145,8 @@ class MessageFinder(InContext):
         )
 
     async def at(self, queue: MessageQueue, offset: int) -> ReceivedMessage:
-        """The message at a queue offset. Raises MessageNotFoundError, which says what offsets the
-        queue has, or a RemotingError."""
+        """Return the message at a queue offset. Raises MessageNotFoundError, which names the
+        offsets of the queue, or a RemotingError."""
         _QUEUE.check("queue", queue)
         OFFSET.check("offset", offset)
         await self._route(queue.topic)
@@ -174,11 +173,11 @@ class MessageFinder(InContext):
         begin: Time | None = None,
         end: Time | None = None,
     ) -> FoundMessages:
-        """The newest messages of a topic that have this key, from all of its brokers, stored
+        """Return the newest messages of a topic with this key, from all of its brokers, stored
         between two times (both count).
 
         A broker gives 64 at most, unless configured otherwise (``maxMsgsNumBatch``). Raises
-        ConfigError for a key that cannot be.
+        ConfigError for an unusable key.
         """
         _KEY.check("key", key)
         _COUNT.check("max_messages", max_messages)
@@ -192,7 +191,7 @@ class MessageFinder(InContext):
     async def by_unique_id(
         self, topic: str, unique_id: str, max_messages: int = 32
     ) -> FoundMessages:
-        """Every message with this unique id: a send that was repeated may be stored twice, and a
+        """Return every message with this unique id. A repeated send may be stored twice, and a
         batch may have one id for all."""
         _MESSAGE_ID.check("unique_id", unique_id)
         _COUNT.check("max_messages", max_messages)
@@ -203,7 +202,7 @@ class MessageFinder(InContext):
     async def by_time(
         self, topic: str, begin: Time, end: Time | None = None, max_messages: int = 32
     ) -> FoundMessages:
-        """The first messages of a topic, over all of its queues, that were stored at or after
+        """Return the first messages of a topic, over all of its queues, stored at or after
         ``begin`` and not after ``end``."""
         _TIME.check("begin", begin)
         _TIME.check("end", end)
@@ -237,8 +236,8 @@ class MessageFinder(InContext):
     async def _view_at(
         self, route: TopicRoute, address: str, offset: int
     ) -> tuple[ReceivedMessage | None, str]:
-        """The message at an offset of the log of the broker at ``address``; or why there is
-        none."""
+        """Return the message at an offset of the log of the broker at ``address``, or the reason
+        why there is none."""
         request = ViewMessageById(topic=route.topic, offset=offset)
         answer = await self._ready().remoting.exchange(address, request, timeout=QUERY_TIMEOUT_S)
         if answer.code != ResponseCode.SUCCESS:
@@ -281,8 +280,8 @@ class MessageFinder(InContext):
     async def _query_broker(
         self, route: TopicRoute, broker_name: str, request: QueryMessage, remarks: dict[str, str]
     ) -> list[ReceivedMessage]:
-        """From the master, or from a slave if it cannot be asked; into ``remarks`` what it says if
-        it finds nothing."""
+        """Ask the master, or a slave if the master cannot be asked. The remark of an empty answer
+        goes into ``remarks``."""
         failure: errors.RemotingError = errors.ConnectError(
             f"no address is known for broker {broker_name}"
         )
@@ -327,7 +326,7 @@ class MessageFinder(InContext):
 
 
 def log_offset_of(msg_id: str) -> tuple[str, int] | None:
-    """Address and offset that an id means if it is an offset message id; None if it cannot be one.
+    """Return address and offset of an offset message id; None for any other id.
 
     Both kinds look alike. A unique id has the low half of a process id where the other has the high
     half of a port, which is 0.

@@ -1,5 +1,4 @@
-"""The producer: what a user makes, starts, sends with and closes. The way of a message is in
-``send_attempts.py``."""
+"""Producer of messages: its life and its calls. The way of a message is in ``send_attempts.py``."""
 
 from __future__ import annotations
 
@@ -32,6 +31,7 @@ from turbopump.client.sending.queue_chooser import (
     QueueChooser,
     RoundRobin,
 )
+from turbopump.client.sending.send_attempts import deliver, send_oneway
 from turbopump.client.sending.send_result import SendResult, SendStatistics
 from turbopump.client.sending.sender import PendingSends, Sender
 from turbopump.client.sending.settings import ProducerSettings
@@ -47,12 +47,12 @@ from turbopump.remoting.client import Permits
 
 
 class Producer(InContext):
-    """Sends messages. Use it as ``async with Producer("127.0.0.1:9876") as producer: await
+    """Send messages. Use it as ``async with Producer("127.0.0.1:9876") as producer: await
     producer.send("topic", b"body")``.
 
     The keywords are the fields of ``ProducerSettings``; docs/reference/client-settings.md explains
-    them. Many tasks may send at once. It belongs to the event loop and process it was started in.
-    Raises ConfigError for unusable settings.
+    them. Many tasks may send at once. A producer belongs to the event loop and process it was
+    started in. Raises ConfigError for unusable settings.
     """
 
     @keywords_of(ProducerSettings)
@@ -74,7 +74,7 @@ class Producer(InContext):
         )
         self._plain = settings.back_pressure is None and self._namespace is None
         self.statistics = SendStatistics()
-        """How the sends of this producer went, by broker (docs/reference/statistics.md)."""
+        """Counts and times of this producer's sends, by broker (docs/reference/statistics.md)."""
         self._accumulator: Accumulator | None = None
         if settings.auto_batch is not None:
             self._accumulator = Accumulator(
@@ -90,14 +90,17 @@ class Producer(InContext):
 
     @property
     def client_id(self) -> str:
-        """What brokers know this client by. Raises NotStartedError before ``start``."""
+        """Name under which brokers know this client. Raises NotStartedError before ``start``."""
         return self._started().instance.client_id
 
     async def start(self) -> None:
-        """Make ready: learn the routes of ``topics``. Connections to brokers are opened by the
-        first send. Nothing happens if it is started already. Raises RouteNotFoundError for one of
-        ``topics`` that cannot be sent to, ConfigError if its ``instance_name`` is in use by who
-        cannot be one client with it (docs/explanations/clients.md)."""
+        """Make ready: learn the routes of ``topics``. The first send opens connections to brokers.
+        A second call does nothing.
+
+        Raises RouteNotFoundError for one of ``topics`` that cannot be sent to. Raises ConfigError
+        if another client uses the ``instance_name`` and the two cannot share an instance
+        (docs/explanations/clients.md).
+        """
         if self._sender is not None:
             self._sender.instance.check_usable("Producer", self._member)
             return
@@ -164,10 +167,13 @@ class Producer(InContext):
             raise
 
     async def close(self) -> None:
-        """Wait for what is under way, also replies, recalls and oneway sends, and what waits for
-        room (``send_timeout`` at most), take leave of the brokers, close the connections that no
-        other client shares. What is not written by then ends with a SendError (a reply: ReplyError,
-        a recall: RemotingError). May be called twice."""
+        """Wait for sends, replies, recalls and oneway sends under way, and for sends that wait for
+        room, ``send_timeout`` at most. Then leave the brokers and close the connections that no
+        other client shares.
+
+        A send that is not written by then fails with a SendError, a reply with a ReplyError, a
+        recall with a RemotingError. May be called twice.
+        """
         sender = self._sender
         if sender is None or self._member.left:
             return
@@ -249,14 +255,17 @@ class Producer(InContext):
     ) -> SendResult:
         """Send one message and wait until a broker has stored it.
 
-        It is given as a ``Message``, or as its topic and body with what else ``Message`` takes:
-        ``tags``, ``keys``, ``properties``, ``delay`` and so on.
+        Give a ``Message``, or its topic and body with the other arguments of ``Message``: ``tags``,
+        ``keys``, ``properties``, ``delay`` and so on.
+
         ``queue``: send to this queue and no other (one attempt). ``selector``: a function of
-        (queues, message) that chooses it (see ``turbopump.client.selectors``). ``sharding_key``:
-        messages with an equal one go to the same queue, in the order of sends that await each
-        other. ``timeout``: seconds, instead of ``send_timeout``. Raises MessageError (the message
-        itself), RouteNotFoundError (no broker known), SendError (no broker took it; after a
-        time-out or a lost connection it may be stored all the same), NotStartedError.
+        (queues, message) that chooses the queue (see ``turbopump.client.selectors``).
+        ``sharding_key``: messages with an equal key go to the same queue, in the order of sends
+        that await each other. ``timeout``: seconds, instead of ``send_timeout``.
+
+        Raises MessageError for an unusable message, RouteNotFoundError if no broker is known,
+        NotStartedError, and SendError if no broker took the message. After a time-out or a lost
+        connection it may be stored all the same.
         """
         if message.__class__ is not Message or body is not None or parts:
             message = as_message(message, body, parts)
@@ -274,7 +283,7 @@ class Producer(InContext):
             limit = self._rules.timeout if timeout is None else timeout
             return await self._accumulator.add(message, piece, queue, limit)
         if self._plain:
-            return await sender.deliver(self._pack.pack(message), target, timeout)
+            return await deliver(sender, self._pack.pack(message), target, timeout)
         return await self._limiter.deliver(sender, self._pack.pack(message), target, timeout)
 
     async def send_batch(
@@ -284,8 +293,8 @@ class Producer(InContext):
         queue: MessageQueue | None = None,
         timeout: float | None = None,
     ) -> SendResult:
-        """Send messages of one topic in one request, to one queue, all or none. Nothing is split:
-        see MessageError. Errors as ``send``."""
+        """Send messages of one topic in one request, to one queue, all or none. A batch that is too
+        large is not split: MessageError says so. Other errors as for ``send``."""
         check_timeout(timeout)
         sender, batch = self._ready(), self._pack.pack_batch(messages)
         return await self._limiter.deliver(sender, batch, queue, timeout)
@@ -313,8 +322,8 @@ class Producer(InContext):
         sharding_key: object = None,
         timeout: float | None = None,
     ) -> asyncio.Future[SendResult]:
-        """Put one message on its way, and return when there is room for it (``back_pressure``); the
-        future gets what ``send`` returns or raises. Raises MessageError, NotStartedError, and
+        """Start to send one message, and return when there is room for it (``back_pressure``). The
+        future gets the result or error of ``send``. Raises MessageError, NotStartedError, and
         SendError if there is no room in time."""
         check_timeout(timeout)
         sender = self._ready()
@@ -374,15 +383,16 @@ class Producer(InContext):
         sharding_key: object = None,
         **parts: Unpack[MessageParts],
     ) -> None:
-        """Send one message without waiting for an answer: whether it was stored is not known.
+        """Send one message without waiting for an answer. The sender does not learn if it was
+        stored.
 
-        Raises MessageError, RouteNotFoundError, SendError (no connection, or for ``send_timeout``
-        the broker has not read what was sent before), NotStartedError.
+        Raises MessageError, RouteNotFoundError, NotStartedError, and SendError if there is no
+        connection or the broker has not read earlier data for ``send_timeout``.
         """
         message = as_message(message, body, parts)
         sender = self._ready()
         message, target = self._chooser.aim(message, queue, selector, sharding_key)
-        await sender.send_oneway(self._pack.pack(message), self._chooser.inside(target))
+        await send_oneway(sender, self._pack.pack(message), self._chooser.inside(target))
 
     async def request(
         self,
@@ -400,8 +410,8 @@ class Producer(InContext):
         it (docs/guide/request-reply.md).
 
         ``timeout``: seconds for both, instead of ``send_timeout``; the rest as for ``send``. Raises
-        RequestTimeoutError (no reply in time), RequestError (closed meanwhile, or too many wait),
-        and at once what ``send`` raises if it could not be sent.
+        RequestTimeoutError if no reply comes in time, RequestError if the producer is closed
+        meanwhile or too many requests wait, and at once the error of a send that failed.
         """
         check_timeout(timeout)
         sender, message = self._ready(), as_message(message, body, parts)
@@ -418,7 +428,7 @@ class Producer(InContext):
         properties: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> SendResult:
-        """Answer a request that was consumed elsewhere; as ``PushConsumer.reply``."""
+        """Answer a request that was consumed elsewhere, as ``PushConsumer.reply`` does."""
         sender = self._ready()
         if self._replier is None:
             self._replier = Replier(sender.instance, group=sender.group, beside=sender)
@@ -426,20 +436,20 @@ class Producer(InContext):
 
     @property
     def late_replies(self) -> int:
-        """Replies that came to this client id when nobody waited for them any more."""
+        """Number of replies that came to this client id after their request had ended."""
         return self._started().instance.requests.late
 
     async def recall(self, topic: str, recall_handle: str, *, timeout: float | None = None) -> str:
-        """Call back a message that waits for its time (``SendResult.recall_handle``); its id.
-        Errors: ``client/recall.py``."""
+        """Call back a message that waits for its time (``SendResult.recall_handle``), and return
+        its id. Errors: ``client/recall.py``."""
         check_timeout(timeout)
         timeout = self._rules.timeout if timeout is None else timeout
         topic = self._inside(topic)
         return await recall_message(self._ready(), topic, recall_handle, timeout, self._tracing)
 
     async def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues that messages of ``topic`` go to, for ``queue=``. Raises RouteNotFoundError,
-        ConfigError for what is no topic."""
+        """Return the queues that messages of ``topic`` go to, for ``queue=``. Raises
+        RouteNotFoundError, and ConfigError for an illegal topic name."""
         topic = self._inside(topic)
         fault = topic_fault(topic)
         if fault is not None:

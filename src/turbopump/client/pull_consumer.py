@@ -1,8 +1,7 @@
-"""The pull consumer: reads queues where and when its user says, and keeps a group's offsets in them
-if asked to.
+"""Pull consumer: reads queues at the offsets its user gives, and commits a group's offsets if asked
+to.
 
-One rule: it does nothing by itself: no message is fetched and no offset committed but by a call. It
-must not know rebalancing.
+One rule: every fetch and every commit is a call of the user. This module must not know rebalancing.
 """
 
 from __future__ import annotations
@@ -60,13 +59,12 @@ _MESSAGES: Final = whole_from(1)
 
 
 class PullConsumer(InContext):
-    """Reads queues by offset. Use it as ``async with PullConsumer("127.0.0.1:9876", group="g") as
+    """Read queues by offset. Use it as ``async with PullConsumer("127.0.0.1:9876", group="g") as
     consumer:``.
 
     The keywords are the fields of ``GroupSettings``; docs/reference/client-settings.md explains
-    them. Every method that asks a broker may raise a
-    RemotingError (ResponseError: the broker refuses, with a code and a remark), RouteNotFoundError
-    or NotStartedError.
+    them. Every method that asks a broker may raise a RemotingError (ResponseError: the broker
+    refuses, with a code and a remark), RouteNotFoundError or NotStartedError.
     """
 
     @keywords_of(GroupSettings)
@@ -84,8 +82,7 @@ class PullConsumer(InContext):
     # --- life
 
     async def start(self) -> None:
-        """Make ready; connections are opened by the first call. Nothing happens if it is started
-        already."""
+        """Make ready. The first call opens connections. A second ``start`` does nothing."""
         if self._instance is not None:
             self._instance.check_usable("PullConsumer", self._member)
             return
@@ -100,13 +97,13 @@ class PullConsumer(InContext):
 
     @property
     def client_id(self) -> str:
-        """What brokers know this client by. Raises NotStartedError before ``start``."""
+        """Name under which brokers know this client. Raises NotStartedError before ``start``."""
         return self._ready().client_id
 
     # --- reading
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """The readable queues of a topic, sorted; asked for anew each time."""
+        """Ask for the readable queues of a topic, and return them sorted."""
         route = await self._ready().routes.refresh(wrap(self._namespace, topic))
         return [unwrapped(self._namespace, queue) for queue in route.subscribe_queues]
 
@@ -120,8 +117,8 @@ class PullConsumer(InContext):
         wait: float = 0.0,
         timeout: float = 10.0,
     ) -> PullResult:
-        """Messages of ``queue`` from ``offset`` on, ``max_messages`` at most (brokers give 32 at
-        most by default, fewer if large).
+        """Return messages of ``queue`` from ``offset`` on, ``max_messages`` at most. Brokers give
+        32 at most by default, fewer if the messages are large.
 
         ``tags``: ``*``, ``A || B``, ``Tags`` or ``Sql``. ``wait``: seconds that the broker may wait
         for a message if there is none now. ``timeout``: seconds for the answer, beyond ``wait``.
@@ -158,32 +155,33 @@ class PullConsumer(InContext):
     # --- offsets
 
     async def min_offset(self, queue: MessageQueue) -> int:
-        """The oldest message the queue has."""
+        """Return the offset of the oldest message in the queue."""
         store, queue = await self._offsets_of(queue)
         return await store.min_offset(queue)
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        """One past the newest message of the queue."""
+        """Return the offset after the newest message in the queue."""
         store, queue = await self._offsets_of(queue)
         return await store.max_offset(queue)
 
     async def offset_at(self, queue: MessageQueue, when: int | datetime) -> int:
-        """The first message stored at or after ``when``: ms since 1970 UTC, or a datetime.
-        RocketMQ: 4.9's brokers answer with the one nearest to it, which may be the one before
-        (``ConsumeQueue.getOffsetInQueueByTime``)."""
+        """Return the offset of the first message stored at or after ``when``: ms since 1970 UTC, or
+        a datetime. RocketMQ: 4.9's brokers return the message nearest to it, which may be the one
+        before (``ConsumeQueue.getOffsetInQueueByTime``)."""
         _TIME.check("when", when)
         timestamp_ms = int(when.timestamp() * 1000) if isinstance(when, datetime) else when
         store, queue = await self._offsets_of(queue)
         return await store.offset_at(queue, timestamp_ms)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """The group's offset in the queue (the next message it wants); None if it has none yet."""
+        """Return the group's offset in the queue (the next message it wants); None if it has none
+        yet."""
         store, queue = await self._offsets_of(queue)
         return await store.committed(queue)
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Set the group's offset: that of the next message it wants. Returns when the broker
-        has it."""
+        """Set the group's offset: that of the next message it wants. Returns when the broker has
+        it."""
         OFFSET.check("offset", offset)
         store, queue = await self._offsets_of(queue)
         instance = self._ready()
@@ -216,7 +214,7 @@ class PullConsumer(InContext):
         return address
 
     async def _offsets_of(self, queue: MessageQueue) -> tuple[OffsetStore, MessageQueue]:
-        """The offsets, and the queue as brokers know it."""
+        """Return the offset store, and the queue as brokers know it."""
         _QUEUE.check("queue", queue)
         queue = wrapped(self._namespace, queue)
         await self._address(queue)

@@ -1,9 +1,9 @@
-"""The push consumer: a member of a group that gets its share of the messages, one ``async for`` or
+"""Push consumer: a member of a group that gets its share of the messages, one ``async for`` step or
 handler call each.
 
-One rule: an offset is committed only when every message before it is done; what is not done comes
-again, to this member or the next. This file is the life of a consumer: joining, consuming, leaving.
-It must not know how queues are got and lost.
+One rule: an offset is committed only when every message before it is done. A message that is not
+done comes again, to this member or the next. This file is the life of a consumer: joining,
+consuming, leaving. It must not know how queues are assigned and lost.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ _COUNT: Final = whole_from(1, " of messages")
 
 
 class PushConsumer(GroupConsumer[RunningPush]):
-    """Consumes as a member of ``group``. Use it as ``async with PushConsumer("127.0.0.1:9876",
+    """Consume as a member of ``group``. Use it as ``async with PushConsumer("127.0.0.1:9876",
     group="g", topic="t") as consumer:`` and then ``async for message in consumer:``, or give a
     ``handler``.
 
     The keywords are the fields of ``PushConsumerSettings``; docs/reference/client-settings.md
-    explains them. Two consumers of a group must not be given the same ``instance_name`` and
+    explains them. Two consumers of a group must not have the same ``instance_name`` and
     ``unit_name``. Raises ConfigError for unusable settings.
 
     A message is done when its handler returns (None included) or, in ``async for``, when the next
@@ -70,7 +70,7 @@ class PushConsumer(GroupConsumer[RunningPush]):
     # --- what it consumes
 
     async def subscribe(self, topic: str, tags: Wanted = ALL) -> None:
-        """Consume ``topic`` too (or with other tags); may be called before ``start`` and after. All
+        """Consume ``topic`` too, or with other tags. May be called before ``start`` and after. All
         members of a group must subscribe alike, or messages are missed. Raises ConfigError."""
         self._subscribe(topic, tags)
         if self.lifecycle.running is not None:
@@ -79,14 +79,14 @@ class PushConsumer(GroupConsumer[RunningPush]):
             running.balancer.wake()
 
     async def unsubscribe(self, topic: str) -> None:
-        """Consume ``topic`` no longer; says nothing if it was not consumed. May be called before
+        """Consume ``topic`` no longer. Nothing happens if it was not consumed. May be called before
         ``start`` and after, also in a handler.
 
-        Its queues are given up at once, as when another member gets them: what is done is
-        committed, what a handler has in hand comes to the next one that consumes them. In order,
-        each is free when the handler that has a message of it has ended; that is not waited for.
-        What has failed before still comes by the group's retry topic. All members of a group should
-        do the same.
+        Its queues are given up at once, as when another member gets them. Finished messages are
+        committed; messages in handlers come to the next member that consumes the queue. In order, a
+        queue is free when the handler that has a message of it has ended; ``unsubscribe`` does not
+        wait for that. Messages that failed before still come by the group's retry topic. All
+        members of a group should do the same.
         """
         topic = wrap(self._namespace, topic)
         if self.lifecycle.running is None:
@@ -98,7 +98,7 @@ class PushConsumer(GroupConsumer[RunningPush]):
 
     @property
     def queues(self) -> list[MessageQueue]:
-        """The queues that are ours at the moment, sorted."""
+        """Queues assigned to this consumer at the moment, sorted."""
         queues = self.lifecycle.running.queues if self.lifecycle.running is not None else ()
         return sorted(
             unwrapped(self._namespace, queue)
@@ -107,21 +107,21 @@ class PushConsumer(GroupConsumer[RunningPush]):
         )
 
     def statistics(self) -> dict[str, ConsumeStatus]:
-        """How pulls and handling go, by topic: times and rates of the last minute
+        """Return times and rates of pulls and handling in the last minute, by topic
         (docs/reference/statistics.md). Raises NotStartedError."""
         statuses = self.lifecycle.started().consumption.statuses()
         return {unwrap(self._namespace, topic): status for topic, status in statuses.items()}
 
     @property
     def client_id(self) -> str:
-        """What brokers know this client by. Raises NotStartedError before ``start``."""
+        """Name under which brokers know this client. Raises NotStartedError before ``start``."""
         return self.lifecycle.started().instance.client_id
 
     # --- life
 
     async def start(self) -> None:
-        """Join the group and begin to consume. Returns after the first look at who gets which
-        queue.
+        """Join the group and begin to consume. Returns after the queues have been divided for the
+        first time.
 
         Raises RouteNotFoundError if no name server answers (a topic that does not exist yet is
         waited for), NotStartedError after ``close`` or if it is closed meanwhile, ConfigError if
@@ -161,15 +161,14 @@ class PushConsumer(GroupConsumer[RunningPush]):
         """Stop pulling, let running handlers finish (``close_timeout`` at most), commit, leave the
         group.
 
-        May be called twice. If it is cancelled while waiting (``asyncio.wait_for``) the close goes
-        on. In a coroutine handler it returns at once, and the close goes on when the handler
-        has ended: its message too is done.
+        May be called twice. If the caller is cancelled while it waits (``asyncio.wait_for``), the
+        close goes on. In a coroutine handler it returns at once; the close goes on when the handler
+        has ended, and the handler's message is done as well.
         """
         await self._close(None)
 
     async def _close(self, thread: int | None) -> bool:
-        """As ``close``, for a caller in ``thread``; whether it has ended: it has not if a handler
-        asked."""
+        """Close for a caller in ``thread``. False: a handler asked, so the close has not ended."""
         running = self.lifecycle.running
         in_handler = running is not None and running.is_handling(asyncio.current_task(), thread)
         await self.lifecycle.end(self._end, wait=not in_handler)
@@ -184,23 +183,22 @@ class PushConsumer(GroupConsumer[RunningPush]):
                 self._replier = None
 
     async def wait_closed(self) -> None:
-        """Wait until somebody closes this consumer: what a program with a handler does for the rest
-        of its life."""
+        """Wait until the consumer is closed. A program with a handler spends its life here."""
         await self.lifecycle.started().closed.wait()
 
     def __aiter__(self) -> MessageStream:
         return MessageStream(self._readable())
 
     async def take(self, count: int) -> list[Delivery]:
-        """At least one message and at most ``count``; each must be settled with ``done()`` or
-        ``retry()``. Raises NoMoreMessages when the consumer is closed, ConfigError for another
-        ``count``. For those who want batches; ``async for`` is simpler."""
+        """Take at least one message and at most ``count``; settle each with ``done()`` or
+        ``retry()``. For programs that want batches; ``async for`` is simpler. Raises NoMoreMessages
+        when the consumer is closed, ConfigError for an unusable ``count``."""
         _COUNT.check("count", count)
         return await self._readable().take_some(count)
 
     def _begin(self) -> Delivery | None:
-        """As ``take(1)``, but from any thread and without waiting: None if no message is ready, or
-        nobody may take any. For the blocking face."""
+        """Take one message for the blocking client, from any thread and without waiting. None: no
+        message is ready, or messages are not for readers."""
         running = self.lifecycle.running
         if running is None or self._settings.handler is not None:
             return None
@@ -209,7 +207,7 @@ class PushConsumer(GroupConsumer[RunningPush]):
         return message
 
     def give_back(self, messages: Sequence[Delivery]) -> None:
-        """Messages that were taken and are not dealt with: they are the next ones again."""
+        """Put back messages that were taken and are not settled. They are the next ones again."""
         running = self.lifecycle.running
         if running is not None:
             for message in reversed(messages):
@@ -217,8 +215,8 @@ class PushConsumer(GroupConsumer[RunningPush]):
                     running.ready.put_back(message)
 
     def set_concurrency(self, concurrency: int) -> None:
-        """So many handler calls at once from now on; what is being handled is not disturbed. Raises
-        ConfigError, also without a handler."""
+        """Change the number of handler calls at once. Messages in handlers are not disturbed.
+        Raises ConfigError, also without a handler."""
         CONCURRENCY.check("concurrency", concurrency)
         if self._settings.handler is None:
             raise ConfigError(
@@ -231,12 +229,12 @@ class PushConsumer(GroupConsumer[RunningPush]):
             running.handlers.resize(concurrency)
 
     def pause(self) -> None:
-        """Hand out no message and pull none until ``resume``; what is being handled may end. The
-        queues stay ours."""
+        """Hand out no message and pull none until ``resume``. Running handlers may end. The queues
+        stay assigned."""
         self.lifecycle.started().pause()
 
     def resume(self) -> None:
-        """Go on after ``pause``."""
+        """Hand out and pull messages again after ``pause``."""
         self.lifecycle.started().resume()
 
     @property
@@ -251,12 +249,12 @@ class PushConsumer(GroupConsumer[RunningPush]):
         properties: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> SendResult:
-        """Answer a message that was sent by a producer's ``request``; returns when that producer
-        has the answer.
+        """Answer a message that was sent by a producer's ``request``; return when that producer has
+        the answer.
 
-        ``properties`` of your own go with it; ``timeout`` in seconds, 3 by default. Raises
-        ReplyError (it did not get there, and why), MessageError (nobody asked, or the body is empty
-        or too long), NotStartedError.
+        ``properties`` of your own go with the answer; ``timeout`` in seconds, 3 by default. Raises
+        ReplyError if the answer did not arrive, MessageError if the message is no request or the
+        body is empty or too long, NotStartedError.
         """
         running = self.lifecycle.ready()
         if self._replier is None:
@@ -276,7 +274,7 @@ class PushConsumer(GroupConsumer[RunningPush]):
     # --- joining
 
     def consumer_data(self) -> ConsumerData:
-        """What a heartbeat says of this consumer."""
+        """Return this consumer's part of a heartbeat."""
         settings = self._settings
         model = MessageModel.BROADCASTING if settings.broadcast else MessageModel.CLUSTERING
         return self._data(
@@ -291,8 +289,8 @@ class PushConsumer(GroupConsumer[RunningPush]):
     # --- committing
 
     async def commit(self, *, acknowledged: bool = False) -> None:
-        """Tell the brokers what is done, now instead of at the next five seconds. ``acknowledged``:
-        wait until they have it."""
+        """Commit finished messages now instead of within five seconds. ``acknowledged``: wait until
+        the brokers have the offsets."""
         running = self.lifecycle.started()
         if acknowledged:
             await running.assignment.commit(final=True)

@@ -1,6 +1,7 @@
 """A message, as a user sends it (``Message``) and as a consumer gets it (``ReceivedMessage``).
 
-The stored bytes are in ``codec.py``; the rules for names and sizes are in ``rules.py``.
+The stored bytes are in ``entry.py`` and ``codec.py``; the rules for names and sizes are in
+``rules.py``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from turbopump.errors import MessageError, StoredMessageError
 from turbopump.message import properties as names
 from turbopump.message.compression import decompress
 from turbopump.message.delivery_time import time_properties
-from turbopump.message.entry_fields import HEAD_FIELDS, body_of, head_field_of, properties_text_of
+from turbopump.message.entry import HEAD_FIELDS, body_of, head_field_of, properties_text_of
 from turbopump.message.ids import offset_msg_id
 from turbopump.message.java import Int32
 from turbopump.message.properties import SysFlag, decode_properties

@@ -31,6 +31,7 @@ from turbopump.client.environment import SYSTEM_CLOCK, Environment
 from turbopump.client.loop_thread import the_loop_thread
 from turbopump.client.producer import Producer
 from turbopump.client.sending.outgoing import Outgoing
+from turbopump.client.sending.send_attempts import deliver
 from turbopump.client.sending.send_result import SendResult
 from turbopump.errors import (
     CallTimeoutError,
@@ -176,7 +177,7 @@ class PackedProducer(Producer):
 
     async def deliver(self, outgoing: Outgoing, queue: MessageQueue, timeout: float) -> SendResult:
         """One attempt. Errors as ``send``."""
-        return await self._ready().deliver(outgoing, queue, timeout)
+        return await deliver(self._ready(), outgoing, queue, timeout)
 
 
 @dataclass(eq=False)

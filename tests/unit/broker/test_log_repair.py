@@ -12,7 +12,8 @@ from tests.unit.broker.talking import Client
 
 from turbopump.broker.broker import Broker
 from turbopump.config.broker_config import FlushDiskType
-from turbopump.message.codec import CRC_SUFFIX_SIZE, decode_entries, entry_fault
+from turbopump.message.codec import decode_entries, entry_fault
+from turbopump.message.entry import CRC_SUFFIX_SIZE
 from turbopump.protocol.requests.pull import ViewMessageById
 from turbopump.store.repair.scrub import FIRST_REST_S
 

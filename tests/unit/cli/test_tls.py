@@ -101,7 +101,7 @@ def test_the_doctor_says_what_to_do_where_tls_or_credentials_are_missing(
                 ["--tls-trust", other.certificate],
                 "or the one that signed it, with --tls-trust FILE",
             ),
-            (["--tls-trust", pair.certificate], "name a user who may do it, with --credentials"),
+            (["--tls-trust", pair.certificate], "give a permitted user with --credentials FILE"),
         ):
             assert main(["doctor", *where, *options]) == 1
             assert says in capsys.readouterr().out

@@ -815,7 +815,7 @@ async def test_a_handler_may_close_its_consumer_and_its_message_is_done(
 async def test_a_consumer_leaves_its_group_though_closing_it_fails(
     simulation: Simulation, /, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def failing(self: Assignment, timeout: float) -> None:
+    async def failing(self: Assignment, timeout: float, *, give_back_taken: bool) -> None:
         raise ZeroDivisionError
 
     async with scripted_cluster(simulation, queues=1) as cluster:

@@ -12,7 +12,12 @@ import random
 from functools import partial
 from typing import Final, TypeVar
 
-from turbopump.broker.consumers import TAG, Subscription, no_property_filter, read_subscription
+from turbopump.broker.consumers import (
+    TAG,
+    SubscriptionFilter,
+    no_property_filter,
+    read_subscription,
+)
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.pop.held_pops import ANY_QUEUE, TopicGroup
@@ -388,7 +393,7 @@ class PopHandler:
         )
         return Response(PopMessageReply(), code=ResponseCode.INVALID_PARAMETER, remark=remark)
 
-    def _subscription(self, request: PopMessage) -> Subscription | Response[PopMessageReply]:
+    def _subscription(self, request: PopMessage) -> SubscriptionFilter | Response[PopMessageReply]:
         kind = request.exp_type or TAG
         if kind != TAG and not self._config.enable_property_filter:
             return no_property_filter(kind)
@@ -398,7 +403,7 @@ class PopHandler:
         try:
             subscription = read_subscription(data)
         except ValueError as error:
-            subscription = Subscription(data, frozenset(), fault=str(error))
+            subscription = SubscriptionFilter(data, frozenset(), fault=str(error))
         if subscription.fault is not None:
             remark = f"parse the consumer's subscription failed: {subscription.fault}"
             return Response(

@@ -61,8 +61,8 @@ from turbopump.remoting.response import Response, encode_response, refusal
 from turbopump.remoting.router import HELD, NO_ROOM, Outcome, RequestContext, Router
 from turbopump.remoting.wire import Wire
 from turbopump.store.confirmed import Confirmed
-from turbopump.store.log.packed_batch import pack_batch
 from turbopump.store.message_store import MessageStore, NewMessage
+from turbopump.store.packed_batch import pack_batch
 from turbopump.store.queues.consume_queue import UNIT_SIZE
 
 ANNOUNCE_WAIT_S: Final = 1.0

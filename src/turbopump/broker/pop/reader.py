@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from turbopump.broker.consumers import Subscription
+from turbopump.broker.consumers import SubscriptionFilter
 from turbopump.broker.log_repair import LogRepair, damaged_ranges
 from turbopump.broker.pop.held_pops import PopView
 from turbopump.broker.pop.offsets import GroupQueue, PopOffsets, TakenInOrder
@@ -63,7 +63,7 @@ class PopQuery:
     count_max: int
     invisible_ms: int
     init_mode: int
-    subscription: Subscription
+    subscription: SubscriptionFilter
     pause: Callable[[], Awaitable[None]]
     ordered: bool = False
     attempt_id: str | None = None
@@ -223,7 +223,7 @@ class PopReader:
 
 
 def queue_offsets(data: bytes) -> list[int]:
-    """The queue offset of every entry (see the ruler in ``message/codec.py``)."""
+    """The queue offset of every entry (see the ruler in ``message/entry.py``)."""
     offsets, at = [], 0
     while at < len(data):
         offsets.append(int.from_bytes(data[at + 20 : at + 28]))

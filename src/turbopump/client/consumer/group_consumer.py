@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from turbopump.client.consumer.delivery import Delivery, is_retry
 from turbopump.client.consumer.offsets import ConsumeFrom
-from turbopump.client.consumer.queue_table import CommittedTable
+from turbopump.client.consumer.queue_table import QueueTable
 from turbopump.client.consumer.rebalance import Balancer
 from turbopump.client.consumer.settings import SubscriberSettings
 from turbopump.client.consumer.subscription import Wanted, first_subscriptions, topic_subscription
@@ -28,7 +28,6 @@ from turbopump.client.settings import ClientSettings
 from turbopump.client.tracing import Tracing, trace_topic
 from turbopump.clock import Clock
 from turbopump.errors import NotStartedError
-from turbopump.message.message import MessageQueue
 from turbopump.protocol.requests import clients, consumers
 
 
@@ -137,7 +136,7 @@ class RunningConsumer:
         instance: ClientInstance,
         member: InstanceMember,
         tracing: Tracing | None,
-        table: CommittedTable[Any],
+        table: QueueTable[Any],
         balancer: Balancer,
     ) -> None:
         self.instance = instance
@@ -192,12 +191,7 @@ class RunningConsumer:
         return self._info_with(concurrency=0, ordered=False, statuses={})
 
     def _info_with(
-        self,
-        *,
-        concurrency: int,
-        ordered: bool,
-        statuses: Mapping[str, consumers.ConsumeStatus],
-        popped: Mapping[MessageQueue, consumers.PopProcessQueueInfo] | None = None,
+        self, *, concurrency: int, ordered: bool, statuses: Mapping[str, consumers.ConsumeStatus]
     ) -> consumers.ConsumerRunningInfo:
         assert self.member.consumer is not None
         return running_info(
@@ -208,7 +202,6 @@ class RunningConsumer:
             ordered=ordered,
             started_ms=self._started_ms,
             statuses=statuses,
-            popped=popped,
         )
 
     async def _consume_directly(self, _message: Delivery) -> consumers.ConsumeMessageDirectlyResult:

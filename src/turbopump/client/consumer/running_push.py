@@ -12,12 +12,13 @@ from collections.abc import Collection, MutableMapping
 from pathlib import Path
 from typing import Any
 
-from turbopump.client.consumer.assignment import Assignment, BrokerDivision, PopAssignment
+from turbopump.client.consumer.assignment import Assignment
+from turbopump.client.consumer.broker_division import BrokerDivision
 from turbopump.client.consumer.delivery import Delivery
+from turbopump.client.consumer.delivery_policy import Membership
 from turbopump.client.consumer.group_consumer import RunningConsumer, consume_directly
 from turbopump.client.consumer.handling import HandlerPool
 from turbopump.client.consumer.offsets import LocalOffsets, OffsetStore, default_directory
-from turbopump.client.consumer.queue_loop import Membership
 from turbopump.client.consumer.ready_messages import ReadyMessages
 from turbopump.client.consumer.rebalance import Balancer, QueueChange
 from turbopump.client.consumer.send_back import SendBack
@@ -71,19 +72,9 @@ class RunningPush(RunningConsumer):
         else:
             self._backs = SendBack(instance, group, settings.max_reconsume_times, namespace)
         shared = Membership(
-            instance,
-            group,
-            subscriptions,
-            self.ready,
-            self._backs,
-            self.consumption,
-            settings.order,
-            namespace,
+            instance, group, subscriptions, self.ready, self._backs, self.consumption, settings
         )
-        self.assignment = Assignment(
-            shared, settings.consume_from, self._offsets, settings.limits, settings.pull_batch
-        )
-        self.pops = PopAssignment(shared, settings.consume_from, settings.pop)
+        self.assignment = Assignment(shared, self._offsets)
         balancer = Balancer(
             instance,
             group,
@@ -93,8 +84,8 @@ class RunningPush(RunningConsumer):
             apply=self.assignment.apply,
         )
         if settings.asks_brokers:
-            division = BrokerDivision(shared, self.assignment, self.pops, balancer.divide)
-            balancer.leave_to(division.look)
+            division = BrokerDivision(shared, self.assignment, balancer.divide)
+            balancer.leave_to(division.divide)
         self.handlers: HandlerPool | None = None
         if settings.handler is not None:
             fate = None
@@ -108,7 +99,7 @@ class RunningPush(RunningConsumer):
     @property
     def queues(self) -> Collection[MessageQueue]:
         """Those that are ours at the moment, pulled or popped."""
-        return [*self.assignment.queues, *self.pops.queues]
+        return self.assignment.queues
 
     # --- life
 
@@ -132,7 +123,6 @@ class RunningPush(RunningConsumer):
             if name in self._subscriptions:
                 self.assignment.stop(name)
                 del self._subscriptions[name]
-                await self.pops.apply(QueueChange((), self.pops.of_topic(name)))
                 await self.assignment.apply(QueueChange((), self.assignment.of_topic(name)))
 
     def is_handling(self, task: asyncio.Task[Any] | None, thread: int | None) -> bool:
@@ -147,7 +137,6 @@ class RunningPush(RunningConsumer):
         """Go on."""
         self.ready.resume()
         self.assignment.look()
-        self.pops.look()
 
     async def close(self, timeout: float) -> None:
         """Stop pulling, let running handlers finish (``timeout`` seconds at most), commit, leave
@@ -162,15 +151,13 @@ class RunningPush(RunningConsumer):
 
     async def _finish(self, timeout: float) -> None:
         self.assignment.stop()
-        self.pops.stop()
         self.ready.close()
         if self.handlers is not None:
             await self.handlers.stop(timeout)
         if self._backs is not None:
             await self._backs.finish(timeout)
-        await self.assignment.close(timeout)
-        # A handler in a thread cannot be stopped: what it has stays invisible for its time.
-        await self.pops.close(timeout, give_back_taken=self.handlers is None)
+        # A handler in a thread cannot be stopped: what it popped stays invisible for its time.
+        await self.assignment.close(timeout, give_back_taken=self.handlers is None)
         if isinstance(self._offsets, LocalOffsets):
             await self._offsets.close()
         if self._tracing is not None:
@@ -183,7 +170,6 @@ class RunningPush(RunningConsumer):
             concurrency=self._concurrency if self.handlers is None else self.handlers.concurrency,
             ordered=self._ordered,
             statuses=self.consumption.statuses(),
-            popped=self.pops.infos(),
         )
 
     async def _consume_directly(self, message: Delivery) -> ConsumeMessageDirectlyResult:

@@ -12,7 +12,6 @@ from turbopump.client.allocation import Strategy, strategy_of
 from turbopump.client.consumer.delivery import BatchHandler
 from turbopump.client.consumer.handling import Handler
 from turbopump.client.consumer.offsets import ConsumeFrom
-from turbopump.client.consumer.ordered import OrderSettings
 from turbopump.client.consumer.pop import ATTEMPTS_MAX, BATCH_MAX
 from turbopump.client.consumer.process_queue import PullLimits
 from turbopump.client.consumer.subscription import ALL, Wanted
@@ -89,21 +88,6 @@ class SubscriberSettings(GroupSettings):
     """Topic to consume; ``subscribe`` adds more."""
     tags: Wanted = ALL
     """Messages to take of the topic: ``*``, ``A || B``, ``Tags`` or ``Sql``."""
-
-
-@dataclass(frozen=True, slots=True)
-class PopSettings:
-    """Way of popping where a broker has a push consumer pop.
-
-    ``strategy``: how brokers are to divide queues (None: none they know). ``invisible_s``: how long
-    a message is ours. ``batch``: messages in one pop. ``threshold``: most messages in hand.
-    ``retries_max``: then a message is a dead letter."""
-
-    strategy: str | None
-    invisible_s: float
-    batch: int
-    threshold: int
-    retries_max: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +211,7 @@ class PushConsumerSettings(SubscriberSettings):
                     "brokers may have queues popped; this "
                     "consumer pulls all of its queues: see pull_batch and queue_messages_max"
                 )
-        if self.asks_brokers and self.pop.strategy is None:
+        if self.asks_brokers and self.broker_strategy is None:
             raise ConfigError(
                 f"allocation={self.allocation!r} is not known to brokers: with "
                 "client_rebalance=False give AVG or AVG_BY_CIRCLE"
@@ -247,13 +231,6 @@ class PushConsumerSettings(SubscriberSettings):
         return strategy_of(self.allocation)
 
     @property
-    def order(self) -> OrderSettings | None:
-        """How messages are handled in order; None: in any order."""
-        if not self.ordered:
-            return None
-        return OrderSettings(self.suspend_time, self.max_reconsume_times, self.handler_batch)
-
-    @property
     def limits(self) -> PullLimits:
         """How much is pulled ahead."""
         return PullLimits(
@@ -265,19 +242,16 @@ class PushConsumerSettings(SubscriberSettings):
         )
 
     @property
-    def pop(self) -> PopSettings:
-        """How messages are popped."""
-        strategy = None
+    def broker_strategy(self) -> str | None:
+        """Strategy by which brokers divide queues; None: not one that they know."""
         if isinstance(self.allocation, str) and self.allocation in BROKER_STRATEGIES:
-            strategy = self.allocation
-        retries = self.max_reconsume_times
-        return PopSettings(
-            strategy,
-            self.pop_invisible_time,
-            self.pop_batch,
-            self.pop_threshold,
-            ATTEMPTS_MAX if retries is None else retries,
-        )
+            return self.allocation
+        return None
+
+    @property
+    def retries_max(self) -> int:
+        """Retries of a popped message, then it is a dead letter."""
+        return ATTEMPTS_MAX if self.max_reconsume_times is None else self.max_reconsume_times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

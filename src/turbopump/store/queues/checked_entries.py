@@ -18,12 +18,20 @@ from functools import lru_cache
 from typing import Any, Final
 
 from turbopump.compiled import has_twin
-from turbopump.message.codec import FIXED_SIZE, TOPIC_SIZE_MAX_V1, entry_fault
-from turbopump.message.properties import SysFlag
+from turbopump.message.codec import entry_fault
+from turbopump.message.entry import (
+    BODY_AT,
+    FIXED_SIZE,
+    TOPIC_SIZE_MAX_V1,
+    body_span,
+    entry_size_at,
+    queue_id_of,
+    queue_offset_of,
+    queue_position,
+)
 from turbopump.store.disk import Found, Piece
 from turbopump.store.log.cold_reads import IsLost, Steps
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
-from turbopump.store.log.parsed_entry import queue_position
 from turbopump.store.mapped_file import MappedFile
 from turbopump.store.queues.consume_queue import ConsumeQueue, pack_unit
 from turbopump.store.queues.read_result import (
@@ -310,11 +318,10 @@ def _judge(
 def _head_is_of(entry: bytes, queue: ConsumeQueue, unit: Unit) -> bool:
     """True if what begins where the unit points says that it is the unit's message: then the unit
     is right, the message is damaged."""
-    return len(entry) >= FIXED_SIZE and (
-        int.from_bytes(entry[:4]),
-        int.from_bytes(entry[12:16]),
-        int.from_bytes(entry[20:28]),
-    ) == (unit.size, queue.queue_id, unit.queue_offset)
+    if len(entry) < FIXED_SIZE:
+        return False
+    said = entry_size_at(entry), queue_id_of(entry), queue_offset_of(entry)
+    return said == (unit.size, queue.queue_id, unit.queue_offset)
 
 
 def _foreign_fault(entry: bytes, queue: ConsumeQueue, unit: Unit) -> str | None:
@@ -377,21 +384,21 @@ def gather(
             number = queue_offsets + len(taken)
         if _HEAD.unpack_from(entry) != (entry_size, queue_id, number, offset):
             break
-        hosts_v6 = (entry[39] & (SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)).bit_count()
-        if not _has_topic(entry, topic, 84 + 12 * hosts_v6):
+        begin, _ = body_span(entry)
+        if not _has_topic(entry, topic, begin):
             break
-        if with_crc and not (
-            _has_topic(entry, topic, 84) and entry_fault(entry, offset, crc_required=True) is None
-        ):
+        if with_crc and not _has_topic(entry, topic, BODY_AT):
+            break
+        if with_crc and entry_fault(entry, offset, crc_required=True) is not None:
             break
         taken.append(entry)
         size += entry_size
     return b"".join(taken), len(taken)
 
 
-def _has_topic(entry: bytes, topic: bytes, body: int) -> bool:
-    """True if ``topic`` is the topic field of an entry that has its body size at ``body``."""
-    at = body + 4 + int.from_bytes(entry[body : body + 4])
+def _has_topic(entry: bytes, topic: bytes, body_at: int) -> bool:
+    """True if ``topic`` is the topic field of an entry whose body begins at ``body_at``."""
+    at = body_at + int.from_bytes(entry[body_at - 4 : body_at])
     return at + len(topic) <= len(entry) and entry.startswith(topic, at)
 
 

@@ -19,8 +19,8 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from turbopump.compiled import has_twin
-from turbopump.message.codec import FIXED_SIZE, MAGIC_V2
-from turbopump.message.properties import NAME_END, SysFlag, value_after
+from turbopump.message.entry import FIXED_SIZE, entry_size_at, properties_span, queue_offset_of
+from turbopump.message.properties import NAME_END, value_after
 from turbopump.store.disk import Found, Piece
 from turbopump.store.log.cold_reads import ColdReads, Look, Steps
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
@@ -530,7 +530,7 @@ def read_matching(
         for begin, end, properties._text in property_texts(data):
             if wanted(properties):
                 if count and (count >= count_max or taken + end - begin > BYTES_MAX):
-                    at = int.from_bytes(data[begin + 20 : begin + 28])  # it begins the next read
+                    at = queue_offset_of(data[begin:end])  # it begins the next read
                     break
                 pieces.append(data[begin:end])
                 count += 1
@@ -558,22 +558,9 @@ def property_texts(data: bytes) -> list[tuple[int, int, str]]:
     found: list[tuple[int, int, str]] = []
     at = 0
     while at < len(data):
-        end = at + int.from_bytes(data[at : at + 4])
-        found.append((at, end, _property_text(data[at:end])))
+        end = at + entry_size_at(data, at)
+        entry = data[at:end]
+        text = entry[slice(*properties_span(entry))].decode(errors="replace")
+        found.append((at, end, text))
         at = end
     return found
-
-
-def _property_text(entry: bytes) -> str:
-    """The property text of a good entry."""
-    at = 84
-    v6 = entry[39] & (SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
-    if v6:
-        at += 12 * v6.bit_count()
-    at += 4 + int.from_bytes(entry[at : at + 4])
-    if entry[7] == MAGIC_V2 & 0xFF:
-        at += 2 + int.from_bytes(entry[at : at + 2])
-    else:
-        at += 1 + entry[at]
-    size = int.from_bytes(entry[at : at + 2])
-    return entry[at + 2 : at + 2 + size].decode(errors="replace")

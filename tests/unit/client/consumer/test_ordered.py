@@ -13,7 +13,7 @@ from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster
 
 from turbopump.client.allocation import allocate_by_configuration
 from turbopump.client.consumer.delivery import Delivery, Retry
-from turbopump.client.consumer.ordered import RELIANCE_S, RENEWAL_INTERVAL_S
+from turbopump.client.consumer.queue_locks import RELIANCE_S, RENEWAL_INTERVAL_S
 from turbopump.client.push_consumer import PushConsumer
 from turbopump.errors import ConfigError
 from turbopump.message.message import MessageQueue

@@ -28,7 +28,7 @@ from tests.unit.store.ended_queues import (
 )
 
 from turbopump.store.message_store import MessageStore
-from turbopump.store.recovery.queue_ends import decode_known
+from turbopump.store.queues.queue_ends import decode_known
 
 Stop = Callable[[Opened], Image]
 
