@@ -146,24 +146,21 @@ class _Span:
 
 
 def checked_entries(
-    units: list[Unit], queue: ConsumeQueue, context: ReadContext, *, hot: bool = False
+    units: list[Unit], queue: ConsumeQueue, context: ReadContext
 ) -> Steps[CheckedEntries]:
-    """The entries to which units of ``queue`` point; ``hot``: they are in the map."""
+    """The entries to which units of ``queue`` point, read from the files."""
     checked, log = CheckedEntries(), context.log
     start = log.start
     if any(unit.offset < start for unit in units) and not queue.is_trimmed(start):
         # zeros were never a message's unit
         there = [unit for unit in units if not 0 <= unit.offset < start or unit.size <= 0]
         checked.removed, units = len(units) - len(there), there
-    if hot:
-        spans = _mapped(units, log)
-    else:
-        spans = yield from _fetched(_spans(units, log))
+    spans = yield from _fetched(_spans(units, log))
     judged = 0
     for span in spans:
         taken = 0
         if span.fault is None and not isinstance(span.data, OSError):
-            data, taken = _gathered(span, queue, with_crc=not hot)
+            data, taken = gather_units(span.units, queue, span.data, span.start, with_crc=True)
             checked.add(data, taken)
         for unit in span.units[taken:]:
             judged += 1
@@ -173,26 +170,6 @@ def checked_entries(
             if checked.unread is not None:
                 return checked
     return checked
-
-
-def _mapped(units: list[Unit], log: CommitLog) -> list[_Span]:
-    """The maps of the segments that have the entries of the units, in the order of the units."""
-    spans: list[_Span] = []
-    start = end = 0
-    for unit in units:
-        if start <= unit[1] < end:
-            spans[-1].units.append(unit)
-            continue
-        fault = _unit_fault(unit, log, log.end)
-        file = log.files.at(unit.offset) if fault is None else None
-        start = end = 0
-        span = _Span(file, unit.offset, unit.offset, [unit], fault)
-        if file is not None:
-            span.start = start = file.start
-            span.data = file.buffer
-            end = file.end
-        spans.append(span)
-    return spans
 
 
 def _spans(units: list[Unit], log: CommitLog) -> list[_Span]:
@@ -254,12 +231,14 @@ def _fetched(spans: list[_Span]) -> Steps[list[_Span]]:
     return fetched
 
 
-def _gathered(span: _Span, queue: ConsumeQueue, *, with_crc: bool) -> tuple[bytes, int]:
-    """What ``gather`` takes of the entries of a span."""
-    units = b"".join([pack_unit(offset, size, 0) for _, offset, size in span.units])
-    numbers = [queue_offset for queue_offset, _, _ in span.units]
+def gather_units(
+    units: list[Unit], queue: ConsumeQueue, buffer: Any, start: int, *, with_crc: bool
+) -> tuple[bytes, int]:
+    """What ``gather`` takes of the entries of these units."""
+    packed = b"".join([pack_unit(offset, size, 0) for _, offset, size in units])
+    numbers = [queue_offset for queue_offset, _, _ in units]
     fields = entry_fields(queue.queue_id, queue.topic)
-    return gather(units, len(numbers), 1 << 62, span.data, span.start, numbers, *fields, with_crc)
+    return gather(packed, len(numbers), 1 << 62, buffer, start, numbers, *fields, with_crc)
 
 
 def _judge(

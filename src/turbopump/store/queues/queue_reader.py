@@ -30,6 +30,7 @@ from turbopump.store.queues.checked_entries import (
     checked_entries,
     entry_fields,
     gather,
+    gather_units,
 )
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT, UNIT_SIZE, ConsumeQueue
 from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
@@ -188,8 +189,13 @@ def _read(
             return result
     scan = count_max if accept is None else max(SCAN_SIZE // UNIT_SIZE, count_max)
     scan = min(scan, queue.end.value - offset)
-    hot = _is_hot(queue, offset, context.hot_from)
-    units = queue.units(offset, scan) if hot else (yield from _units(queue, offset, scan))
+    if _is_hot(queue, offset, context.hot_from):
+        units_there = queue.units(offset, scan)
+        selected = _select(units_there, offset, queue, context, count_max, accept, hot=True)
+        result = _read_selected_hot(queue, context, selected)
+        if result is not None:
+            return result
+    units = yield from _units(queue, offset, scan)
     # retention may have been at work meanwhile
     outside = _outside(queue, offset, after_crash=context.after_crash)
     if outside is not None:
@@ -207,8 +213,8 @@ def _read(
             result = _gathered(queue, offset, units, stretch, found)
         if result is not None:
             return result
-    selected = _select(units, offset, queue, context, count_max, accept, hot=hot)
-    checked = yield from checked_entries(selected.units, queue, context, hot=hot)
+    selected = _select(units, offset, queue, context, count_max, accept, hot=False)
+    checked = yield from checked_entries(selected.units, queue, context)
     result = GetResult(
         GetStatus.NO_MATCHED_MESSAGE, selected.next_index, queue.min_index, queue.end.value
     )
@@ -388,6 +394,37 @@ def _is_hot(queue: ConsumeQueue, index: int, hot_from: int) -> bool:
     return unit is not None and unit[0] >= hot_from
 
 
+def _read_selected_hot(
+    queue: ConsumeQueue, context: ReadContext, selected: _SelectedUnits
+) -> GetResult | None:
+    """The selected messages out of the map, before the first that is not as its unit says. None if
+    that is the first: then the files are read."""
+    units = selected.units
+    result = GetResult(
+        GetStatus.NO_MATCHED_MESSAGE, selected.next_index, queue.min_index, queue.end.value
+    )
+    if selected.gaps:
+        return None
+    pieces: list[bytes] = []
+    while result.count < len(units):
+        unit = units[result.count]
+        file = context.log.files.at(unit.offset) if unit.offset >= 0 else None
+        data, count = b"", 0
+        if file is not None:
+            left = units[result.count :]
+            data, count = gather_units(left, queue, file.buffer, file.start, with_crc=False)
+        if not count:
+            result.next_offset = unit.queue_offset
+            break
+        pieces.append(data)
+        result.count += count
+    if units and not pieces:
+        return None
+    if pieces:
+        result.status, result.data = GetStatus.FOUND, b"".join(pieces)
+    return result
+
+
 def _units(queue: ConsumeQueue, index: int, count: int) -> Steps[Found]:
     piece = queue.piece(index, count)
     if piece is None:
@@ -416,11 +453,12 @@ def _select(
     size_min, entry_size_max = FIXED_SIZE, ENTRY_SIZE_MAX  # a local is faster
     first, taken, gaps = index, 0, 0
     for offset, size, tags in UNIT.iter_unpack(units):
+        if accept is not None and not accept(tags) and size >= size_min:
+            can_be = hot or (size <= entry_size_max and 0 <= offset < log_end)
+            if can_be and (tags & 0xFF or not _zeros_follow(units, index - first)):
+                index += 1
+                continue
         can_be = size_min <= size <= entry_size_max and 0 <= offset < log_end
-        passes = accept is None or accept(tags)
-        if not passes and can_be and (tags & 0xFF or not _zeros_follow(units, index - first)):
-            index += 1
-            continue
         if size == NO_MESSAGE_SIZE:
             index += 1
             gaps += 1
