@@ -13,11 +13,11 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 from tests.fuzzing import FACTOR, examples, some
+from tests.simulation.world.loop import SimulatedLoop
 
 from turbopump.broker import housekeeping, saved_table
 from turbopump.cli.serving import WAITED_FOR
 from turbopump.compiled import KIND
-from turbopump.testing.simulated_loop import SimulatedLoop
 
 settings.register_profile("turbopump", parent=examples())
 settings.load_profile("turbopump")

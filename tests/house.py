@@ -1,8 +1,8 @@
 """How big the house is, and how its modules hang together: ``python tests/house.py [source]``.
 
-For each room of ``src/turbopump``: files, lines, import lines, modules that exactly one other
-module imports, and circles. Imports for type checkers only, and those inside functions, do not
-count for circles.
+For each room of ``src/turbopump``: files, lines, import lines and modules that exactly one other
+module imports; then circles of modules, and sub-rooms that import each other. Imports for type
+checkers count for both, those inside functions for neither.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ SOURCE = Path(__file__).resolve().parent.parent / "src"
 
 @dataclass
 class Module:
-    """One module: its ``room`` is the folder below the package. ``imports`` are the modules it
-    needs when it is imported, ``mentions`` all that it imports anywhere."""
+    """One module: its ``room`` is the folder below the package, its ``subroom`` the folder below
+    the room. ``imports`` are the modules that it imports at its top, ``mentions`` all that it
+    imports anywhere."""
 
     name: str
     room: str
+    subroom: str
     lines: int
     import_lines: int
     imports: set[str] = field(default_factory=set)
@@ -37,17 +39,16 @@ def modules(source: Path = SOURCE) -> dict[str, Module]:
     for name, file in files.items():
         text = file.read_text()
         tree = ast.parse(text)
-        parts = name.split(".")
-        room = parts[1] if len(parts) > 2 or (file.name == "__init__.py" and len(parts) > 1) else ""
-        module = found[name] = Module(name, room, text.count("\n"), 0)
-        at_import = set(map(id, needed_at_import(tree)))
+        folders = [*file.relative_to(source).parts[1:-1], "", ""]
+        module = found[name] = Module(name, folders[0], folders[1], text.count("\n"), 0)
+        at_top = set(map(id, statements_at_top(tree)))
         for node in ast.walk(tree):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 assert node.end_lineno is not None
                 module.import_lines += node.end_lineno - node.lineno + 1
                 targets = set(imported(node, files.keys())) - {name}
                 module.mentions |= targets
-                if id(node) in at_import:
+                if id(node) in at_top:
                     module.imports |= targets
     return found
 
@@ -57,15 +58,16 @@ def dotted(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def needed_at_import(tree: ast.Module) -> Iterator[ast.stmt]:
-    """The statements of a module that run when it is imported, classes' bodies left out."""
+def statements_at_top(tree: ast.Module) -> Iterator[ast.stmt]:
+    """The statements of a module outside its functions and classes, also those that only type
+    checkers read."""
     todo: list[ast.stmt] = list(tree.body)
     while todo:
         statement = todo.pop()
         yield statement
         if isinstance(statement, ast.Try):
             todo += statement.body
-        elif isinstance(statement, ast.If) and "TYPE_CHECKING" not in ast.unparse(statement.test):
+        elif isinstance(statement, ast.If):
             todo += statement.body + statement.orelse
 
 
@@ -89,7 +91,7 @@ def with_one_importer(found: dict[str, Module]) -> list[str]:
 
 
 def circles(found: dict[str, Module]) -> list[list[str]]:
-    """Groups of modules that need each other to be imported (strongly connected components)."""
+    """Groups of modules that import each other (strongly connected components)."""
     reach: dict[str, set[str]] = {}
     for name in found:
         seen: set[str] = set()
@@ -108,6 +110,23 @@ def circles(found: dict[str, Module]) -> list[list[str]]:
     return sorted(sorted(group) for group in groups)
 
 
+def mutual_subrooms(found: dict[str, Module]) -> dict[tuple[str, str], list[str]]:
+    """Pairs of sub-rooms of one room that import each other, with the imports of both directions.
+    The files at the top of a room are no sub-room: they may import all of them and be imported."""
+    between: dict[tuple[str, str], list[str]] = {}
+    for module in found.values():
+        for target in sorted(module.imports):
+            other = found[target]
+            if module.subroom and other.subroom and other.room == module.room:
+                pair = (f"{module.room}/{module.subroom}", f"{other.room}/{other.subroom}")
+                between.setdefault(pair, []).append(f"{module.name} imports {target}")
+    return {
+        (one, two): sorted(between[one, two] + between[two, one])
+        for one, two in sorted(between)
+        if one < two and (two, one) in between
+    }
+
+
 def main() -> None:
     found = modules(Path(sys.argv[1]) if len(sys.argv) > 1 else SOURCE)
     alone = with_one_importer(found)
@@ -122,6 +141,8 @@ def main() -> None:
         )
     for circle in circles(found):
         print("circle:", " ".join(circle))
+    for (one, two), imports in mutual_subrooms(found).items():
+        print(f"{one} and {two} import each other:", *imports, sep="\n    ")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, TypeVar
 
-from turbopump.testing.simulation import Simulation, simulate
+from tests.simulation.world.simulation import Simulation, simulate
 
 T = TypeVar("T")
 Story = Callable[..., Coroutine[Any, Any, Any]]

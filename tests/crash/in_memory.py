@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from tests.simulation.world.disk import SimulatedDisk
+from tests.simulation.world.loop import SimulatedLoop
+from tests.simulation.world.mount import SimulatedFile
 from tests.unit.store.looked_up import find_by_key
 
 from turbopump.message.codec import decode_entries
@@ -19,9 +22,6 @@ from turbopump.message.java import tags_code
 from turbopump.store.files import StorePaths
 from turbopump.store.message_store import MessageStore, NewMessage, StoreConfig
 from turbopump.store.queues.checked_entries import REBUILDING, GetResult
-from turbopump.testing.simulated_disk import SimulatedDisk
-from turbopump.testing.simulated_loop import SimulatedLoop
-from turbopump.testing.simulated_mount import SimulatedFile
 
 Image = dict[Path, bytes]
 ROOT = Path("/store")

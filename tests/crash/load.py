@@ -13,13 +13,13 @@ import time
 from collections import defaultdict
 
 from tests.crash.broker_process import NAME
+from tests.simulation.world.ledger import Ledger, Queue, Send
 
 from turbopump.client.producer import Producer
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
 from turbopump.client.sending.send_result import SendStatus
 from turbopump.errors import TurbopumpError
 from turbopump.message.message import MessageQueue
-from turbopump.testing.ledger import Ledger, Queue, Send
 
 TOPIC = "crash"
 

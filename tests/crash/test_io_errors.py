@@ -26,6 +26,7 @@ from tests.crash.broker_process import NAME, BrokerProcess
 from tests.crash.faulty_os import KINDS, Fault, failing
 from tests.crash.in_memory import Opened, StillClock, config, make_disk, open_disk, open_image
 from tests.crash.reading import pulled
+from tests.simulation.world.mount import PowerCut
 
 from turbopump.client.producer import Producer
 from turbopump.client.pull_consumer import PullConsumer
@@ -35,7 +36,6 @@ from turbopump.config.broker_config import FlushDiskType
 from turbopump.errors import RemotingError, SendError, StoreError
 from turbopump.message.message import MessageQueue
 from turbopump.testing.broker_in_loop import RunningBroker, running_broker
-from turbopump.testing.simulated_mount import PowerCut
 
 ERRORS = (errno.EIO, errno.ENOSPC, errno.EINTR)
 NTH_MAX = 200

@@ -14,12 +14,12 @@ from tests.crash.group_member import LATE_S
 from tests.crash.group_members import PATIENCE_S, Change, Event, Group, Member
 from tests.crash.load import TOPIC, Load
 from tests.handlers_in_order import HandlersInOrder
+from tests.simulation.world.ledger import Queue
 
 from turbopump.errors import ResponseError
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.offsets import QueryConsumerOffset
 from turbopump.remoting.client import RemotingClient
-from turbopump.testing.ledger import Queue
 
 QUEUES = 8
 SETTLED_S = 2.0

@@ -45,7 +45,7 @@ from turbopump import (
     TransactionProducer,
     TransactionState,
 )
-from turbopump.client.producer import DEFAULT_GROUP
+from turbopump.client.sending.settings import DEFAULT_GROUP
 
 COUNT = 40
 LARGEST = (4 << 20) - 1024

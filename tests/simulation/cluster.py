@@ -11,6 +11,11 @@ import errno
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from tests.simulation.world.ledger import Ledger, Queue
+from tests.simulation.world.pipe import Link
+from tests.simulation.world.process import ProcessKilled
+from tests.simulation.world.simulation import Simulation
+
 from turbopump.broker.broker import Broker
 from turbopump.client.producer import Producer
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
@@ -19,10 +24,6 @@ from turbopump.config.broker_config import BrokerConfig, FlushDiskType
 from turbopump.config.namesrv_config import NamesrvConfig
 from turbopump.errors import TurbopumpError
 from turbopump.namesrv.server import NameServer
-from turbopump.testing.ledger import Ledger, Queue
-from turbopump.testing.simulated_pipe import Link
-from turbopump.testing.simulated_process import ProcessKilled
-from turbopump.testing.simulation import Simulation
 
 NAMESRV = "10.0.0.1"
 BROKERS = {"10.0.0.2": "broker-a", "10.0.0.3": "broker-b"}

@@ -7,11 +7,12 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Collection, Iterable
 
+from tests.simulation.world.process import ProcessKilled
+from tests.simulation.world.simulation import Simulation
+
 from turbopump.config.namesrv_config import NamesrvConfig
 from turbopump.errors import TurbopumpError
 from turbopump.namesrv.server import NameServer
-from turbopump.testing.simulated_process import ProcessKilled
-from turbopump.testing.simulation import Simulation
 
 
 class KeptPrograms:

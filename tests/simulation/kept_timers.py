@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.simulation.one_broker import HOST, OneBroker
+from tests.simulation.world.mount import SimulatedMount
 
 from turbopump.message.codec import decode_entries
 from turbopump.message.properties import encode_properties
-from turbopump.testing.simulated_mount import SimulatedMount
 
 
 async def arrivals(world: OneBroker) -> list[tuple[int, int]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.loops import on_a_client_s_host
+from tests.simulation.world.simulation import Simulation
 from tests.unit.broker.talking import SERVER, SMALL, Client
 
 from turbopump.broker.broker import Broker
@@ -17,7 +18,6 @@ from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import StoreClosedError
 from turbopump.message.properties import encode_properties
 from turbopump.store.message_store import MessageStore
-from turbopump.testing.simulation import Simulation
 
 HOST = SERVER
 EIGHTEEN_LEVELS = "1s 5s 30s 1m 5m 10m 30m 1h 2h 3h 4h 6h 8h 10h 12h 16h 20h 23h"

@@ -9,6 +9,8 @@ from typing import Any, ClassVar, TypeVar
 
 from tests.handlers_in_order import HandlersInOrder
 from tests.simulation.kept_programs import KeptPrograms
+from tests.simulation.world.process import SimulatedProcess
+from tests.simulation.world.simulation import Simulation, simulate
 
 from turbopump.broker.broker import Broker
 from turbopump.client.consumer.delivery import Delivery, Retry
@@ -16,8 +18,6 @@ from turbopump.client.producer import Producer
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
 from turbopump.config.broker_config import BrokerConfig, FlushDiskType
 from turbopump.errors import TurbopumpError
-from turbopump.testing.simulated_process import SimulatedProcess
-from turbopump.testing.simulation import Simulation, simulate
 
 WHOLE = "TURBOPUMP_SIM_MINUTES" in os.environ
 FAILURES = 100 if WHOLE else 8

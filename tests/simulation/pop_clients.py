@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.simulation.kept_programs import KeptPrograms
+from tests.simulation.world.simulation import Simulation
 
 from turbopump.broker.broker import Broker
 from turbopump.client.consumer.delivery import Delivery, Retry
@@ -19,7 +20,6 @@ from turbopump.client.push_consumer import PushConsumer
 from turbopump.client.simple_consumer import SimpleConsumer
 from turbopump.config.broker_config import BrokerConfig, DefaultRequestMode, FlushDiskType
 from turbopump.errors import TurbopumpError
-from turbopump.testing.simulation import Simulation
 
 NAMESRV, BROKER, PRODUCER = "10.0.0.1", "10.0.0.2", "10.0.1.1"
 PUSH, SIMPLE = ("10.0.2.1", "10.0.2.2"), ("10.0.3.1", "10.0.3.2")

@@ -4,12 +4,13 @@ import asyncio
 from collections import defaultdict
 from pathlib import Path
 
+from tests.simulation.world.ledger import Ledger, Queue, Send
+from tests.simulation.world.process import ProcessKilled
+from tests.simulation.world.simulation import Simulation
+
 from turbopump.message.codec import decode_entries
 from turbopump.store.files import StorePaths
 from turbopump.store.message_store import MessageStore, NewMessage, StoreConfig
-from turbopump.testing.ledger import Ledger, Queue, Send
-from turbopump.testing.simulated_process import ProcessKilled
-from turbopump.testing.simulation import Simulation
 
 HOST = "10.0.0.1"
 TOPICS = ("orders", "payments")

@@ -11,9 +11,8 @@ from functools import partial
 import pytest
 from tests.simulation.cluster import DRAIN_SECONDS_MAX, GROUP, Cluster, Mischief
 from tests.simulation.figures import Figures
-
-from turbopump.testing.ledger import Ledger, LedgerDelivery, Rule
-from turbopump.testing.simulation import Simulation, run_simulation, simulate
+from tests.simulation.world.ledger import Ledger, LedgerDelivery, Rule
+from tests.simulation.world.simulation import Simulation, run_simulation, simulate
 
 MINUTES = float(os.environ.get("TURBOPUMP_SIM_MINUTES", "4"))
 """How long the mischief of one seed lasts, in virtual time."""

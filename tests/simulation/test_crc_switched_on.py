@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.loops import in_loop, on_a_client_s_host
 from tests.simulation.one_broker import HOST, OneBroker, one_broker, with_one_broker
+from tests.simulation.world.simulation import Simulation
 from tests.unit.store.looked_up import message_in_queue
 
 from turbopump.message.delivery_time import SCHEDULE_TOPIC
@@ -17,7 +18,6 @@ from turbopump.message.properties import PROPERTIES_SIZE_MAX, encode_properties
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import EndTransaction, TransactionOutcome
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
-from turbopump.testing.simulation import Simulation
 
 HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
 BEFORE: dict[str, Any] = {

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from tests.loops import in_loop, simulated
 from tests.simulation.figures import Figures
 from tests.simulation.one_broker import EIGHTEEN_LEVELS, HOST, OneBroker, with_one_broker
+from tests.simulation.world.simulation import Simulation
 from tests.unit.broker.talking import Client
 
 from turbopump.client.consumer.delivery import Delivery
@@ -26,7 +27,6 @@ from turbopump.message.codec import decode_entries
 from turbopump.message.properties import encode_properties
 from turbopump.namesrv.server import NameServer
 from turbopump.protocol.requests.send import SendMessageV2
-from turbopump.testing.simulation import Simulation
 
 WHOLE = "TURBOPUMP_SIM_MINUTES" in os.environ
 COUNT = 200_000 if WHOLE else 800

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from tests.loops import in_loop, on_a_client_s_host
 from tests.simulation.one_broker import HOST, OneBroker, full_after, one_broker, with_one_broker
+from tests.simulation.world.simulation import Simulation
 
 from turbopump.config.broker_config import FlushDiskType
 from turbopump.message.delivery_time import SCHEDULE_TOPIC
 from turbopump.repeated_line import PERIOD_S
-from turbopump.testing.simulation import Simulation
 
 LEVELS = "1s 5s 30s"
 

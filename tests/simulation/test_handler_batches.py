@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 import pytest
 from tests.simulation.figures import Figures
 from tests.simulation.ordered_group import FAILURES, QUEUES, TOPIC, WHOLE, World, war
+from tests.simulation.world.process import SimulatedProcess
+from tests.simulation.world.simulation import Simulation
 
 from turbopump.client.consumer.delivery import Delivery, Retry
-from turbopump.testing.simulated_process import SimulatedProcess
-from turbopump.testing.simulation import Simulation
 
 BATCH = 4
 WHOLE_SEEDS = 2

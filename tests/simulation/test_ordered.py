@@ -9,8 +9,7 @@ import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.figures import Figures
 from tests.simulation.ordered_group import CONSUMERS, FAILURES, QUEUES, WHOLE, World, war
-
-from turbopump.testing.simulation import Simulation, simulate
+from tests.simulation.world.simulation import Simulation, simulate
 
 
 def test_through_every_failure_no_handler_begins_before_the_message_ahead_succeeded(

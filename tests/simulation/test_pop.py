@@ -21,6 +21,7 @@ from tests.loops import in_loop, on_a_client_s_host
 from tests.simulation.figures import Figures
 from tests.simulation.handed_out import HandOut, Place, handed_out, place_of
 from tests.simulation.one_broker import HOST, OneBroker, one_broker
+from tests.simulation.world.simulation import Simulation
 from tests.unit.broker.popping import Popped, Popper
 from tests.unit.broker.talking import Client
 
@@ -28,7 +29,6 @@ from turbopump.errors import RemotingError
 from turbopump.message.properties import encode_properties
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import SendMessageV2
-from turbopump.testing.simulation import Simulation
 
 WHOLE = "TURBOPUMP_SIM_MINUTES" in os.environ
 FAILURES = int(os.environ.get("TURBOPUMP_SIM_POP", "100" if WHOLE else "6"))

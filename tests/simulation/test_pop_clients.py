@@ -12,8 +12,7 @@ import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.figures import Figures
 from tests.simulation.pop_clients import World
-
-from turbopump.testing.simulation import Simulation
+from tests.simulation.world.simulation import Simulation
 
 WHOLE = "TURBOPUMP_SIM_MINUTES" in os.environ
 FAILURES = 100 if WHOLE else 3

@@ -6,6 +6,7 @@ import pytest
 from tests.loops import in_loop, on_a_client_s_host
 from tests.simulation.handed_out import REVIVE_QUEUES, REVIVE_TOPIC
 from tests.simulation.one_broker import HOST, OneBroker, one_broker, with_one_broker
+from tests.simulation.world.simulation import Simulation
 from tests.unit.broker.popping import Popper
 from tests.unit.store.looked_up import message_in_queue
 
@@ -13,7 +14,6 @@ from turbopump.broker.pop.records import ACK_TAG
 from turbopump.message.codec import decode_entries
 from turbopump.protocol.requests.groups import SubscriptionGroupConfig
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
-from turbopump.testing.simulation import Simulation
 
 SYNC = {"flush_disk_type": "SYNC_FLUSH"}
 

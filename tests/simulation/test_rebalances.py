@@ -18,6 +18,8 @@ from datetime import datetime
 import pytest
 from tests.handlers_in_order import HandlersInOrder
 from tests.simulation.figures import Figures
+from tests.simulation.world.process import ProcessKilled, SimulatedProcess
+from tests.simulation.world.simulation import Simulation, simulate
 
 from turbopump.broker.broker import Broker
 from turbopump.broker.handlers.clients import ClientsHandler
@@ -30,8 +32,6 @@ from turbopump.config.namesrv_config import NamesrvConfig
 from turbopump.message.message import MessageQueue
 from turbopump.namesrv.server import NameServer
 from turbopump.protocol.requests.topics import TopicConfig
-from turbopump.testing.simulated_process import ProcessKilled, SimulatedProcess
-from turbopump.testing.simulation import Simulation, simulate
 
 WHOLE = "TURBOPUMP_SIM_MINUTES" in os.environ
 SAMPLE = 3 if WHOLE else 8

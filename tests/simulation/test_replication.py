@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from tests.loops import on_a_client_s_host
 from tests.simulation.figures import Figures
+from tests.simulation.world.simulation import Simulation
 from tests.unit.broker.replicas import (
     MASTER,
     SECOND_SLAVE,
@@ -25,7 +26,6 @@ from turbopump.config.broker_config import BrokerRole, FlushDiskType
 from turbopump.errors import TurbopumpError
 from turbopump.message.codec import decode_entries
 from turbopump.protocol.requests.send import SendMessageV2
-from turbopump.testing.simulation import Simulation
 
 HOSTS = (MASTER, SLAVE, SECOND_SLAVE)
 SECONDS = 30.0

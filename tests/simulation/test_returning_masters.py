@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 from tests.loops import on_a_client_s_host
 from tests.simulation.figures import Figures
+from tests.simulation.world.simulation import Simulation
 from tests.unit.broker.replicas import MASTER, SLAVE, SYNC, Replicas, eventually, log_of, started
 
 from turbopump.broker.broker import Broker
@@ -16,7 +17,6 @@ from turbopump.config.broker_config import BrokerRole, FlushDiskType
 from turbopump.errors import TurbopumpError
 from turbopump.message.codec import decode_entries
 from turbopump.protocol.requests.send import SendMessageV2
-from turbopump.testing.simulation import Simulation
 
 HOSTS = (MASTER, SLAVE)
 SENDERS = 4

@@ -3,8 +3,7 @@ true."""
 
 from tests.simulation.figures import Figures
 from tests.simulation.store_story import LIVES, StoreStory
-
-from turbopump.testing.simulation import Simulation, run_simulation
+from tests.simulation.world.simulation import Simulation, run_simulation
 
 
 def tell(seed: int, *, flushed_only: bool) -> StoreStory:

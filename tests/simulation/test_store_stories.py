@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 from tests.fuzzing import some
+from tests.simulation.world.disk import SimulatedDisk
+from tests.simulation.world.loop import SimulatedLoop
+from tests.simulation.world.simulation import SimulatedClock
 
 from turbopump.message.codec import decode_entries
 from turbopump.store.files import StorePaths
 from turbopump.store.message_store import MessageStore, NewMessage, StoreConfig
 from turbopump.store.queues.checked_entries import GetResult
-from turbopump.testing.simulated_disk import SimulatedDisk
-from turbopump.testing.simulated_loop import SimulatedLoop
-from turbopump.testing.simulation import SimulatedClock
 
 CONFIG = StoreConfig(
     paths=StorePaths(Path("/store")), segment_size=16 * 1024, queue_file_size=20 * 1000

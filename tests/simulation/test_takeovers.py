@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.loops import on_a_client_s_host
 from tests.simulation.figures import Figures
+from tests.simulation.world.simulation import Simulation
 from tests.unit.broker.popping import Popper
 from tests.unit.broker.replicas import (
     MASTER,
@@ -50,7 +51,6 @@ from turbopump.protocol.requests.offsets import UpdateConsumerOffset
 from turbopump.protocol.requests.pull import PullMessageReply
 from turbopump.protocol.requests.send import SendMessageV2, TransactionOutcome
 from turbopump.protocol.requests.topics import DeleteTopic
-from turbopump.testing.simulation import Simulation
 
 SOON_S = 0.1
 """Longest that a slave lacks topics, groups, request modes and locks."""

@@ -14,14 +14,14 @@ from tests.fuzzing import crossed, some
 from tests.loops import in_loop, on_a_client_s_host
 from tests.simulation.kept_timers import SMALL, arrivals, damage_timer_log, files, now_ms
 from tests.simulation.one_broker import HOST, OneBroker, full_after, one_broker
+from tests.simulation.world.mount import SimulatedMount
+from tests.simulation.world.simulation import Simulation
 from tests.unit.broker.popping import Popper
 
 from turbopump.message.properties import encode_properties
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import RecallMessage
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
-from turbopump.testing.simulated_mount import SimulatedMount
-from turbopump.testing.simulation import Simulation
 
 PRECISIONS = (100, 200, 500, 1000)
 CHANGES = [

@@ -9,11 +9,11 @@ import pytest
 from tests.loops import in_loop, on_a_client_s_host
 from tests.simulation.kept_timers import SMALL, files, send
 from tests.simulation.one_broker import one_broker
+from tests.simulation.world.mount import SimulatedMount
+from tests.simulation.world.simulation import Simulation
 
 from turbopump.protocol.requests.send import RecallMessage
 from turbopump.store.timers.timer_log import MAGIC_DELETE, MAGIC_ROLL
-from turbopump.testing.simulated_mount import SimulatedMount
-from turbopump.testing.simulation import Simulation
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,8 @@ from tests.loops import in_loop, on_a_client_s_host
 from tests.simulation.figures import Figures
 from tests.simulation.kept_timers import arrivals
 from tests.simulation.one_broker import EIGHTEEN_LEVELS, HOST, OneBroker, one_broker
+from tests.simulation.world.process import ProcessKilled
+from tests.simulation.world.simulation import Simulation
 
 from turbopump.broker.interceptors import Destination
 from turbopump.config.delay_levels import parse_delay_levels
@@ -30,8 +32,6 @@ from turbopump.protocol.requests.send import (
     SendMessageReply,
     SendMessageV2,
 )
-from turbopump.testing.simulated_process import ProcessKilled
-from turbopump.testing.simulation import Simulation
 
 WHOLE = "TURBOPUMP_SIM_MINUTES" in os.environ
 COUNT = int(os.environ.get("TURBOPUMP_SIM_TIMERS", "1080000" if WHOLE else "2000"))

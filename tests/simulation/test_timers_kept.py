@@ -15,6 +15,8 @@ from tests.fuzzing import crossed
 from tests.loops import in_loop, on_a_client_s_host
 from tests.simulation.kept_timers import SMALL, damage_timer_log, files, now_ms, send
 from tests.simulation.one_broker import HOST, OneBroker, full_after, one_broker, with_one_broker
+from tests.simulation.world.mount import SimulatedMount
+from tests.simulation.world.simulation import Simulation
 from tests.unit.store.looked_up import message_in_queue
 
 from turbopump.message.codec import decode_entries
@@ -23,8 +25,6 @@ from turbopump.protocol.requests.send import RecallMessage
 from turbopump.store.retention import NextStep
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
 from turbopump.store.timers.timer_wheel import WHEEL_SLOT_SIZE
-from turbopump.testing.simulated_mount import SimulatedMount
-from turbopump.testing.simulation import Simulation
 
 
 async def send_many(world: OneBroker, count: int, ahead_s: float) -> list[bytes]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.simulation.figures import Figures
 from tests.simulation.kept_programs import KeptPrograms
+from tests.simulation.world.simulation import Simulation, simulate
 from tests.unit.store.looked_up import message_in_queue
 
 from turbopump.broker.broker import Broker
@@ -16,7 +17,6 @@ from turbopump.client.transaction_producer import TransactionProducer, Transacti
 from turbopump.config.broker_config import BrokerConfig, FlushDiskType
 from turbopump.errors import TurbopumpError
 from turbopump.message.message import Message, ReceivedMessage
-from turbopump.testing.simulation import Simulation, simulate
 
 MINUTES = 3.0
 """How long the mischief of one seed lasts, in virtual time; what lies before a restart does not

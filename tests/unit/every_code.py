@@ -48,7 +48,7 @@ from turbopump.protocol.requests import (
 )
 from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.response import Response
-from turbopump.remoting.router import Router
+from turbopump.remoting.router import HELD, Router
 from turbopump.store.disk import SystemDisk
 
 GROUP, TOPIC, MEMBER, PRODUCERS = "g", "T", "c@1", "p"
@@ -89,13 +89,13 @@ class Peer:
     def __init__(self, address: str) -> None:
         self.address = address
         router = Router()
-        router.add(clients.NotifyConsumerIdsChanged, lambda _request, _context: None)
+        router.add(clients.NotifyConsumerIdsChanged, lambda _request, _context: HELD)
         router.add_with_body(offsets.ResetConsumerOffset, lambda *_: Response())
         router.add(offsets.GetConsumerStatusFromClient, self._status)
         router.add(consumers.GetConsumerRunningInfo, self._running)
         router.add(consumers.ConsumeMessageDirectly, self._consumed)
         router.add(send.PushReplyMessageToClient, lambda _request, _context: Response())
-        router.add(send.CheckTransactionState, lambda _request, _context: None)
+        router.add(send.CheckTransactionState, lambda _request, _context: HELD)
         self.remoting = RemotingClient(router)
 
     async def ask(self, trial: Trial) -> Command:

@@ -18,6 +18,7 @@ from tests.forks import in_a_fork
 from turbopump.blocking import (
     AutoBatch,
     BackPressure,
+    ClientSettings,
     ConsumeFrom,
     Delivery,
     LitePullConsumer,
@@ -33,7 +34,6 @@ from turbopump.blocking import (
     Retry,
     SendStatus,
     SimpleConsumer,
-    Surrounding,
     on_loop_thread,
 )
 from turbopump.client import lite_pull_consumer as asyncio_lite_pull_consumer
@@ -254,9 +254,12 @@ def test_a_send_that_is_on_its_way_cannot_be_cancelled(
 
 def test_keys_batches_and_bounds_work_from_many_threads(broker: BrokerThread, topic: str) -> None:
     settings = ProducerSettings(
-        auto_batch=AutoBatch(), back_pressure=BackPressure(messages=20), compression="zstd"
+        broker.namesrv,
+        auto_batch=AutoBatch(),
+        back_pressure=BackPressure(messages=20),
+        compression="zstd",
     )
-    with Producer(broker.namesrv, **settings) as producer:
+    with Producer(**settings) as producer:
         producer.send(topic, "first")
         with ThreadPoolExecutor(16) as threads:
             results = list(threads.map(lambda i: producer.send(topic, f"{i}" * 2000), range(100)))
@@ -426,24 +429,21 @@ def test_a_closed_producer_says_so_in_a_fork_and_does_not_wait_for_the_parents_t
 
 
 @pytest.mark.parametrize(
-    ("settings", "behind", "outside"),
+    ("settings", "behind"),
     [
-        (ProducerSettings, asyncio_producer.Producer, {"namesrv", "group", "topics"}),
-        (
-            PushConsumerSettings,
-            asyncio_push_consumer.PushConsumer,
-            {"namesrv", "group", "topic", "tags"},
-        ),
-        (Surrounding, asyncio_message_finder.MessageFinder, {"namesrv"}),
+        (ProducerSettings, asyncio_producer.Producer),
+        (PushConsumerSettings, asyncio_push_consumer.PushConsumer),
+        (ClientSettings, asyncio_message_finder.MessageFinder),
     ],
 )
 def test_settings_to_hand_on_are_those_of_the_client(
-    settings: type, behind: type, outside: set[str]
+    settings: type[ClientSettings], behind: type
 ) -> None:
-    own = set(inspect.signature(behind).parameters) - outside - {"surrounding"}
-    assert set(settings.__annotations__) | set(Surrounding.__annotations__) == (
-        own | set(Surrounding.__annotations__)
-    )
+    keywords = inspect.signature(behind).parameters
+    assert settings.keys() == list(keywords)
+    given = {"namesrv": "127.0.0.1:9876", "group": "g", "instance_name": "one"}
+    known = settings(**{name: value for name, value in given.items() if name in keywords})
+    assert isinstance(behind(**known), behind)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Every Python example of docs/ and README.md compiles, uses names that its page gives, and imports
 what is there.
 
-Some pages' examples also run: tests/unit/testing/test_docs.py,
+Some pages' examples also run: tests/simulation/world/test_page.py,
 tests/unit/client/test_consuming_page.py and others.
 """
 

@@ -7,10 +7,10 @@ import weakref
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 
 from turbopump import repeated_line
 from turbopump.repeated_line import KEPT_SIZE, PERIOD_S, PERIODS_MAX, RepeatedLine, report_all
-from turbopump.testing.simulation import Simulation
 
 log = logging.getLogger("turbopump.test_repeated_line")
 

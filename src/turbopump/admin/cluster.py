@@ -53,16 +53,16 @@ class Servers(RemotingClient):
             try:
                 refuse_other_than_name_server(address, answer)
             except RemotingError as error:
-                raise RemotingError(f"{error}; look at -n and NAMESRV_ADDR") from None
+                raise RemotingError(f"{error}; check -n and NAMESRV_ADDR") from None
             if answer.code != ResponseCode.SUCCESS:
                 raise ResponseError(
                     answer.code, answer.remark, request=type(request).__name__, address=address
                 )
             return reply_in(answer, request)
         raise RemotingError(
-            f"no name server can be reached: {'; '.join(failures)}. "
-            "Look at -n and NAMESRV_ADDR, and whether it runs (`turbopump dev` starts one, "
-            "`turbopump doctor` tells more)"
+            f"cannot reach a name server: {'; '.join(failures)}. Check -n, NAMESRV_ADDR, "
+            "and that a name server is running (`turbopump dev` starts one, `turbopump "
+            "doctor` shows more)"
         )
 
     async def brokers(self) -> ClusterInfo:
@@ -102,7 +102,7 @@ def refuse_unknown_cluster(info: ClusterInfo, cluster: str) -> None:
     """Raise ClientError that names those there are."""
     if cluster not in info.cluster_addr_table:
         known = ", ".join(sorted(info.cluster_addr_table)) or "none"
-        raise ClientError(f"there is no cluster {cluster}; the name server knows: {known}")
+        raise ClientError(f"cluster {cluster} does not exist; the name server knows: {known}")
 
 
 async def ask_each(

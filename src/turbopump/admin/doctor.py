@@ -72,7 +72,7 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Diagnosis:
     """One observation. ``subject``: the server, topic or group. ``message``: one sentence.
     ``fix``: what to do, a command if there is one."""
 
@@ -86,7 +86,7 @@ class Doctor:
     """One examination over open connections. It appends to ``findings``."""
 
     def __init__(self, servers: Servers, clock: Clock) -> None:
-        self.findings: list[Finding] = []
+        self.findings: list[Diagnosis] = []
         self._servers = servers
         self._clock = clock
         self._masters: list[str] = []
@@ -121,7 +121,7 @@ class Doctor:
             self._add(Level.WRONG, subject, f"it cannot be checked: {error}", LOG_OF_BROKER)
 
     def _add(self, level: Level, subject: str, message: str, fix: str = "") -> None:
-        self.findings.append(Finding(level, subject, message, fix))
+        self.findings.append(Diagnosis(level, subject, message, fix))
 
     @property
     def _n(self) -> str:
@@ -242,13 +242,13 @@ class Doctor:
     async def _check_replication(self, name: str, broker: BrokerData) -> None:
         brokers = await ask_replicas(self._servers, name, broker)
         problems = list(replication_problems(brokers, self._n))
-        self.findings += [Finding(Level.WRONG, f"broker {name}", *one) for one in problems]
+        self.findings += [Diagnosis(Level.WRONG, f"broker {name}", *one) for one in problems]
         masters = [one.status for one in brokers if one.status is not None and one.status.master]
         in_sync = sum(one.in_sync for status in masters for one in status.ha_connection_info)
         if in_sync and not problems:
             self._add(Level.OK, f"broker {name}", f"{_count(in_sync, 'slave')} in sync")
         notes = filter(None, map(open_ha_port, brokers))
-        self.findings += [Finding(Level.NOTE, f"broker {name}", *one) for one in notes]
+        self.findings += [Diagnosis(Level.NOTE, f"broker {name}", *one) for one in notes]
 
     def _check_certificate(self, subject: str, address: str) -> None:
         """Check the certificate of a server that was asked over TLS."""
@@ -305,7 +305,7 @@ class Doctor:
             return
         settings = await find_topic(self._servers, self._masters, topic)
         addresses = {one.broker_name: one.broker_addrs for one in route.broker_datas}
-        found: list[Finding] = []
+        found: list[Diagnosis] = []
         for queues in sorted(route.queue_datas, key=lambda one: one.broker_name or ""):
             address = addresses.get(queues.broker_name, {}).get(MASTER_ID, "")
             found += judge_queues(subject, topic, queues, settings.get(address), self._n)
@@ -352,7 +352,7 @@ class Doctor:
                 subject,
                 f"{', '.join(there)} has it, and no name server knows it: the broker cannot "
                 "register",
-                f"{LOG_OF_BROKER} (registration failed); look at its namesrvAddr",
+                f"{LOG_OF_BROKER} (registration failed); check its namesrvAddr",
             )
         else:
             near = did_you_mean(topic, users_topics(await topic_names(self._servers), cluster))
@@ -484,7 +484,7 @@ class Doctor:
 # What is wrong, judged from what was asked.
 
 
-def differences(known: Mapping[str, ClusterInfo]) -> list[Finding]:
+def differences(known: Mapping[str, ClusterInfo]) -> list[Diagnosis]:
     """Find brokers that one name server knows and another does not."""
     members = {
         address: {
@@ -496,7 +496,7 @@ def differences(known: Mapping[str, ClusterInfo]) -> list[Finding]:
     }
     everything = set().union(*members.values())
     return [
-        Finding(
+        Diagnosis(
             Level.WRONG,
             f"name server {address}",
             f"it does not know the broker {name} ({at}), which others know",
@@ -507,7 +507,7 @@ def differences(known: Mapping[str, ClusterInfo]) -> list[Finding]:
     ]
 
 
-def rival_masters(known: Mapping[str, ClusterInfo]) -> list[Finding]:
+def rival_masters(known: Mapping[str, ClusterInfo]) -> list[Diagnosis]:
     """Find broker names for which name servers know different masters."""
     masters: dict[str, dict[str, str]] = {}
     for server, info in known.items():
@@ -515,7 +515,7 @@ def rival_masters(known: Mapping[str, ClusterInfo]) -> list[Finding]:
             if MASTER_ID in broker.broker_addrs:
                 masters.setdefault(name, {}).setdefault(broker.broker_addrs[MASTER_ID], server)
     return [
-        Finding(
+        Diagnosis(
             Level.WRONG,
             f"broker {name}",
             "it has two masters: "
@@ -531,12 +531,12 @@ def rival_masters(known: Mapping[str, ClusterInfo]) -> list[Finding]:
     ]
 
 
-def judge_runtime(subject: str, table: Mapping[str, str], now_ms: float) -> list[Finding]:
+def judge_runtime(subject: str, table: Mapping[str, str], now_ms: float) -> list[Diagnosis]:
     """Judge a broker's figures (request 28), received at ``now_ms`` by this machine's clock."""
-    found: list[Finding] = []
+    found: list[Diagnosis] = []
 
     def wrong(message: str, fix: str, level: Level = Level.WRONG) -> None:
-        found.append(Finding(level, subject, message, fix))
+        found.append(Diagnosis(level, subject, message, fix))
 
     its_ms = _its_time(table)
     if its_ms is not None and abs(its_ms - now_ms) > CLOCK_TOLERANCE_MS:
@@ -586,14 +586,14 @@ def judge_runtime(subject: str, table: Mapping[str, str], now_ms: float) -> list
 
 def judge_queues(
     subject: str, topic: str, queues: QueueData, settings: TopicConfig | None, n: str
-) -> list[Finding]:
+) -> list[Diagnosis]:
     """Judge a topic on one broker. ``queues``: as the name server has them. ``settings``: as the
     broker has them, None if it was not asked."""
-    found: list[Finding] = []
+    found: list[Diagnosis] = []
     name = queues.broker_name
 
     def wrong(message: str, fix: str, level: Level = Level.WRONG) -> None:
-        found.append(Finding(level, subject, message, fix))
+        found.append(Diagnosis(level, subject, message, fix))
 
     for bit, what in ((PERM_READ, "read from"), (PERM_WRITE, "sent to")):
         if queues.perm & bit:
@@ -638,18 +638,18 @@ def judge_members(
     topic: str | None,
     members: Mapping[str, ConsumerConnection],
     masters: Iterable[str],
-) -> list[Finding]:
+) -> list[Diagnosis]:
     """Judge the consumers of a group, as the brokers know them."""
-    found: list[Finding] = []
+    found: list[Diagnosis] = []
     everybody = {one.client_id or "" for body in members.values() for one in body.connection_set}
     conflicts = dict.fromkeys(one for body in members.values() for one in body.conflicts or ())
     status = f"turbopump consumer status {group} shows each; give all the same settings"
-    found += [Finding(Level.WRONG, subject, conflict, status) for conflict in conflicts]
+    found += [Diagnosis(Level.WRONG, subject, conflict, status) for conflict in conflicts]
     for address in masters:
         body = members.get(address, ConsumerConnection())
         for client_id in sorted(everybody - {one.client_id or "" for one in body.connection_set}):
             found.append(
-                Finding(
+                Diagnosis(
                     Level.WRONG,
                     subject,
                     f"the broker {address} does not know the consumer {client_id}, which therefore "
@@ -661,7 +661,7 @@ def judge_members(
     if topic is not None and everybody and topic not in subscribed:
         theirs = ", ".join(sorted(one for one in subscribed if not one.startswith("%"))) or "none"
         found.append(
-            Finding(
+            Diagnosis(
                 Level.WRONG,
                 subject,
                 f"its consumers do not subscribe to {topic}{did_you_mean(topic, subscribed)}; "
@@ -671,7 +671,7 @@ def judge_members(
         )
     if any(body.message_model is MessageModel.BROADCASTING for body in members.values()):
         message = "it is broadcasting: each consumer keeps its own offsets"
-        found.append(Finding(Level.NOTE, subject, message))
+        found.append(Diagnosis(Level.NOTE, subject, message))
     return found
 
 

@@ -88,7 +88,7 @@ async def find_broker(servers: Servers, name: str) -> DrainedBroker:
         raise ClientError(f"no broker {name} is registered{near}; there are: {known}")
     addresses = table[name].broker_addrs
     if MASTER_ID not in addresses:
-        raise ClientError(f"broker {name} has no master, and takes no messages as it is")
+        raise ClientError(f"broker {name} has no master, so it accepts no messages now")
     address = addresses[MASTER_ID]
     known_servers = dict.fromkeys(servers.name_servers)
     try:  # it may be registered where nobody has pointed to
@@ -96,7 +96,7 @@ async def find_broker(servers: Servers, name: str) -> DrainedBroker:
         settings = properties.decode(answer.body)
         known_servers |= dict.fromkeys(filter(None, settings.get("namesrvAddr", "").split(";")))
     except (RemotingError, ConfigError) as error:
-        log.warning("%s does not tell its name servers: %s", address, error)
+        log.warning("cannot read the name servers of %s: %s", address, error)
     return DrainedBroker(name, address, len(addresses) - 1, tuple(known_servers))
 
 

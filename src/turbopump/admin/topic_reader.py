@@ -159,7 +159,9 @@ class _Reading:
                 )
             except (RemotingError, RouteNotFoundError) as error:
                 if not failing:
-                    log.warning("cannot be read, goes on trying queue=%s cause=%s", queue, error)
+                    log.warning(
+                        "queue cannot be read, trying again queue=%s cause=%s", queue, error
+                    )
                 failing = True
                 await asyncio.sleep(AGAIN_S)
                 continue

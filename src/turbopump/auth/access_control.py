@@ -46,9 +46,7 @@ KNOWN_MAX: Final = 10_000
 NAME_SIZE_MAX: Final = 300
 """Characters of a topic or group in that."""
 LARGE_BODY: Final = 8 * 1024
-"""Size of a body in bytes above which its resources are judged in steps, and the resources of one
-step."""
-STEP: Final = 50
+"""Size of a body in bytes above which its resources are judged in steps, one a step."""
 NOTED_MAX: Final = 20
 """Resources that the log names of those that a request needs."""
 HEADER_SIZE: Final = 64 * 1024
@@ -66,8 +64,8 @@ CHANGING: Final = frozenset(
 """Codes of requests that change something: that they were allowed is logged, too."""
 NOT_KNOWN: Final = refusal(
     ResponseCode.NO_PERMISSION,
-    "access denied: this server takes requests of users that it knows, signed with their secret; "
-    "look at the credentials (accessKey, secretKey)",
+    "access denied: this server accepts only requests signed by its users; check the "
+    "credentials (accessKey, secretKey)",
 )
 """The answer to who is not known, is disabled, or has another secret."""
 NOBODY: Final = User("-", secrets.token_hex())
@@ -200,8 +198,8 @@ class AccessControl:
             if is_inner and rule.who in (Who.BROKERS, Who.SECRETS):
                 self._note_allowed(user, context, "-", rule.who.value)
                 return None
-            self._note_denied(user.name, code, peer, "-", f"it is for {rule.text}")
-            remark = f"User:{user.name} may not send request {code}: it is for {rule.text}"
+            self._note_denied(user.name, code, peer, "-", f"only for {rule.text}")
+            remark = f"User:{user.name} may not send request {code}: only for {rule.text}"
             return refusal(ResponseCode.NO_PERMISSION, remark)
         asked, why, count = list[str](), list[str](), 0
         for wanted in rule.needs(request, context.body, self._clusters() or ("",)):
@@ -212,8 +210,7 @@ class AccessControl:
             if count <= NOTED_MAX:
                 asked.append(str(wanted))
                 why.append(str(entry))
-            if count % STEP == 0:
-                yield
+            yield
         if count > NOTED_MAX:
             asked.append(f"{count - NOTED_MAX} more")
         if rule.somewhere and not count and not self._may_somewhere(user, peer, *rule.somewhere):

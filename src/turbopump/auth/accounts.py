@@ -97,7 +97,7 @@ class Accounts:
         try:
             content = decoder_of(_Content, strict=True).decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise ConfigError(f"it is not the JSON of an account file: {error}") from None
+            raise ConfigError(f"not the JSON of an account file: {error}") from None
         users: dict[str, User] = {}
         policies: dict[str, Policies] = {}
         for info in content.users:
@@ -214,7 +214,7 @@ class Accounts:
         if mine is None:
             if again:
                 return self
-            raise ConfigError(f"The acl is not exist: there is no policy for {subject}")
+            raise ConfigError(f"The acl is not exist: {subject} has no policy")
         if not resource:
             return replace(self, policies=_without(self.policies, name))
         type_ = one_of(PolicyType, policy_type or PolicyType.CUSTOM, "policy type")
@@ -233,8 +233,7 @@ def name_fault(name: str) -> str | None:
         return "username can not be blank"
     if len(name) > NAME_SIZE_MAX or not is_unicode(name) or not name.isprintable():
         return (
-            f"{name[:80]!r} is no name of a user: up to {NAME_SIZE_MAX} characters that can be "
-            "printed are expected"
+            f"{name[:80]!r} is not a user name: expected up to {NAME_SIZE_MAX} printable characters"
         )
     return None
 
@@ -248,9 +247,9 @@ def _new_user(info: UserInfo, others: Mapping[str, User]) -> User:
         raise ConfigError(f"The user is existed: {name}; update changes them")
     if not password.strip():
         raise ConfigError(
-            f"password can not be blank: the user {name} needs one. No server shows the passwords "
-            "that it has, so copyUser cannot bring them along: take `turbopump auth export` beside "
-            "the server that has the user"
+            f"password can not be blank: the user {name} needs one. Servers never show "
+            "passwords, so copyUser cannot copy them: use `turbopump auth export` on the "
+            "machine of a server that has the user"
         )
     return _changed(User(name, password), info)
 
@@ -271,7 +270,7 @@ def _changed(user: User, info: UserInfo) -> User:
     if info.password is not None and info.password.strip():
         user = replace(user, password=info.password)
     if not is_unicode(user.password):
-        raise ConfigError(f"the password of {user.name} is no valid Unicode")
+        raise ConfigError(f"the password of {user.name} is not valid Unicode")
     if info.user_type is not None:
         user = replace(user, is_super=_is(info.user_type, SUPER, NORMAL, "userType"))
     if info.user_status is not None:
@@ -281,13 +280,13 @@ def _changed(user: User, info: UserInfo) -> User:
 
 def _is(text: str, yes: str, no: str, what: str) -> bool:
     if text.lower() not in (yes.lower(), no.lower()):
-        raise ConfigError(f"{what}={text[:80]}: {yes} or {no} is expected")
+        raise ConfigError(f"{what}={text[:80]}: expected {yes} or {no}")
     return text.lower() == yes.lower()
 
 
 def _user_name(subject: str | None) -> str:
     if subject is None or not subject.startswith(SUBJECT) or subject == SUBJECT:
-        raise ConfigError(f"{subject!r:.80} is no subject: User:NAME is expected")
+        raise ConfigError(f"{subject!r:.80} is not a subject: expected User:NAME")
     return subject.removeprefix(SUBJECT)
 
 

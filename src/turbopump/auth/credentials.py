@@ -32,8 +32,8 @@ def credentials_of(
     if path is not None:
         if any(secrets.values()):
             raise ConfigError(
-                "credentialsFile says all of accessKey, secretKey and securityToken: leave these "
-                "options out"
+                "credentialsFile replaces accessKey, secretKey and securityToken: remove "
+                "these options"
             )
         secrets = {**secrets, **_file_credentials(path)}
     elif not any(secrets.values()):
@@ -47,9 +47,10 @@ def credentials_of(
         return None
     if access is None or secret is None:
         raise ConfigError(
-            f"there is {'a secretKey or securityToken' if access is None else 'an accessKey'} "
-            "without the other: give accessKey and secretKey (as options, in credentialsFile, or "
-            f"as {ACCESS_KEY_VARIABLE} and {SECRET_KEY_VARIABLE} in the environment)"
+            f"{'a secretKey or securityToken' if access is None else 'an accessKey'} is "
+            "set without the other: set accessKey and secretKey (as options, in "
+            f"credentialsFile, or as {ACCESS_KEY_VARIABLE} and {SECRET_KEY_VARIABLE} in "
+            "the environment)"
         )
     return Credentials(access, secret, secrets["security_token"])
 

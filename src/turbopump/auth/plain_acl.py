@@ -81,13 +81,13 @@ def decode(text: str) -> Found:
     """The same of its text. No error holds a secret."""
     content = _parse(text)
     if not isinstance(content, dict):
-        raise ConfigError("it is no plain_acl.yml: a line `accounts:` is expected")
+        raise ConfigError("not a plain_acl.yml: expected a line `accounts:`")
     accounts, left_out = Accounts(), []
     if _value(content, "globalWhiteRemoteAddresses"):
         left_out.append("globalWhiteRemoteAddresses: every request needs a signature")
     for number, account in enumerate(_list(content, "accounts"), 1):
         if not isinstance(account, dict):
-            raise ConfigError(f"account {number} is no mapping with accessKey and secretKey")
+            raise ConfigError(f"account {number} is not a mapping with accessKey and secretKey")
         name, secret = _value(account, "accessKey"), _value(account, "secretKey")
         if not isinstance(name, str) or not isinstance(secret, str):
             raise ConfigError(f"account {number} needs an accessKey and a secretKey")
@@ -120,7 +120,7 @@ def _default(account: dict[str, _Value], name: str) -> Iterator[Entry]:
         if isinstance(permission, str):
             yield _entry(Resource(type_, "", Pattern.ANY), permission, f"{key} of {name}")
         elif permission is not None:
-            raise ConfigError(f"{key} of {name} is no text")
+            raise ConfigError(f"{key} of {name} is not text")
 
 
 def _entry(resource: Resource, permission: str, where: str) -> Entry:
@@ -130,7 +130,7 @@ def _entry(resource: Resource, permission: str, where: str) -> Entry:
     actions = _ACTIONS.get(permission)
     if actions is None:
         known = ", ".join(["DENY", *_ACTIONS])
-        raise ConfigError(f"{where}: {permission[:40]!r} is no permission; one of {known} is")
+        raise ConfigError(f"{where}: {permission[:40]!r} is not a permission; use one of {known}")
     return Entry(resource, frozenset(actions), Decision.ALLOW)
 
 
@@ -139,7 +139,7 @@ def _list(content: dict[str, _Value], key: str) -> list[_Value]:
     if found is None:
         return []
     if not isinstance(found, list):
-        raise ConfigError(f"{key} is no list")
+        raise ConfigError(f"{key} is not a list")
     return found
 
 

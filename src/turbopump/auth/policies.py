@@ -98,8 +98,8 @@ class Resource:
         kind, colon, name = text.partition(":")
         if not colon or not name.strip():
             raise ConfigError(
-                f"{text[:80]!r} is no resource: Topic:NAME, Group:NAME or Cluster:NAME is "
-                "expected, with * at the end for every name that begins so, or * alone"
+                f"{text[:80]!r} is not a resource: expected Topic:NAME, Group:NAME or "
+                "Cluster:NAME, with * at the end for a prefix, or * for all"
             )
         type_ = one_of(ResourceType, kind, "resource type")
         if name == "*":
@@ -150,8 +150,8 @@ class Entry:
         """Raises ConfigError for actions or addresses that no policy may have."""
         if not self.actions or Action.ANY in self.actions:
             raise ConfigError(
-                f"the entry for {self.resource} needs actions, and Any is none: All, Pub, Sub, "
-                "Create, Update, Delete, Get or List is expected"
+                f"the entry for {self.resource} needs actions other than Any: All, Pub, "
+                "Sub, Create, Update, Delete, Get or List"
             )
         object.__setattr__(self, "_ranges", tuple(map(_address_range, self.sources)))
 
@@ -298,7 +298,7 @@ def one_of(kind: type[EnumT], text: str, what: str) -> EnumT:
         if member.value.lower() == text.lower():
             return member
     known = ", ".join(member.value for member in kind)
-    raise ConfigError(f"{text[:80]!r} is no {what}: one of {known} is expected")
+    raise ConfigError(f"{text[:80]!r} is not a valid {what}: expected one of {known}")
 
 
 def actions_of(texts: Iterable[str]) -> frozenset[Action]:
@@ -334,5 +334,5 @@ def _address_range(text: str) -> tuple[int, int]:
             rest = (1 << (bits - int(tail))) - 1
             return number & ~rest, number | rest
     raise ConfigError(
-        f"{text[:80]!r} is no source address: 10.0.0.1, 10.0.0.0/8 or the same of IPv6 is expected"
+        f"{text[:80]!r} is not a source address: expected 10.0.0.1, 10.0.0.0/8 or the same in IPv6"
     )

@@ -319,8 +319,7 @@ _REPLYING: Final = Rule(
 RULES: Final[Mapping[int, Rule]] = {
     # Messages out and in.
     RequestCode.SEND_MESSAGE: sending(
-        "to a retry topic: Sub on the producer group that the request names, whatever group the "
-        "topic is of"
+        "to a retry topic: Sub on the producer group in the request, for any group's retry topic"
     ),
     RequestCode.SEND_MESSAGE_V2: sending("as 10"),
     RequestCode.SEND_BATCH_MESSAGE: sending("as 10"),
@@ -328,13 +327,13 @@ RULES: Final[Mapping[int, Rule]] = {
     RequestCode.SEND_REPLY_MESSAGE_V2: _REPLYING,
     RequestCode.RECALL_MESSAGE: Rule((topic(PUB),)),
     RequestCode.END_TRANSACTION: Rule(
-        (topics(_ended, PUB, about="if it is named, other than RMQ_SYS_TRANS_HALF_TOPIC"),),
+        (topics(_ended, PUB, about="if given, other than RMQ_SYS_TRANS_HALF_TOPIC"),),
         message=(PUB,),
         apache="the topic that the request names, if it names one, be it that of half messages, "
         "which a broker's question names; not that of the half message",
     ),
     RequestCode.PULL_MESSAGE: consuming(
-        apache="of a retry topic: Sub on the consumer group, whatever group the topic is of"
+        apache="of a retry topic: Sub on the consumer group, for any group's retry topic"
     ),
     RequestCode.LITE_PULL_MESSAGE: consuming(apache=_UNCHECKED),
     RequestCode.POP_MESSAGE: consuming(),
@@ -353,7 +352,7 @@ RULES: Final[Mapping[int, Rule]] = {
     RequestCode.CONSUMER_SEND_MSG_BACK: Rule(
         (group(SUB, of="group"),),
         message=(SUB,),
-        apache=("the group alone: any message of the broker can be sent back, and then be read"),
+        apache=("only the group: any message of the broker can be sent back, and then be read"),
     ),
     RequestCode.QUERY_MESSAGE: Rule((topic(SUB, GET),)),
     RequestCode.VIEW_MESSAGE_BY_ID: Rule(
@@ -396,7 +395,7 @@ RULES: Final[Mapping[int, Rule]] = {
     RequestCode.QUERY_CONSUMER_OFFSET: consuming(GET),
     RequestCode.UPDATE_CONSUMER_OFFSET: consuming(UPDATE),
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: Rule(
-        (topic(SUB, GET),), apache=("Get alone, so that a consumer with Sub cannot begin at a time")
+        (topic(SUB, GET),), apache=("only Get, so that a consumer with Sub cannot start at a time")
     ),
     RequestCode.GET_MAX_OFFSET: Rule(
         (topics(_measured, SUB, GET, about=f"(but {DEFAULT_TOPIC})"),), apache="as 29"

@@ -155,7 +155,7 @@ class ServerAccess:
                 _not_read(self._path, cause, kind=str(cause))
             elif found and not self._changing.locked():
                 self._take(*found[0])
-                log.warning("users and policies read anew file=%s", self._path)
+                log.warning("users and policies reloaded file=%s", self._path)
 
         self._looking = True
         disk.start(read, done)

@@ -67,8 +67,7 @@ class Credentials:
             if not isinstance(value, str):
                 what = f"of type {type(value).__name__}"
             raise ConfigError(
-                "credentials need an access_key and a secret_key, text and both not empty; "
-                f"this {name} is {what}"
+                f"credentials need a non-empty text for access_key and secret_key; {name} is {what}"
             )
 
 

@@ -1,14 +1,14 @@
-"""The client for code without an event loop: the same Producer, consumers and MessageFinder, each
+"""Client for code without an event loop: the same Producer, consumers and MessageFinder, each
 method a plain call that waits.
 
-One rule: there is one implementation, the asyncio one; a call here runs there, on one background
-thread with one loop per process, and brings back its result. It must not know brokers. Handing over
-and back costs some tens of µs (``make bench`` has the figure).
+One rule: there is one implementation, the asyncio one. A call here runs there, on one background
+thread with one loop per process, and brings back its result. This package must not know brokers.
+Handing over and back costs some tens of µs (``make bench`` has the figure).
 
-After a ``fork`` the thread is gone: a Producer, PullConsumer or MessageFinder starts afresh in the
-child by itself at its next call; a PushConsumer, LitePullConsumer or SimpleConsumer that was
-started refuses, for the messages in its hands belong to the parent. One that was not started yet
-keeps what it subscribes to, and can be started in the child.
+After a ``fork`` the thread is gone. A Producer, PullConsumer or MessageFinder starts afresh in the
+child at its next call. A PushConsumer, LitePullConsumer or SimpleConsumer that was started refuses,
+for its messages belong to the parent. A consumer that was not started yet keeps its subscriptions,
+and can be started in the child.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from turbopump.blocking.clients import (
     SimpleConsumer,
     TransactionProducer,
 )
-from turbopump.blocking.push_consumer import PushConsumer, PushConsumerSettings
+from turbopump.blocking.push_consumer import PushConsumer
 from turbopump.client.consumer.delivery import Delivery, Retry
 from turbopump.client.consumer.offsets import ConsumeFrom
 from turbopump.client.consumer.pop import PoppedMessage
 from turbopump.client.consumer.pull import FoundMessages
+from turbopump.client.consumer.settings import PushConsumerSettings
 from turbopump.client.hooks import SendHook
 from turbopump.client.idempotence import MemoryStore, RedisStore, SqliteStore
 from turbopump.client.pull_consumer import PullResult, PullStatus
@@ -35,13 +36,15 @@ from turbopump.client.sending.accumulator import AutoBatch
 from turbopump.client.sending.back_pressure import BackPressure
 from turbopump.client.sending.queue_chooser import LatencyFaults
 from turbopump.client.sending.send_result import SendResult, SendStatus
-from turbopump.client.settings import ProducerSettings, Surrounding
+from turbopump.client.sending.settings import ProducerSettings
+from turbopump.client.settings import ClientSettings
 from turbopump.client.transaction_producer import TransactionResult, TransactionState
 from turbopump.message.message import Message, MessageQueue
 
 __all__ = [
     "AutoBatch",
     "BackPressure",
+    "ClientSettings",
     "ConsumeFrom",
     "Credentials",
     "Delivery",
@@ -68,7 +71,6 @@ __all__ = [
     "SendStatus",
     "SimpleConsumer",
     "SqliteStore",
-    "Surrounding",
     "TransactionProducer",
     "TransactionResult",
     "TransactionState",

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
 from turbopump.errors import StoreError
-from turbopump.protocol.request import ReplyT, Request
-from turbopump.remoting.router import Outcome, RequestContext, failure_response
+from turbopump.protocol.request import Request
 from turbopump.store.confirmed import Confirmed
 from turbopump.store.watermark import Watermark
 
 T = TypeVar("T")
 RequestT = TypeVar("RequestT", bound=Request[Any])
-
-SHARE_S: Final = 0.01
-"""Of one turn of the loop."""
-SHARE_WAITING_MAX: Final = 20_000
-"""Requests that may wait for a turn; what comes then is handled at once."""
 
 RETRY_PAUSE_S: Final = 1.0
 """After how long a step that failed is tried again."""
@@ -56,56 +49,6 @@ async def stop_task(task: asyncio.Task[None] | None) -> None:
     if task is not None:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-class TurnShare:
-    """The share of each turn of the loop that goes to requests which may come in thousands at once.
-    Those that do not fit wait for the next turn, in the order in which they came. ``now`` in
-    seconds."""
-
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
-        self._left = SHARE_S
-        self._begun = False
-        self._waiting: deque[tuple[Callable[[Any, RequestContext], Any], Any, RequestContext]]
-        self._waiting = deque()
-
-    def of(
-        self, handler: Callable[[RequestT, RequestContext], Outcome[ReplyT]]
-    ) -> Callable[[RequestT, RequestContext], Outcome[ReplyT]]:
-        """The handler of such requests, within the share."""
-
-        def handle(request: RequestT, context: RequestContext) -> Outcome[ReplyT]:
-            if not self._begun:
-                self._begun = True
-                asyncio.get_running_loop().call_soon(self._turn)
-            if (self._left <= 0 or self._waiting) and len(self._waiting) < SHARE_WAITING_MAX:
-                self._waiting.append((handler, request, context))
-                return None
-            began = self._now()
-            try:
-                return handler(request, context)
-            finally:
-                self._left -= self._now() - began
-
-        return handle
-
-    def _turn(self) -> None:
-        self._left = SHARE_S
-        ends = self._now() + SHARE_S
-        while self._waiting and self._now() < ends:
-            handler, request, context = self._waiting.popleft()
-            if context.peer.closed:
-                continue
-            try:
-                outcome = handler(request, context)
-            except Exception as error:
-                outcome = failure_response(error, context)
-            context.settle(outcome)
-        self._left = ends - self._now()
-        self._begun = bool(self._waiting)
-        if self._begun:
-            asyncio.get_running_loop().call_soon(self._turn)
 
 
 class RetryingTask:

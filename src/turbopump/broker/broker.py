@@ -20,7 +20,6 @@ from typing import Protocol
 from turbopump.auth.server_access import LOOK_INTERVAL_S as ACCESS_LOOK_S
 from turbopump.auth.server_access import NoAccessControl, ServerAccess, inner_signer
 from turbopump.auth.signatures import Credentials, RequestSigner
-from turbopump.broker.background import TurnShare
 from turbopump.broker.cold_flow import ColdFlow
 from turbopump.broker.consumers import ClientTable
 from turbopump.broker.dead_letters import retry_interceptor
@@ -72,7 +71,7 @@ from turbopump.broker.schedule.timers import timers_of
 from turbopump.broker.send_queue import SendQueue
 from turbopump.broker.slave_accounts import SlaveAccounts
 from turbopump.broker.slave_tables import SlaveTables
-from turbopump.broker.statistics import RuntimeInfo, Statistics
+from turbopump.broker.statistics import SAMPLE_S, RuntimeInfo, Statistics
 from turbopump.broker.store_opening import log_error, log_info, open_store, store_config
 from turbopump.broker.tables import SAVE_AGAIN_S, Tables
 from turbopump.broker.topics import QueueKinds, make_topic_of_waiting
@@ -252,7 +251,7 @@ class Broker:
         log.info("hot functions: %s", KIND)
 
         tables = self._tables = Tables(
-            config, store, settings.paths, disk, clock, log_error, log_info, loop.call_soon
+            config, store, settings.paths, disk, clock, log_error, log_info, self._turns
         )
         kinds.table = tables.topics
         self._request_modes = RequestModes(config, tables.request_modes)
@@ -260,9 +259,8 @@ class Broker:
         self._request_modes.load()
         tables.save_too(self._request_modes)
         self._clients: ClientTable[Wire] = ClientTable()
-        self._share = TurnShare(loop.time)
         self.clients_handler = ClientsHandler(
-            config, self._clients, tables.topics, tables.groups, self._request_modes, self._share
+            config, self._clients, tables.topics, tables.groups, self._request_modes, self._turns
         )
         self.statistics = Statistics(
             store.queues, clock, config.broker_cluster_name, detail=config.enable_detail_stat
@@ -562,7 +560,7 @@ class Broker:
         yield ClientQuestionsHandler(config.broker_name, store, topics, groups, clients, reads)
 
         records = self._records
-        yield TopicsHandler(config, records, reads, announce, self._share)
+        yield TopicsHandler(config, records, reads, announce)
         yield CleaningHandler(records, self._cleaning)
         yield GroupsHandler(groups, offsets, held, pop.held)
         yield OffsetControlHandler(config, store, topics, groups, offsets, clients, held, reads)
@@ -680,7 +678,7 @@ class Broker:
             self._timetable.at_its_pace(self.scrubbing.step)
         every(SPACE_INTERVAL_S, self._cleaning.look)
         every(config.clean_resource_interval / 1000, self._cleaning.round)
-        self._timetable.at_its_pace(self.statistics.step)
+        every(SAMPLE_S, lambda: self._turns.run(self.statistics, self.statistics.sample()))
         every(LATENCY_LINE_S, lambda: log.info("%s", self.store.latency.end_minute()))
         silence = config.channel_expired_timeout / 1000
         every(CLIENT_CHECK_S, lambda: self.clients_handler.close_silent(loop.time(), silence))

@@ -62,8 +62,8 @@ class MemberInfo(msgspec.Struct, frozen=True, gc=False):
     ordered: bool | None = None
 
 
-class Subscription(msgspec.Struct, gc=False):
-    """What a group wants of one topic: messages with one of the tag ``codes`` (none: all of them)
+class SubscriptionFilter(msgspec.Struct, gc=False):
+    """Filter of one topic for a group: messages with one of the tag ``codes`` (none: all of them)
     that ``matches``, if it is given. ``fault``: why nothing can be given."""
 
     data: SubscriptionData
@@ -121,7 +121,7 @@ class ConsumerGroup(msgspec.Struct, Generic[PeerT], gc=False):
     consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
     message_model: MessageModel = MessageModel.CLUSTERING
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
-    subscriptions: dict[str, Subscription] = {}
+    subscriptions: dict[str, SubscriptionFilter] = {}
     members: dict[PeerT, Member] = {}
     fingerprint: int = 0
     id_list: bytes = b""
@@ -185,7 +185,7 @@ class ClientTable(Generic[PeerT]):
         client_id: str,
         version: int,
         data: ConsumerData,
-        subscriptions: dict[str, Subscription],
+        subscriptions: dict[str, SubscriptionFilter],
         now: float,
         language: int = 0,
         fingerprint: int = 0,
@@ -397,7 +397,7 @@ def _expression(data: SubscriptionData) -> str:
     return " || ".join(sorted(frozenset(data.tags_set) or parse_tags(data.sub_string))) or "*"
 
 
-def read_subscriptions(data: ConsumerData) -> Generator[None, None, dict[str, Subscription]]:
+def read_subscriptions(data: ConsumerData) -> Generator[None, None, dict[str, SubscriptionFilter]]:
     """The subscriptions of a consumer by topic, read a few at a time. Raises ValueError as
     ``read_subscription`` does, and if there are too many."""
     if len(data.subscription_data_set) > SUBSCRIPTIONS_MAX:
@@ -405,7 +405,7 @@ def read_subscriptions(data: ConsumerData) -> Generator[None, None, dict[str, Su
             f"{len(data.subscription_data_set)} subscriptions of one consumer are too many; at "
             f"most {SUBSCRIPTIONS_MAX} topics can be subscribed"
         )
-    found: dict[str, Subscription] = {}
+    found: dict[str, SubscriptionFilter] = {}
     for number, subscription in enumerate(data.subscription_data_set, 1):
         if subscription.topic:
             found[subscription.topic] = read_subscription(subscription)
@@ -414,7 +414,7 @@ def read_subscriptions(data: ConsumerData) -> Generator[None, None, dict[str, Su
     return found
 
 
-def read_subscription(data: SubscriptionData) -> Subscription:
+def read_subscription(data: SubscriptionData) -> SubscriptionFilter:
     """A subscription with its tag codes or its compiled filter. C++ clients send no codes: they are
     made from the tags or the expression.
 
@@ -424,14 +424,14 @@ def read_subscription(data: SubscriptionData) -> Subscription:
     if data.expression_type in (None, "", TAG):
         tags = frozenset(data.tags_set) or parse_tags(data.sub_string)
         codes = tag_codes(tags) | frozenset(data.code_set)
-        return Subscription(data, codes or ALL_CODES)
+        return SubscriptionFilter(data, codes or ALL_CODES)
     if data.expression_type == SQL92:
         try:
-            return Subscription(data, frozenset(), matches=compile_sql(data.sub_string or ""))
+            return SubscriptionFilter(data, frozenset(), matches=compile_sql(data.sub_string or ""))
         except SqlError as error:
-            return Subscription(data, frozenset(), fault=str(error))
+            return SubscriptionFilter(data, frozenset(), fault=str(error))
     fault = f"expression type {data.expression_type!r} is unknown; there are TAG and SQL92"
-    return Subscription(data, frozenset(), fault=fault)
+    return SubscriptionFilter(data, frozenset(), fault=fault)
 
 
 def no_property_filter(kind: str | None) -> Refusal:

@@ -28,8 +28,9 @@ from turbopump.message.properties import (
     property_value,
     readable_text,
 )
+from turbopump.remoting.turns import Turns
+from turbopump.store.flusher import Flusher
 from turbopump.store.log.commit_log import NewMessage, PutResult
-from turbopump.store.log.flusher import Flusher
 from turbopump.store.message_store import MessageStore
 
 _OUR_BITS = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
@@ -37,7 +38,8 @@ _OUR_BITS = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
 
 class Forwarding:
     """Appends to the store. ``store_host`` is (ip, port) as written into entries. ``on_forward``
-    gets topic and queue id of what is forwarded, and when it was first stored (ms)."""
+    gets topic and queue id of what is forwarded, and when it was first stored (ms). ``turns``
+    shares the loop with those who forward thousands."""
 
     def __init__(
         self,
@@ -54,6 +56,7 @@ class Forwarding:
         self._flush = flush
         self._on_forward = on_forward
         self._waiting: deque[asyncio.Future[None]] = deque()
+        self.turns = Turns()
 
     async def forward(
         self,

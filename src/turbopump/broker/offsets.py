@@ -10,19 +10,14 @@ over what clients commit until they have been told of it. Source: apache/rocketm
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from turbopump.broker.saved_table import EncodedMap, SavedTable, Soon, at_once
+from turbopump.broker.saved_table import EncodedMap, SavedTable
 from turbopump.clock import Clock
 from turbopump.protocol.requests.offsets import ConsumerOffsetTable
 from turbopump.protocol.requests.topics import DataVersion
-from turbopump.remoting.turns import Steps
+from turbopump.remoting.turns import Steps, Turns
 from turbopump.store.json_table import JsonTable
-
-OFFSETS_AT_ONCE: Final = 500
-"""Offsets that are looked at, or set, in one step; some 0.5 µs each."""
-TOPICS_AT_ONCE: Final = 50
-"""Topics of a group that are forgotten in one step."""
 
 
 class SetBack(NamedTuple):
@@ -38,8 +33,8 @@ class SetBack(NamedTuple):
 class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
     """``topic@group`` to queue id to the offset of the next message wanted."""
 
-    def __init__(self, file: JsonTable, clock: Clock, soon: Soon = at_once) -> None:
-        super().__init__(file, ConsumerOffsetTable, soon)
+    def __init__(self, file: JsonTable, clock: Clock, turns: Turns | None = None) -> None:
+        super().__init__(file, ConsumerOffsetTable, turns)
         self._clock = clock
         self._offsets: dict[str, dict[int, int]] = {}
         self._topics_of: dict[str, dict[str, None]] = {}
@@ -78,7 +73,9 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
         if whole:
             there = {*table.offset_table, *(key for key, _ in own)}
             gone = [key for key in self._offsets if key not in there]
-            self._forget([(key.partition("@")[2], key.partition("@")[0]) for key in gone])
+            for key in gone:
+                gone_from, _, group = key.partition("@")
+                self._forget(group, gone_from)
 
     def load(self) -> None:
         """Read the file. Raises OSError."""
@@ -182,10 +179,9 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
     def clone(self, source: str, target: str, topic: str) -> Steps[bool]:
         """Reset ``target`` to the offsets of ``source``; False if that has none."""
         offsets = list(self.of_group(source, topic).items())
-        for number, (queue_id, offset) in enumerate(offsets, 1):
+        for queue_id, offset in offsets:
             self.reset(target, topic, queue_id, offset)
-            if number % OFFSETS_AT_ONCE == 0:
-                yield
+            yield
         return bool(offsets)
 
     def lowest(self, topic: str, without: Collection[str]) -> Steps[dict[int, int]]:
@@ -194,12 +190,9 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
         for group in self.groups_of(topic):
             if group in without:
                 continue
-            offsets = list(self.of_group(group, topic).items())
-            for number, (queue_id, offset) in enumerate(offsets, 1):
+            for queue_id, offset in list(self.of_group(group, topic).items()):
                 found[queue_id] = min(offset, found.get(queue_id, offset))
-                if number % OFFSETS_AT_ONCE == 0:
-                    yield
-            yield
+                yield
         return found
 
     def groups_of(self, topic: str) -> list[str]:
@@ -208,29 +201,28 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
 
     def forget_group(self, group: str) -> Steps[None]:
         """The group was deleted."""
-        topics = self.topics_of(group)
-        for at in range(0, len(topics), TOPICS_AT_ONCE):
-            self._forget([(group, topic) for topic in topics[at : at + TOPICS_AT_ONCE]])
+        for topic in self.topics_of(group):
+            self._forget(group, topic)
             yield
 
     def forget_topic(self, topic: str) -> None:
         """The topic was deleted."""
-        self._forget([(group, topic) for group in self.groups_of(topic)])
+        for group in self.groups_of(topic):
+            self._forget(group, topic)
 
-    def _forget(self, gone: list[tuple[str, str]]) -> None:
-        """Forget everything of these groups in these topics."""
-        for group, topic in gone:
-            key, topics = f"{topic}@{group}", self._topics_of[group]
-            del self._offsets[key]
-            self._entries.remove(key)
-            del topics[topic]
-            if topics:
-                self._names.add(group)
-            else:
-                del self._topics_of[group]
-                self._names.remove(group)
-            self._forget_resets(key)
-            self._dirty = True
+    def _forget(self, group: str, topic: str) -> None:
+        """Forget everything of a group in a topic."""
+        key, topics = f"{topic}@{group}", self._topics_of[group]
+        del self._offsets[key]
+        self._entries.remove(key)
+        del topics[topic]
+        if topics:
+            self._names.add(group)
+        else:
+            del self._topics_of[group]
+            self._names.remove(group)
+        self._forget_resets(key)
+        self._dirty = True
 
     def _note_reset(self, key: str, queues: dict[int, Hashable]) -> None:
         self._resets.setdefault(key, {}).update(queues)

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from turbopump.broker.consumers import (
     TAG,
     ClientTable,
-    Subscription,
+    SubscriptionFilter,
     no_property_filter,
     read_subscription,
 )
@@ -148,7 +148,7 @@ class PullChecks:
         return self._judges(known, ResponseCode.FILTER_DATA_NOT_EXIST)
 
     def _judges(
-        self, subscription: Subscription, fault_code: int
+        self, subscription: SubscriptionFilter, fault_code: int
     ) -> PullFilters | Response[PullMessageReply]:
         kind = subscription.data.expression_type
         if kind not in (None, "", TAG) and not self.config.enable_property_filter:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal, TypeVar
 
 from turbopump.errors import ReadsRefusedError, StoreError
@@ -20,12 +21,12 @@ from turbopump.filtering.tag import code_filter
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.request import ReplyT
 from turbopump.remoting.response import Refusal, refusal
-from turbopump.remoting.router import Outcome, RequestContext, failure_response
+from turbopump.remoting.router import HELD, Outcome, RequestContext
 from turbopump.remoting.turns import awaited
 from turbopump.store.disk import Found, Piece
 from turbopump.store.log.cold_reads import ColdReads, ReadState, Steps
 from turbopump.store.message_store import MessageStore
-from turbopump.store.queues.checked_entries import GetResult
+from turbopump.store.queues.checked_entries import REBUILDING, GetResult
 from turbopump.store.queues.lookup import Lookup, StoredEntry
 from turbopump.store.queues.queue_reader import PropertyFilter
 
@@ -46,20 +47,17 @@ def answer(
     busy: Refusal = BUSY,
     again: Callable[[], None] | None = None,
 ) -> Outcome[ReplyT]:
-    """What ``respond`` makes of the outcome; or None, and the answer is sent later, unless the peer
+    """What ``respond`` makes of the outcome; or HELD, and the answer is sent later, unless the peer
     has gone. ``busy`` if too many reads wait. A read whose turn comes while the peer does not read
     what it has got is dropped, and ``again`` begins it anew when it does."""
 
     def done(outcome: T) -> None:
         if not context.peer.closed:
-            try:
-                context.settle(respond(outcome))
-            except Exception as error:
-                failed(error)
+            context.settle_call(respond, outcome)
 
     def failed(error: Exception) -> None:
         if not context.peer.closed:
-            context.settle(failure_response(error, context))
+            context.fail(error)
 
     def wanted() -> bool:
         if again is not None and context.served.full:
@@ -71,7 +69,7 @@ def answer(
         outcome = _start(reads, steps, done, wanted, failed)
     except ReadsRefusedError:
         return busy
-    return None if outcome is ReadState.PENDING else respond(outcome)
+    return HELD if outcome is ReadState.PENDING else respond(outcome)
 
 
 async def read(reads: ColdReads, steps: Steps[T]) -> T:
@@ -124,11 +122,23 @@ async def read_queue(
     """At most ``count`` messages from queue offset ``start`` on, of all or with one of these tag
     ``codes``, that ``matches``. Raises StoreError if too many reads wait for the disk, or it does
     not give what is there."""
-    steps = store.reader.steps(topic, queue_id, start, count, code_filter(codes), matches)
-    result = await read(store.cold_reads, steps)
-    if result.unreadable is not None:
-        raise StoreError(result.unreadable)
-    return result
+    while True:
+        steps = store.reader.steps(topic, queue_id, start, count, code_filter(codes), matches)
+        result = await read(store.cold_reads, steps)
+        if result.unreadable is None:
+            return result
+        if result.unreadable is not REBUILDING or not await _rebuilt(store):
+            raise StoreError(result.unreadable)
+
+
+async def _rebuilt(store: MessageStore) -> bool:
+    """Wait for the end of the rebuild under way; False if there is none."""
+    over: asyncio.Future[None]
+    over, done, _ = awaited()
+    if not store.rebuild.when_over(partial(done, None)):
+        return False
+    await over
+    return True
 
 
 def _start(

@@ -190,7 +190,7 @@ class WaitingRequests(Generic[LineT]):
                 return
             yield
 
-    def _all_answered(self, _none: None) -> None:
+    def _all_answered(self, _: None) -> None:
         self._answering = False
         self._set_timer()
 

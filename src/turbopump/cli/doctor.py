@@ -9,8 +9,9 @@ import click
 from msgspec import to_builtins
 
 from turbopump.admin.cluster import Servers
-from turbopump.admin.doctor import Doctor, Finding, Level
-from turbopump.cli.cluster import checked_topic, client_command
+from turbopump.admin.doctor import Diagnosis, Doctor, Level
+from turbopump.cli.frame import client_command
+from turbopump.cli.values import checked_topic
 from turbopump.clock import SystemClock
 
 
@@ -37,7 +38,7 @@ async def command(servers: Servers, output: str, topic: str | None, group: str |
     return 0 if doctor.healthy else 1
 
 
-def _lines(findings: Sequence[Finding]) -> Iterator[str]:
+def _lines(findings: Sequence[Diagnosis]) -> Iterator[str]:
     for finding in findings:
         level = finding.level.upper() if finding.level is Level.WRONG else finding.level
         yield f"{level:6} {finding.subject}: {finding.message}"

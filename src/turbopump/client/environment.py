@@ -1,11 +1,12 @@
-"""What a client takes from the world around it: clocks, chance, its own address, its process.
+"""Environment of a client: clocks, random numbers, its own address, its process.
 
-One rule: everything in this room that needs one of these asks the ``Environment`` it was given, so
-that a test or a simulation can give others.
+One rule: all client code that needs one of these asks the ``Environment`` it was given, so that a
+test or a simulation can replace it.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import random
 import re
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from turbopump.client.setting_rules import ENVIRONMENT_RULES, NAME_SERVER_RULES, check
+from turbopump.client.setting_rules import SettingRule, is_collection
 from turbopump.clock import Clock, SystemClock
 from turbopump.config.addresses import outward_address, parse_address, parse_addresses
 from turbopump.errors import ConfigError
@@ -23,12 +24,45 @@ from turbopump.message.ids import UniqueIds
 
 SYSTEM_CLOCK: Final = SystemClock()
 SYSTEM_RANDOM: Final = random.SystemRandom()
-"""No state of its own: a fork's draws are not its parent's."""
+"""Random numbers without a state: a forked child does not repeat its parent's."""
+
+
+def _is_clock(value: object) -> bool:
+    return not isinstance(value, type) and all(
+        callable(getattr(value, name, None)) for name in ("now_ms", "monotonic")
+    )
+
+
+def _is_address(value: object) -> bool:
+    try:
+        ipaddress.ip_address(value if isinstance(value, str) else "")
+    except ValueError:
+        return False
+    return True
+
+
+CLOCK: Final = SettingRule(
+    _is_clock, "is no clock: an object with now_ms() and monotonic() is expected"
+).or_none()
+RANDOM: Final = SettingRule(
+    lambda value: isinstance(value, random.Random), "is no random.Random, as in random.Random(7)"
+).or_none()
+LOCAL_IP: Final = SettingRule(
+    lambda value: value is None or _is_address(value),
+    "is no address: an IP as in '10.0.0.7' is expected, or None to have it found",
+)
+_NAME_SERVERS: Final = SettingRule(
+    lambda value: (
+        isinstance(value, str)
+        or (is_collection(value) and all(isinstance(one, str) for one in value))
+    ),
+    "is no name server: HOST:PORT is expected, as in '127.0.0.1:9876', or a list of them",
+)
 
 
 def program_name() -> str:
-    """What this program is called, in characters that a group may have: the module of ``python -m``
-    or the file without its ending; ``python`` for one that has no name."""
+    """Return this program's name in characters that a group may have: the module of ``python -m``
+    or the file without its ending; ``python`` for a program without a name."""
     main = sys.modules.get("__main__")
     spec = getattr(main, "__spec__", None)
     name = spec.name.removesuffix(".__main__") if spec is not None else Path(sys.argv[0]).stem
@@ -37,9 +71,12 @@ def program_name() -> str:
 
 @dataclass(slots=True)
 class Environment:
-    """``clock`` for data and intervals; ``random`` for starting points and ids; ``local_ip`` stands
-    in the client id and in message ids (None: the address of the interface towards the world, found
-    when first needed); ``pid`` says which process this is."""
+    """Clock, random numbers, address and process of a client.
+
+    ``clock``: for data and intervals. ``random``: for starting points and ids. ``local_ip``: stands
+    in the client id and in message ids; None: the address of the interface towards the world, found
+    when first needed. ``pid``: tells processes apart.
+    """
 
     clock: Clock = SYSTEM_CLOCK
     random: random.Random = SYSTEM_RANDOM
@@ -48,52 +85,38 @@ class Environment:
 
     @property
     def ip(self) -> str:
-        """This machine's address as other machines might see it."""
+        """Address of this machine as other machines see it."""
         if self.local_ip is None:
             self.local_ip = outward_address()
         return self.local_ip
 
     @property
     def identity(self) -> Hashable:
-        """Equal for clients of the same process, clock, chance and address."""
+        """Value that is equal for clients of the same process, clock, random numbers and
+        address."""
         return self.pid(), self.ip, self.clock, self.random
 
     def unique_ids(self) -> UniqueIds:
-        """A source of message ids that no other client gives."""
+        """Return a source of message ids that no other client gives."""
         token = self.random.getrandbits(32)
         return UniqueIds(self.clock, ip=self.ip, token=token, pid=self.pid())
 
     def new_instance_name(self) -> str:
-        """``<pid>#<64 random bits>``: no two clients have the same, in whatever container or thread
-        they live.
+        """Return ``<pid>#<64 random bits>``. No two clients have the same name, in whatever
+        container or thread they live.
 
-        RocketMQ: ``ClientConfig.changeInstanceNameToPID`` takes the nanosecond clock for the second
+        RocketMQ: ``ClientConfig.changeInstanceNameToPID`` uses the nanosecond clock for the second
         part.
         """
         return f"{self.pid()}#{self.random.getrandbits(64)}"
 
 
-def environment_of(
-    clock: Clock | None, random: random.Random | None, local_ip: str | None
-) -> Environment:
-    """Clock, random numbers and address of a client; the system's for each one that is None.
-
-    Raises ConfigError for an argument that is no clock, no ``random.Random`` or no address.
-    """
-    check(ENVIRONMENT_RULES, {"clock": clock, "random": random, "local_ip": local_ip})
-    return Environment(
-        SYSTEM_CLOCK if clock is None else clock,
-        SYSTEM_RANDOM if random is None else random,
-        local_ip,
-    )
-
-
 def name_server_addresses(namesrv: str | list[str] | tuple[str, ...] | None) -> tuple[str, ...]:
-    """The name servers of ``"a:9876"``, ``"a:9876;b:9876"`` or a list; None: of the variable
+    """Return the name servers of ``"a:9876"``, ``"a:9876;b:9876"`` or a list; None: of the variable
     NAMESRV_ADDR. Raises ConfigError if there is none or one is not HOST:PORT."""
     if namesrv is None:
         namesrv = os.environ.get("NAMESRV_ADDR", "")
-    check(NAME_SERVER_RULES, {"namesrv": namesrv})
+    _NAME_SERVERS.check("namesrv", namesrv)
     if isinstance(namesrv, str):
         addresses = parse_addresses(namesrv)
     else:

@@ -1,115 +1,74 @@
-"""The lite pull consumer: its user polls for messages, of queues that the group divides or the user
-names, and may go anywhere in them.
+"""Lite pull consumer: its user polls messages of queues that the group divides or the user names,
+and may seek to any offset.
 
-One rule: a queue is read from where the group stands on, without gap and without going back, but
-for a seek or a reset. This file is the life of a consumer and its user's calls. It must not know
-how a queue is pulled. Source: apache/rocketmq ``DefaultLitePullConsumer``,
+One rule: a queue is read from the group's offset on, without gap and without going back, but for a
+seek or a reset. This file is the life of a consumer and its user's calls. It must not know how a
+queue is pulled. Source: apache/rocketmq ``DefaultLitePullConsumer``,
 ``DefaultLitePullConsumerImpl``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
-from datetime import datetime
-from typing import Final, Unpack
+from typing import Final
 
-from turbopump.client.allocation import Strategy, strategy_of
 from turbopump.client.consumer.group_consumer import GroupConsumer, RunningConsumer
-from turbopump.client.consumer.offsets import ConsumeFrom, OffsetStore
-from turbopump.client.consumer.prefetching import LitePullSettings, PrefetchedQueue, Prefetching
-from turbopump.client.consumer.pull import PULL_BATCH, Time, as_ms
-from turbopump.client.consumer.rebalance import Balancer, QueueChange, QueueListener, QueueListeners
-from turbopump.client.consumer.settings import COMMIT_RULES, LITE_PULL_RULES, POLL_RULES
-from turbopump.client.consumer.subscription import (
-    ALL,
-    Subscription,
-    Wanted,
-    first_subscriptions,
-    subscription_to,
-)
+from turbopump.client.consumer.offsets import OffsetStore
+from turbopump.client.consumer.prefetching import PrefetchedQueue, Prefetching
+from turbopump.client.consumer.pull import Time, as_ms
+from turbopump.client.consumer.queue_listeners import QueueListener, QueueListeners
+from turbopump.client.consumer.rebalance import Balancer, QueueChange
+from turbopump.client.consumer.settings import LitePullConsumerSettings
+from turbopump.client.consumer.subscription import ALL, Subscription, Wanted, subscription_to
 from turbopump.client.heartbeat import InstanceMember
 from turbopump.client.instance import ClientInstance
 from turbopump.client.lifecycle import Lifecycle
 from turbopump.client.namespace import unwrapped, wrap, wrapped
 from turbopump.client.routes import TopicRoute
-from turbopump.client.setting_rules import check, group_in
-from turbopump.client.settings import Surrounding, client_settings
+from turbopump.client.setting_rules import OFFSET, SettingRule, is_number, whole_from
+from turbopump.client.settings import keywords_of
 from turbopump.client.shared_instances import join_instance
-from turbopump.client.tracing import Tracing, trace_topic
+from turbopump.client.tracing import Tracing
 from turbopump.errors import ConfigError
 from turbopump.message.message import MessageQueue, ReceivedMessage
 from turbopump.protocol.requests.clients import ConsumerData, ConsumeType
 
 POLL_TIMEOUT_S: Final = 5.0
 POLL_BATCH: Final = 32
+_POLL_TIMEOUT: Final = SettingRule(
+    lambda value: is_number(value) and value <= float("inf"),
+    "must be a number of seconds (inf: without end)",
+)
+_MESSAGES: Final = whole_from(1)
 
 
 class LitePullConsumer(GroupConsumer["RunningLitePull"]):
-    """Reads as a member of ``group`` what its user polls. Use it as ``async with
+    """Poll messages as a member of ``group``. Use it as ``async with
     LitePullConsumer("127.0.0.1:9876", group="g", topic="t") as consumer:`` and then ``await
     consumer.poll()``.
 
-    ``topic`` and ``tags`` (``*``, ``A || B``, ``Tags`` or ``Sql``): what to share with the group;
-    ``subscribe`` adds more; ``assign`` takes queues by name instead. ``auto_commit``: what was
-    polled is done when the next poll begins, and is committed every 5 s, and when a queue is lost
-    or the consumer is closed; without it, only ``commit`` does. ``queue_messages_max``,
-    ``queue_bytes_max``, ``messages_max``: how much is pulled ahead of one queue (1000 messages, 100
-    MiB) and of all (10,000); the last pull may go beyond by ``pull_batch`` messages each.
-    ``trace``: records of what was polled, on ``RMQ_SYS_TRACE_TOPIC`` or the topic you name. The
-    other settings are those of ``PushConsumer``. Raises ConfigError for unusable settings.
+    The keywords are the fields of ``LitePullConsumerSettings``; docs/reference/client-settings.md
+    explains them. ``assign`` takes queues by name instead of subscribing. Raises ConfigError for
+    unusable settings.
 
     Methods that ask a broker may raise a RemotingError or RouteNotFoundError, all of them
     NotStartedError. Meant for one reader.
     """
 
-    def __init__(
-        self,
-        namesrv: str | list[str] | tuple[str, ...] | None = None,
-        *,
-        group: str,
-        topic: str | None = None,
-        tags: Wanted = ALL,
-        consume_from: ConsumeFrom | datetime = ConsumeFrom.LAST,
-        auto_commit: bool = True,
-        pull_batch: int = PULL_BATCH,
-        queue_messages_max: int = 1000,
-        queue_bytes_max: int = 100 * 1024 * 1024,
-        messages_max: int = 10_000,
-        allocation: str | Strategy = "AVG",
-        namespace: str | None = None,
-        trace: bool | str = False,
-        **surrounding: Unpack[Surrounding],
-    ) -> None:
-        self._group = group_in(namespace, group)
-        check(LITE_PULL_RULES, locals())
-        self.group = group
-        self._namespace = namespace
-        self._settings, self._environment = client_settings(namesrv, **surrounding)
-        self._pull_settings = LitePullSettings(
-            consume_from,
-            auto_commit,
-            queue_messages_max,
-            queue_bytes_max,
-            messages_max,
-            pull_batch,
-            strategy_of(allocation),
-            namespace,
-        )
-        self._trace_topic = trace_topic(trace)
-        self._subscriptions = first_subscriptions(
-            namespace, topic, tags, self._environment.clock.now_ms()
-        )
+    @keywords_of(LitePullConsumerSettings)
+    def __init__(self, settings: LitePullConsumerSettings) -> None:
+        super().__init__(settings)
+        self._settings = settings
         self._named: list[MessageQueue] | None = None
-        """The queues that were assigned, as brokers know them; None: queues come by
-        subscription."""
-        self._listeners = QueueListeners(namespace)
+        """Assigned queues, as brokers know them; None: queues come by subscription."""
+        self._listeners = QueueListeners(self._namespace)
         self.lifecycle: Lifecycle[RunningLitePull] = Lifecycle("LitePullConsumer")
 
     # --- life
 
     async def start(self) -> None:
-        """Join the group and begin to pull ahead; what is subscribed or assigned later is read from
-        then on.
+        """Join the group and begin to pull ahead. Topics and queues that are subscribed or assigned
+        later are read from then on.
 
         Raises RouteNotFoundError if no name server answers (a topic that does not exist yet is
         waited for), NotStartedError after ``close`` or if it is closed meanwhile. A start that
@@ -124,24 +83,25 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
             return RunningLitePull(
                 instance,
                 member,
-                self._pull_settings,
+                self._settings,
                 self._subscriptions,
                 lambda: self._named,
                 self._listeners,
-                self._tracing(self._settings, self._trace_topic),
+                self._tracing(self._settings, self._settings.trace),
             )
 
         await self._run(instance, member, make, RunningLitePull.close)
 
     async def close(self) -> None:
-        """Commit what is done (with ``auto_commit``; of the last poll nothing), or what ``commit``
-        was told and the brokers have not got yet, and leave the group. May be called twice."""
+        """Commit and leave the group. With ``auto_commit`` all polled messages but those of the
+        last poll are committed; without, offsets given to ``commit`` that the brokers do not have
+        yet. May be called twice."""
         await self.lifecycle.end(RunningLitePull.close)
 
     # --- what it reads
 
     async def subscribe(self, topic: str, tags: Wanted = ALL) -> None:
-        """Read this consumer's share of ``topic`` too (or with other tags); before ``start`` or
+        """Read this consumer's share of ``topic`` too, or with other tags; before ``start`` or
         after. Raises ConfigError after ``assign``."""
         before = self._subscriptions.get(wrap(self._namespace, topic))
         self._subscribe(topic, tags)
@@ -155,7 +115,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         running.balancer.wake()
 
     async def unsubscribe(self, topic: str) -> None:
-        """Read ``topic`` no longer; says nothing if it was not read."""
+        """Read ``topic`` no longer. Nothing happens if it was not read."""
         topic = wrap(self._namespace, topic)
         if (
             self._named is not None
@@ -168,8 +128,8 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         await running.instance.introduce_all()
 
     async def assign(self, queues: Collection[MessageQueue], tags: Wanted = ALL) -> None:
-        """Read these queues and no others, also if other members read them; before ``start`` or
-        after. Raises ConfigError after ``subscribe``."""
+        """Read exactly these queues, even if other members read them; before ``start`` or after.
+        Raises ConfigError after ``subscribe``."""
         if self._named is None and self._subscriptions:
             raise ConfigError(
                 "this LitePullConsumer subscribes, so the group divides the queues; make another "
@@ -201,21 +161,21 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
 
     @property
     def assigned(self) -> list[MessageQueue]:
-        """The queues that are ours at the moment, sorted."""
+        """Queues assigned to this consumer at the moment, sorted."""
         queues = (
             self.lifecycle.running.prefetching.queues if self.lifecycle.running is not None else ()
         )
         return sorted(unwrapped(self._namespace, queue) for queue in queues)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """The readable queues of a topic, sorted; asked for anew each time."""
+        """Ask for the readable queues of a topic, and return them sorted."""
         route = await self.lifecycle.ready().instance.routes.refresh(wrap(self._namespace, topic))
         return [unwrapped(self._namespace, queue) for queue in route.subscribe_queues]
 
     async def on_queue_change(self, topic: str, listener: QueueListener) -> None:
-        """Call ``listener(topic, queues)`` whenever the readable queues of ``topic`` have changed
-        (they are looked at every 30 s); a plain function runs in a thread. Before ``start`` or
-        after."""
+        """Call ``listener(topic, queues)`` when the readable queues of ``topic`` have changed;
+        before ``start`` or after. The consumer looks every 30 s. A plain function runs in a
+        thread."""
         await self._listeners.add(wrap(self._namespace, topic), listener)
 
     # --- reading
@@ -223,13 +183,14 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
     async def poll(
         self, timeout: float = POLL_TIMEOUT_S, *, max_messages: int = POLL_BATCH
     ) -> list[ReceivedMessage]:
-        """The next messages, as soon as there is one, ``max_messages`` at most; none after
+        """Return the next messages as soon as there is one, ``max_messages`` at most; none after
         ``timeout`` seconds, or once closed.
 
-        Those of one queue come in its order. With ``auto_commit`` what the poll before gave is done
-        now.
+        Messages of one queue come in its order. With ``auto_commit`` the messages of the poll
+        before are done now.
         """
-        check(POLL_RULES, {"timeout": timeout, "max_messages": max_messages})
+        _POLL_TIMEOUT.check("timeout", timeout)
+        _MESSAGES.check("max_messages", max_messages)
         running = self.lifecycle.ready()
         messages = await running.prefetching.poll(max_messages, timeout)
         if messages and running.traces is not None:
@@ -237,9 +198,9 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         return messages
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """The next message of ``queue`` is the one at ``offset``. Raises ConfigError if the queue
-        is not ours or has no such offset."""
-        check(COMMIT_RULES, locals())
+        """Continue ``queue`` at ``offset``. Raises ConfigError if the queue is not assigned to this
+        consumer or has no such offset."""
+        OFFSET.check("offset", offset)
         self._ours(queue)
         store, wire = self.lifecycle.ready().offsets, wrapped(self._namespace, queue)
         first, end = await store.min_offset(wire), await store.max_offset(wire)
@@ -250,30 +211,32 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         self._ours(queue).seek(offset)
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
-        """Go to the oldest message that is kept. Raises ConfigError if the queue is not ours."""
+        """Continue the queue at its oldest message. Raises ConfigError if it is not assigned to
+        this consumer."""
         offsets, wire = self.lifecycle.ready().offsets, self._ours(queue).queue
         self._ours(queue).seek(await offsets.min_offset(wire))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
-        """Go behind the newest message. Raises ConfigError if the queue is not ours."""
+        """Continue the queue after its newest message. Raises ConfigError if it is not assigned to
+        this consumer."""
         offsets, wire = self.lifecycle.ready().offsets, self._ours(queue).queue
         self._ours(queue).seek(await offsets.max_offset(wire))
 
     def pause(self, queues: Collection[MessageQueue]) -> None:
-        """Give nothing of these queues until ``resume``; what was pulled ahead is kept. Raises
-        ConfigError if one is not ours."""
+        """Poll nothing of these queues until ``resume``; messages pulled ahead are kept. Raises
+        ConfigError if one is not assigned to this consumer."""
         for prefetched in [self._ours(queue) for queue in queues]:
             prefetched.paused = True
 
     def resume(self, queues: Collection[MessageQueue]) -> None:
-        """Go on with these queues. Raises ConfigError if one is not ours."""
+        """Poll these queues again. Raises ConfigError if one is not assigned to this consumer."""
         for prefetched in [self._ours(queue) for queue in queues]:
             prefetched.paused = False
         self.lifecycle.ready().prefetching.wake()
 
     def position(self, queue: MessageQueue) -> int | None:
-        """The offset of the next message that ``poll`` gives of ``queue``; None while the group's
-        offset is not known yet."""
+        """Return the offset of the next message that ``poll`` gives of ``queue``; None while the
+        group's offset is not known yet."""
         return self._ours(queue).position
 
     # --- offsets
@@ -281,12 +244,11 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
     async def commit(
         self, offsets: Mapping[MessageQueue, int] | None = None, *, acknowledged: bool = True
     ) -> None:
-        """Set the group's offset: behind everything polled, or to these offsets (of the next
-        message wanted).
+        """Commit everything polled, or these offsets: each is that of the next message wanted.
 
-        ``acknowledged``: return when the brokers have it; else they are told, again at ``close`` if
-        need be, and not waited for. Raises ConfigError for a queue that is not ours or an offset
-        before what is done: ``seek`` goes back.
+        ``acknowledged``: return when the brokers have the offsets. Otherwise they are sent without
+        waiting, and again at ``close`` if need be. Raises ConfigError for a queue that is not
+        assigned to this consumer, or an offset before finished messages: ``seek`` goes back.
         """
         prefetching = self.lifecycle.ready().prefetching
         if offsets is None:
@@ -296,7 +258,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         else:
             chosen = [self._ours(queue) for queue in offsets]
             for prefetched, (queue, offset) in zip(chosen, offsets.items(), strict=True):
-                check(COMMIT_RULES, {"offset": offset})
+                OFFSET.check("offset", offset)
                 if prefetched.next_offset is not None and offset > prefetched.next_offset:
                     raise ConfigError(
                         f"{queue} was read up to {prefetched.next_offset}; "
@@ -312,11 +274,13 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         await prefetching.commit_these(chosen, acknowledged=acknowledged)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """The group's offset in the queue as its broker knows it; None if it has none yet."""
+        """Return the group's offset in the queue, as its broker knows it; None if it has none
+        yet."""
         return await (await self._offsets_of(queue)).committed(wrapped(self._namespace, queue))
 
     async def offset_for_time(self, queue: MessageQueue, when: Time) -> int:
-        """The first message stored at or after ``when``: ms since 1970 UTC, or a datetime."""
+        """Return the offset of the first message stored at or after ``when``: ms since 1970 UTC, or
+        a datetime."""
         return await (await self._offsets_of(queue)).offset_at(
             wrapped(self._namespace, queue), as_ms(when, 0)
         )
@@ -345,15 +309,16 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         super()._subscribe(topic, tags)
 
     def _consumer_data(self) -> ConsumerData:
-        return self._data(ConsumeType.CONSUME_ACTIVELY, self._pull_settings.consume_from)
+        return self._data(ConsumeType.CONSUME_ACTIVELY, self._settings.consume_from)
 
 
 # --- A lite pull consumer while it runs.
 
 
 class RunningLitePull(RunningConsumer):
-    """``subscriptions``: by topic, as they are at any time. ``named``: the queues that its user has
-    named; None: the group divides those of its topics. ``tracing`` None: nothing is traced."""
+    """State of a lite pull consumer from start to close. ``subscriptions``: by topic, as they are
+    at any time. ``named``: assigned queues; None: the group divides those of its topics.
+    ``tracing`` None: nothing is traced."""
 
     what = "LitePullConsumer"
 
@@ -361,7 +326,7 @@ class RunningLitePull(RunningConsumer):
         self,
         instance: ClientInstance,
         member: InstanceMember,
-        settings: LitePullSettings,
+        settings: LitePullConsumerSettings,
         subscriptions: MutableMapping[str, Subscription],
         named: Callable[[], Sequence[MessageQueue] | None],
         listeners: QueueListeners,
@@ -396,7 +361,7 @@ class RunningLitePull(RunningConsumer):
         return await self.prefetching.apply(QueueChange(named, ()))
 
     async def close(self) -> None:
-        """Commit what is to be committed, and leave the group, whatever fails on the way."""
+        """Commit, and leave the group whatever fails on the way."""
         for task in self._tasks:
             task.cancel()
         self.prefetching.close()

@@ -1,15 +1,15 @@
-"""Finds single messages: by id, by key, by queue offset, by time.
+"""Find single messages: by id, by key, by queue offset, by time.
 
-One rule: it belongs to no group and leaves no trace on a broker: no heartbeat, no offset. Brokers
-answer what their index points to, which may be another key of the same hash; what is handed over
-has been checked against what was asked, and by its CRC. It must not know who asks.
+One rule: a finder belongs to no group and leaves no trace on a broker: no heartbeat, no offset.
+Brokers answer with the messages their index points to, which may have another key of the same hash;
+each message is checked against the question, and by its CRC. This module must not know its callers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final, Unpack
+from typing import Final
 
 from turbopump import errors
 from turbopump.client.consumer.offsets import OffsetStore
@@ -24,12 +24,11 @@ from turbopump.client.consumer.pull import (
     is_meant,
     pull_now,
 )
-from turbopump.client.consumer.settings import COMMIT_RULES
 from turbopump.client.instance import ClientInstance
 from turbopump.client.lifecycle import InContext
 from turbopump.client.routes import TopicRoute
-from turbopump.client.setting_rules import TOPIC, SettingRule, check, is_name, is_whole, whole_from
-from turbopump.client.settings import Surrounding, client_settings
+from turbopump.client.setting_rules import OFFSET, TOPIC, SettingRule, is_name, is_whole, whole_from
+from turbopump.client.settings import ClientSettings, keywords_of
 from turbopump.config.addresses import join_address
 from turbopump.message.ids import decode_offset_msg_id
 from turbopump.message.message import MessageQueue, ReceivedMessage
@@ -46,50 +45,40 @@ _TIME: Final = SettingRule(
     lambda value: value is None or is_whole(value) or isinstance(value, datetime),
     "must be ms since 1970, or a datetime",
 )
-_RULES: Final[Mapping[str, SettingRule]] = {
-    "queue": SettingRule(
-        lambda value: isinstance(value, MessageQueue),
-        "is no MessageQueue: take one of `await finder.queues(topic)`",
-    ),
-    **COMMIT_RULES,
-    "msg_id": SettingRule(is_name, "is no message id: text is expected, as SendResult.msg_id is"),
-    "unique_id": SettingRule(
-        is_name, "is no message id: text is expected, as SendResult.msg_id is"
-    ),
-    "key": SettingRule(
-        lambda value: is_name(value) and KEY_SEPARATOR not in value,
-        "is no key: a key is text of at least one character and no space, which separates keys",
-    ),
-    "max_messages": whole_from(1),
-    "begin": _TIME,
-    "end": _TIME,
-}
-"""Of calls; ``_given`` has the rest."""
+_QUEUE: Final = SettingRule(
+    lambda value: isinstance(value, MessageQueue),
+    "is no MessageQueue: take one of `await finder.queues(topic)`",
+)
+_MESSAGE_ID: Final = SettingRule(
+    is_name, "is no message id: text is expected, as SendResult.msg_id is"
+)
+_KEY: Final = SettingRule(
+    lambda value: is_name(value) and KEY_SEPARATOR not in value,
+    "is no key: a key is text of at least one character and no space, which separates keys",
+)
+_COUNT: Final = whole_from(1)
 PORT_MAX: Final = 65535
 
 
 class MessageFinder(InContext):
-    """Use it as ``async with MessageFinder("127.0.0.1:9876") as finder:``. Settings as
-    ``PullConsumer``'s, but for the group.
+    """Find stored messages. Use it as ``async with MessageFinder("127.0.0.1:9876") as finder:``.
+    The keywords are the fields of ``ClientSettings``.
 
-    Every method asks the name server for the topic's route first; RouteNotFoundError says why there
-    is none. Those that want one message raise MessageNotFoundError, whose text says where it was
-    looked for; all raise ConfigError for arguments that cannot be used.
+    Every method asks the name server for the topic's route first, and raises RouteNotFoundError if
+    there is none. Methods for one message raise MessageNotFoundError, whose text names the places
+    that were searched. All raise ConfigError for unusable arguments.
     """
 
-    def __init__(
-        self,
-        namesrv: str | list[str] | tuple[str, ...] | None = None,
-        **surrounding: Unpack[Surrounding],
-    ) -> None:
-        self._settings, self._environment = client_settings(namesrv, **surrounding)
+    @keywords_of(ClientSettings)
+    def __init__(self, settings: ClientSettings) -> None:
+        self._settings = settings
+        self._environment = settings.environment()
         self._instance: ClientInstance | None = None
 
     # --- life
 
     async def start(self) -> None:
-        """Make ready; connections are opened by the first question. Nothing happens if it is
-        started already."""
+        """Make ready. The first question opens connections. A second ``start`` does nothing."""
         if self._instance is not None:
             self._instance.check_usable("MessageFinder")
             return
@@ -104,20 +93,20 @@ class MessageFinder(InContext):
             await self._instance.close()
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """The readable queues of a topic, sorted; asked for anew each time."""
+        """Ask for the readable queues of a topic, and return them sorted."""
         return list((await self._route(topic)).subscribe_queues)
 
     # --- one message
 
     async def view(self, topic: str, msg_id: str) -> ReceivedMessage:
-        """The message with this id, of either kind: the unique id that its producer gave it
-        (``SendResult.msg_id``), or the offset message id (``SendResult.offset_msg_id``), which says
-        on which broker and where in its log it is.
+        """Return the message with this id, of either kind: the unique id that its producer gave it
+        (``SendResult.msg_id``), or the offset message id (``SendResult.offset_msg_id``), which
+        holds the broker's address and the offset in its log.
 
         Raises MessageNotFoundError, or the RemotingError of a broker that may have it and cannot be
         asked.
         """
-        _given(msg_id=msg_id)
+        _MESSAGE_ID.check("msg_id", msg_id)
         route = await self._route(topic)
         tried = []
         missing: dict[str, str] = {}
@@ -156,9 +145,10 @@ class MessageFinder(InContext):
         )
 
     async def at(self, queue: MessageQueue, offset: int) -> ReceivedMessage:
-        """The message at a queue offset. Raises MessageNotFoundError, which says what offsets the
-        queue has, or a RemotingError."""
-        _given(queue=queue, offset=offset)
+        """Return the message at a queue offset. Raises MessageNotFoundError, which names the
+        offsets of the queue, or a RemotingError."""
+        _QUEUE.check("queue", queue)
+        OFFSET.check("offset", offset)
         await self._route(queue.topic)
         messages, reply = await pull_now(self._ready(), queue, offset, 1)
         if not messages or messages[0].queue_offset != offset:
@@ -183,13 +173,16 @@ class MessageFinder(InContext):
         begin: Time | None = None,
         end: Time | None = None,
     ) -> FoundMessages:
-        """The newest messages of a topic that have this key, from all of its brokers, stored
+        """Return the newest messages of a topic with this key, from all of its brokers, stored
         between two times (both count).
 
         A broker gives 64 at most, unless configured otherwise (``maxMsgsNumBatch``). Raises
-        ConfigError for a key that cannot be.
+        ConfigError for an unusable key.
         """
-        _given(key=key, max_messages=max_messages, begin=begin, end=end)
+        _KEY.check("key", key)
+        _COUNT.check("max_messages", max_messages)
+        _TIME.check("begin", begin)
+        _TIME.check("end", end)
         route = await self._route(topic)
         return await self._query(
             route, key, max_messages, as_ms(begin, 0), as_ms(end, EVER), unique=False
@@ -198,9 +191,10 @@ class MessageFinder(InContext):
     async def by_unique_id(
         self, topic: str, unique_id: str, max_messages: int = 32
     ) -> FoundMessages:
-        """Every message with this unique id: a send that was repeated may be stored twice, and a
+        """Return every message with this unique id. A repeated send may be stored twice, and a
         batch may have one id for all."""
-        _given(unique_id=unique_id, max_messages=max_messages)
+        _MESSAGE_ID.check("unique_id", unique_id)
+        _COUNT.check("max_messages", max_messages)
         return await self._query(
             await self._route(topic), unique_id, max_messages, 0, EVER, unique=True
         )
@@ -208,9 +202,11 @@ class MessageFinder(InContext):
     async def by_time(
         self, topic: str, begin: Time, end: Time | None = None, max_messages: int = 32
     ) -> FoundMessages:
-        """The first messages of a topic, over all of its queues, that were stored at or after
+        """Return the first messages of a topic, over all of its queues, stored at or after
         ``begin`` and not after ``end``."""
-        _given(begin=begin, end=end, max_messages=max_messages)
+        _TIME.check("begin", begin)
+        _TIME.check("end", end)
+        _COUNT.check("max_messages", max_messages)
         route = await self._route(topic)
         first, last = as_ms(begin, 0), as_ms(end, EVER)
 
@@ -234,14 +230,14 @@ class MessageFinder(InContext):
         return self._instance
 
     async def _route(self, topic: str) -> TopicRoute:
-        check({"topic": TOPIC}, {"topic": topic})
+        TOPIC.check("topic", topic)
         return await self._ready().routes.refresh(topic)
 
     async def _view_at(
         self, route: TopicRoute, address: str, offset: int
     ) -> tuple[ReceivedMessage | None, str]:
-        """The message at an offset of the log of the broker at ``address``; or why there is
-        none."""
+        """Return the message at an offset of the log of the broker at ``address``, or the reason
+        why there is none."""
         request = ViewMessageById(topic=route.topic, offset=offset)
         answer = await self._ready().remoting.exchange(address, request, timeout=QUERY_TIMEOUT_S)
         if answer.code != ResponseCode.SUCCESS:
@@ -284,8 +280,8 @@ class MessageFinder(InContext):
     async def _query_broker(
         self, route: TopicRoute, broker_name: str, request: QueryMessage, remarks: dict[str, str]
     ) -> list[ReceivedMessage]:
-        """From the master, or from a slave if it cannot be asked; into ``remarks`` what it says if
-        it finds nothing."""
+        """Ask the master, or a slave if the master cannot be asked. The remark of an empty answer
+        goes into ``remarks``."""
         failure: errors.RemotingError = errors.ConnectError(
             f"no address is known for broker {broker_name}"
         )
@@ -329,13 +325,8 @@ class MessageFinder(InContext):
         return found[:count]
 
 
-def _given(**values: Any) -> None:
-    """Raises ConfigError for arguments of a call that cannot be used, by name."""
-    check({name: _RULES[name] for name in values}, values)
-
-
 def log_offset_of(msg_id: str) -> tuple[str, int] | None:
-    """Address and offset that an id means if it is an offset message id; None if it cannot be one.
+    """Return address and offset of an offset message id; None for any other id.
 
     Both kinds look alike. A unique id has the low half of a process id where the other has the high
     half of a port, which is 0.

@@ -109,13 +109,12 @@ def _of_topic(topic: str | None, offsets: Mapping[MessageQueue, int]) -> dict[Me
 def running_info(
     name_servers: Sequence[str],
     consumer: ConsumerData,
-    queues: Mapping[MessageQueue, consumers.ProcessQueueInfo],
+    queues: Mapping[MessageQueue, consumers.ProcessQueueInfo | consumers.PopProcessQueueInfo],
     *,
     concurrency: int,
     ordered: bool,
     started_ms: int,
     statuses: Mapping[str, consumers.ConsumeStatus],
-    popped: Mapping[MessageQueue, consumers.PopProcessQueueInfo] | None = None,
 ) -> consumers.ConsumerRunningInfo:
     """What every consumer tells, under Apache's names."""
     subscriptions = consumer.subscription_data_set
@@ -133,8 +132,16 @@ def running_info(
             "PROP_CLIENT_VERSION": str(CURRENT_VERSION),
         },
         subscription_set=tuple(subscriptions),
-        mq_table=dict(queues),
-        mq_pop_table=dict(popped or {}),
+        mq_table={
+            queue: info
+            for queue, info in queues.items()
+            if isinstance(info, consumers.ProcessQueueInfo)
+        },
+        mq_pop_table={
+            queue: info
+            for queue, info in queues.items()
+            if isinstance(info, consumers.PopProcessQueueInfo)
+        },
         status_table={
             one.topic: statuses.get(one.topic, consumers.ConsumeStatus())
             for one in subscriptions

@@ -1,28 +1,24 @@
-"""The producer: what a user makes, starts, sends with and closes. The way of a message is in
-``send_attempts.py``."""
+"""Producer of messages: its life and its calls. The way of a message is in ``send_attempts.py``."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Final, Unpack, overload
+from typing import Unpack, overload
 
-from turbopump.client.environment import program_name
 from turbopump.client.heartbeat import InstanceMember
-from turbopump.client.hooks import SendHook, SendHooks
+from turbopump.client.hooks import SendHooks
 from turbopump.client.instance import ClientInstance
 from turbopump.client.lifecycle import InContext
 from turbopump.client.namespace import unwrapped, wrap
 from turbopump.client.recall import recall_message
 from turbopump.client.request_reply import Replier, Requester
 from turbopump.client.selectors import Selector
-from turbopump.client.sending.accumulator import Accumulator, AutoBatch
-from turbopump.client.sending.back_pressure import BackPressure, InFlightLimiter
+from turbopump.client.sending.accumulator import Accumulator
+from turbopump.client.sending.back_pressure import InFlightLimiter
 from turbopump.client.sending.outgoing import (
-    COMPRESS_FROM,
     BatchPart,
-    Compression,
     MessageParts,
     NotedFrames,
     Packer,
@@ -32,103 +28,57 @@ from turbopump.client.sending.outgoing import (
 from turbopump.client.sending.queue_chooser import (
     FaultDetector,
     FaultStrategy,
-    LatencyFaults,
     QueueChooser,
     RoundRobin,
 )
-from turbopump.client.sending.send_result import RETRYABLE_CODES, SendResult, SendStatistics
-from turbopump.client.sending.sender import PendingSends, Sender, SendRules
-from turbopump.client.setting_rules import (
-    SWITCH,
-    TOPIC,
-    SettingRule,
-    check,
-    check_timeout,
-    group_in,
-    is_collection,
-    is_whole,
-)
-from turbopump.client.settings import Surrounding, client_settings
+from turbopump.client.sending.send_attempts import deliver, send_oneway
+from turbopump.client.sending.send_result import SendResult, SendStatistics
+from turbopump.client.sending.sender import PendingSends, Sender
+from turbopump.client.sending.settings import ProducerSettings
+from turbopump.client.setting_rules import TOPIC, check_timeout
+from turbopump.client.settings import keywords_of
 from turbopump.client.shared_instances import join_instance
 from turbopump.client.trace import GROUP_PREFIX as TRACE_GROUP_PREFIX
 from turbopump.client.tracing import Tracing, trace_topic
 from turbopump.errors import ConfigError, NotStartedError
-from turbopump.message.compression import DECOMPRESSED_SIZE_MAX
-from turbopump.message.message import BODY_SIZE_MAX, Message, MessageQueue, ReceivedMessage
+from turbopump.message.message import Message, MessageQueue, ReceivedMessage
 from turbopump.message.rules import topic_fault
 from turbopump.remoting.client import Permits
 
-DEFAULT_GROUP: Final = f"{program_name()}-producer"
-"""The group of producers without one: the same in every run of a program, and no other program's.
-RocketMQ: all such producers are of one group, which transactions are asked about."""
-APACHES_DEFAULT: Final = "DEFAULT_PRODUCER"
-
 
 class Producer(InContext):
-    """Sends messages. Use it as ``async with Producer("127.0.0.1:9876") as producer: await
+    """Send messages. Use it as ``async with Producer("127.0.0.1:9876") as producer: await
     producer.send("topic", b"body")``.
 
-    ``namesrv``: ``"host:port"``, several separated by ``;``, or a list. ``clock``, ``random`` and
-    ``local_ip`` replace the system's; docs/reference/client-settings.md explains every other
-    setting. Many tasks may send at once. It belongs to the event loop and process it was started
-    in. Raises ConfigError for unusable settings.
+    The keywords are the fields of ``ProducerSettings``; docs/reference/client-settings.md explains
+    them. Many tasks may send at once. A producer belongs to the event loop and process it was
+    started in. Raises ConfigError for unusable settings.
     """
 
-    def __init__(
-        self,
-        namesrv: str | list[str] | tuple[str, ...] | None = None,
-        *,
-        group: str = DEFAULT_GROUP,
-        namespace: str | None = None,
-        send_timeout: float = 3.0,
-        attempt_timeout: float | None = None,
-        retries: int = 2,
-        retry_codes: Collection[int] = RETRYABLE_CODES,
-        retry_unless_ok: bool = False,
-        latency_faults: LatencyFaults | None = None,
-        compress_from: int | None = COMPRESS_FROM,
-        compression: str = "zlib",
-        compression_level: int | None = None,
-        body_size_max: int = BODY_SIZE_MAX,
-        back_pressure: BackPressure | None = None,
-        auto_batch: AutoBatch | None = None,
-        hooks: Sequence[SendHook] = (),
-        trace: bool | str = False,
-        topics: Sequence[str] = (),
-        **surrounding: Unpack[Surrounding],
-    ) -> None:
-        check(PRODUCER_RULES, locals())
-        if group == APACHES_DEFAULT:
-            raise ConfigError(
-                f"group={group!r} is that of every Producer without one of Apache's: give a group "
-                "of its own, or leave it out"
-            )
-        self._settings, self._environment = client_settings(namesrv, **surrounding)
+    @keywords_of(ProducerSettings)
+    def __init__(self, settings: ProducerSettings) -> None:
+        self._settings = settings
+        self._environment = settings.environment()
+        self._namespace = settings.namespace
+        self.group = settings.group
         # RocketMQ refuses a second producer of a group in one instance; those of traces come by
         # themselves
-        named = self._settings.instance_name is not None
-        alone = named and not group.startswith(TRACE_GROUP_PREFIX)
-        self._member = InstanceMember(group_in(namespace, group), produces=True, exclusive=alone)
-        self.group = group
-        self._rules = SendRules(
-            send_timeout, attempt_timeout, retries, frozenset(retry_codes), retry_unless_ok
+        named = settings.instance_name is not None
+        alone = named and not self.group.startswith(TRACE_GROUP_PREFIX)
+        self._member = InstanceMember(settings.wire_group, produces=True, exclusive=alone)
+        self._rules = settings.rules
+        self._chooser = QueueChooser(self._namespace)
+        self._faults = FaultStrategy(settings.latency_faults)
+        self._limiter = InFlightLimiter(
+            settings.back_pressure, self._namespace, settings.send_timeout
         )
-        self._compression = Compression(compress_from, compression, compression_level)
-        self._body_size_max = body_size_max
-        self._namespace = namespace
-        self._chooser = QueueChooser(namespace)
-        self._faults = FaultStrategy(latency_faults)
-        self._hooks = tuple(hooks)
-        self._trace_topic = trace_topic(trace)
-        self._topics = tuple(topics)
-        self._limiter = InFlightLimiter(back_pressure, namespace, send_timeout)
-        self._plain = back_pressure is None and namespace is None
+        self._plain = settings.back_pressure is None and self._namespace is None
         self.statistics = SendStatistics()
-        """How the sends of this producer went, by broker (docs/reference/statistics.md)."""
+        """Counts and times of this producer's sends, by broker (docs/reference/statistics.md)."""
         self._accumulator: Accumulator | None = None
-        if auto_batch is not None:
+        if settings.auto_batch is not None:
             self._accumulator = Accumulator(
-                auto_batch, self._send_together, body_size_max, self.statistics
+                settings.auto_batch, self._send_together, settings.body_size_max, self.statistics
             )
         self._sender: Sender | None = None
         self._pack: Packer  # from the start on
@@ -140,14 +90,17 @@ class Producer(InContext):
 
     @property
     def client_id(self) -> str:
-        """What brokers know this client by. Raises NotStartedError before ``start``."""
+        """Name under which brokers know this client. Raises NotStartedError before ``start``."""
         return self._started().instance.client_id
 
     async def start(self) -> None:
-        """Make ready: learn the routes of ``topics``. Connections to brokers are opened by the
-        first send. Nothing happens if it is started already. Raises RouteNotFoundError for one of
-        ``topics`` that cannot be sent to, ConfigError if its ``instance_name`` is in use by who
-        cannot be one client with it (docs/explanations/clients.md)."""
+        """Make ready: learn the routes of ``topics``. The first send opens connections to brokers.
+        A second call does nothing.
+
+        Raises RouteNotFoundError for one of ``topics`` that cannot be sent to. Raises ConfigError
+        if another client uses the ``instance_name`` and the two cannot share an instance
+        (docs/explanations/clients.md).
+        """
         if self._sender is not None:
             self._sender.instance.check_usable("Producer", self._member)
             return
@@ -163,17 +116,18 @@ class Producer(InContext):
             raise
 
     async def _begin(self, instance: ClientInstance) -> None:
+        settings = self._settings
         environment = self._environment
         self._pack = Packer(
             environment.unique_ids(),
-            body_size_max=self._body_size_max,
-            compression=self._compression,
+            body_size_max=settings.body_size_max,
+            compression=settings.packing,
             namespace=self._namespace,
         )
-        hooks = list(self._hooks)
-        if self._trace_topic is not None:
-            settings, group, topic = self._settings, self.group, self._trace_topic
-            tracing = Tracing(Producer, settings, environment, group, topic, self._namespace)
+        hooks = list(settings.hooks)
+        topic = trace_topic(settings.trace)
+        if topic is not None:
+            tracing = Tracing(Producer, settings, environment, self.group, topic, self._namespace)
             self._tracing = tracing
             await tracing.start()
             hooks.append(tracing.dispatcher)
@@ -194,17 +148,17 @@ class Producer(InContext):
             self._member.group,
             self._namespace,
             self.statistics,
-            PendingSends(self._settings.async_permits),
-            Permits(self._settings.oneway_permits),
+            PendingSends(settings.async_permits),
+            Permits(settings.oneway_permits),
         )
-        if self._faults.settings is not None and self._faults.settings.detector:
+        if settings.latency_faults is not None and settings.latency_faults.detector:
             detector = FaultDetector(instance, self._faults)
             self._sender.tasks.append(instance.spawn(detector.run(), name="fault detector"))
 
     async def _learn_routes(self) -> None:
         sender = self._started()
         try:
-            for topic in self._topics:
+            for topic in self._settings.topics:
                 await self.publish_queues(topic)
         except BaseException:
             for task in sender.tasks:
@@ -213,10 +167,13 @@ class Producer(InContext):
             raise
 
     async def close(self) -> None:
-        """Wait for what is under way, also replies, recalls and oneway sends, and what waits for
-        room (``send_timeout`` at most), take leave of the brokers, close the connections that no
-        other client shares. What is not written by then ends with a SendError (a reply: ReplyError,
-        a recall: RemotingError). May be called twice."""
+        """Wait for sends, replies, recalls and oneway sends under way, and for sends that wait for
+        room, ``send_timeout`` at most. Then leave the brokers and close the connections that no
+        other client shares.
+
+        A send that is not written by then fails with a SendError, a reply with a ReplyError, a
+        recall with a RemotingError. May be called twice.
+        """
         sender = self._sender
         if sender is None or self._member.left:
             return
@@ -298,14 +255,17 @@ class Producer(InContext):
     ) -> SendResult:
         """Send one message and wait until a broker has stored it.
 
-        It is given as a ``Message``, or as its topic and body with what else ``Message`` takes:
-        ``tags``, ``keys``, ``properties``, ``delay`` and so on.
+        Give a ``Message``, or its topic and body with the other arguments of ``Message``: ``tags``,
+        ``keys``, ``properties``, ``delay`` and so on.
+
         ``queue``: send to this queue and no other (one attempt). ``selector``: a function of
-        (queues, message) that chooses it (see ``turbopump.client.selectors``). ``sharding_key``:
-        messages with an equal one go to the same queue, in the order of sends that await each
-        other. ``timeout``: seconds, instead of ``send_timeout``. Raises MessageError (the message
-        itself), RouteNotFoundError (no broker known), SendError (no broker took it; after a
-        time-out or a lost connection it may be stored all the same), NotStartedError.
+        (queues, message) that chooses the queue (see ``turbopump.client.selectors``).
+        ``sharding_key``: messages with an equal key go to the same queue, in the order of sends
+        that await each other. ``timeout``: seconds, instead of ``send_timeout``.
+
+        Raises MessageError for an unusable message, RouteNotFoundError if no broker is known,
+        NotStartedError, and SendError if no broker took the message. After a time-out or a lost
+        connection it may be stored all the same.
         """
         if message.__class__ is not Message or body is not None or parts:
             message = as_message(message, body, parts)
@@ -323,7 +283,7 @@ class Producer(InContext):
             limit = self._rules.timeout if timeout is None else timeout
             return await self._accumulator.add(message, piece, queue, limit)
         if self._plain:
-            return await sender.deliver(self._pack.pack(message), target, timeout)
+            return await deliver(sender, self._pack.pack(message), target, timeout)
         return await self._limiter.deliver(sender, self._pack.pack(message), target, timeout)
 
     async def send_batch(
@@ -333,8 +293,8 @@ class Producer(InContext):
         queue: MessageQueue | None = None,
         timeout: float | None = None,
     ) -> SendResult:
-        """Send messages of one topic in one request, to one queue, all or none. Nothing is split:
-        see MessageError. Errors as ``send``."""
+        """Send messages of one topic in one request, to one queue, all or none. A batch that is too
+        large is not split: MessageError says so. Other errors as for ``send``."""
         check_timeout(timeout)
         sender, batch = self._ready(), self._pack.pack_batch(messages)
         return await self._limiter.deliver(sender, batch, queue, timeout)
@@ -362,8 +322,8 @@ class Producer(InContext):
         sharding_key: object = None,
         timeout: float | None = None,
     ) -> asyncio.Future[SendResult]:
-        """Put one message on its way, and return when there is room for it (``back_pressure``); the
-        future gets what ``send`` returns or raises. Raises MessageError, NotStartedError, and
+        """Start to send one message, and return when there is room for it (``back_pressure``). The
+        future gets the result or error of ``send``. Raises MessageError, NotStartedError, and
         SendError if there is no room in time."""
         check_timeout(timeout)
         sender = self._ready()
@@ -423,15 +383,16 @@ class Producer(InContext):
         sharding_key: object = None,
         **parts: Unpack[MessageParts],
     ) -> None:
-        """Send one message without waiting for an answer: whether it was stored is not known.
+        """Send one message without waiting for an answer. The sender does not learn if it was
+        stored.
 
-        Raises MessageError, RouteNotFoundError, SendError (no connection, or for ``send_timeout``
-        the broker has not read what was sent before), NotStartedError.
+        Raises MessageError, RouteNotFoundError, NotStartedError, and SendError if there is no
+        connection or the broker has not read earlier data for ``send_timeout``.
         """
         message = as_message(message, body, parts)
         sender = self._ready()
         message, target = self._chooser.aim(message, queue, selector, sharding_key)
-        await sender.send_oneway(self._pack.pack(message), self._chooser.inside(target))
+        await send_oneway(sender, self._pack.pack(message), self._chooser.inside(target))
 
     async def request(
         self,
@@ -449,8 +410,8 @@ class Producer(InContext):
         it (docs/guide/request-reply.md).
 
         ``timeout``: seconds for both, instead of ``send_timeout``; the rest as for ``send``. Raises
-        RequestTimeoutError (no reply in time), RequestError (closed meanwhile, or too many wait),
-        and at once what ``send`` raises if it could not be sent.
+        RequestTimeoutError if no reply comes in time, RequestError if the producer is closed
+        meanwhile or too many requests wait, and at once the error of a send that failed.
         """
         check_timeout(timeout)
         sender, message = self._ready(), as_message(message, body, parts)
@@ -467,7 +428,7 @@ class Producer(InContext):
         properties: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> SendResult:
-        """Answer a request that was consumed elsewhere; as ``PushConsumer.reply``."""
+        """Answer a request that was consumed elsewhere, as ``PushConsumer.reply`` does."""
         sender = self._ready()
         if self._replier is None:
             self._replier = Replier(sender.instance, group=sender.group, beside=sender)
@@ -475,20 +436,20 @@ class Producer(InContext):
 
     @property
     def late_replies(self) -> int:
-        """Replies that came to this client id when nobody waited for them any more."""
+        """Number of replies that came to this client id after their request had ended."""
         return self._started().instance.requests.late
 
     async def recall(self, topic: str, recall_handle: str, *, timeout: float | None = None) -> str:
-        """Call back a message that waits for its time (``SendResult.recall_handle``); its id.
-        Errors: ``client/recall.py``."""
+        """Call back a message that waits for its time (``SendResult.recall_handle``), and return
+        its id. Errors: ``client/recall.py``."""
         check_timeout(timeout)
         timeout = self._rules.timeout if timeout is None else timeout
         topic = self._inside(topic)
         return await recall_message(self._ready(), topic, recall_handle, timeout, self._tracing)
 
     async def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues that messages of ``topic`` go to, for ``queue=``. Raises RouteNotFoundError,
-        ConfigError for what is no topic."""
+        """Return the queues that messages of ``topic`` go to, for ``queue=``. Raises
+        RouteNotFoundError, and ConfigError for an illegal topic name."""
         topic = self._inside(topic)
         fault = topic_fault(topic)
         if fault is not None:
@@ -497,40 +458,5 @@ class Producer(InContext):
         return tuple(unwrapped(self._namespace, queue) for queue in route.publish_queues)
 
     def _inside(self, topic: str) -> str:
-        check({"topic": TOPIC}, {"topic": topic})
+        TOPIC.check("topic", topic)
         return wrap(self._namespace, topic)
-
-
-def _made_as(kind: type, example: str) -> SettingRule:
-    wants = f"must be made as {kind.__name__}, as in {example}, or None to go without"
-    return SettingRule(lambda value: value is None or isinstance(value, kind), wants)
-
-
-PRODUCER_RULES: Final[Mapping[str, SettingRule]] = {
-    "retry_codes": SettingRule(
-        lambda value: is_collection(value) and all(map(is_whole, value)),
-        "must be a collection of response codes, as in (2, 14)",
-    ),
-    "retry_unless_ok": SWITCH,
-    "topics": SettingRule(
-        lambda value: (
-            is_collection(value)
-            and all(isinstance(topic, str) and topic_fault(topic) is None for topic in value)
-        ),
-        "must be a list of topics, as in ['orders']",
-    ),
-    "latency_faults": _made_as(LatencyFaults, "LatencyFaults()"),
-    "body_size_max": SettingRule(
-        lambda size: is_whole(size) and 0 < size <= DECOMPRESSED_SIZE_MAX,
-        f"must be a number of bytes above 0 and at most {DECOMPRESSED_SIZE_MAX}, the longest "
-        "body that consumers decompress",
-    ),
-    "back_pressure": _made_as(BackPressure, "BackPressure(messages=1000)"),
-    "auto_batch": _made_as(AutoBatch, "AutoBatch()"),
-    "hooks": SettingRule(
-        lambda value: is_collection(value) and all(isinstance(hook, SendHook) for hook in value),
-        "must be a list of SendHook objects: write a class of your own that inherits "
-        "SendHook, give [YourHook()]",
-    ),
-}
-"""Those that are checked nowhere else: ``SendRules`` and ``Compression`` check theirs."""

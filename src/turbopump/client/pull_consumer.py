@@ -1,15 +1,13 @@
-"""The pull consumer: reads queues where and when its user says, and keeps a group's offsets in them
-if asked to.
+"""Pull consumer: reads queues at the offsets its user gives, and commits a group's offsets if asked
+to.
 
-One rule: it does nothing by itself: no message is fetched and no offset committed but by a call. It
-must not know rebalancing.
+One rule: every fetch and every commit is a call of the user. This module must not know rebalancing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
-from typing import Final, Unpack
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -23,7 +21,6 @@ from turbopump.client.consumer.pull import (
     pull_request,
     wanted_messages,
 )
-from turbopump.client.consumer.settings import COMMIT_RULES, PULL_RULES, QUEUE_RULES
 from turbopump.client.consumer.subscription import (
     ALL,
     Subscription,
@@ -35,8 +32,8 @@ from turbopump.client.heartbeat import InstanceMember
 from turbopump.client.instance import ClientInstance
 from turbopump.client.lifecycle import InContext
 from turbopump.client.namespace import unwrapped, wrap, wrapped
-from turbopump.client.setting_rules import SettingRule, check, group_in, is_whole
-from turbopump.client.settings import Surrounding, client_settings
+from turbopump.client.setting_rules import OFFSET, TIMEOUT, SettingRule, is_whole, whole_from
+from turbopump.client.settings import GroupSettings, keywords_of
 from turbopump.client.shared_instances import join_instance
 from turbopump.errors import ConnectError, NotStartedError
 from turbopump.message.message import MessageQueue, ReceivedMessage
@@ -49,35 +46,34 @@ from turbopump.protocol.requests.clients import (
 
 __all__ = ["PULL_BATCH", "PullConsumer", "PullResult", "PullStatus"]
 
-_TIME_RULES: Final[Mapping[str, SettingRule]] = {
-    "when": SettingRule(
-        lambda value: is_whole(value) or isinstance(value, datetime),
-        "must be ms since 1970, or a datetime",
-    )
-}
+_TIME: Final = SettingRule(
+    lambda value: is_whole(value) or isinstance(value, datetime),
+    "must be ms since 1970, or a datetime",
+)
+_QUEUE: Final = SettingRule(
+    lambda value: isinstance(value, MessageQueue),
+    "is no MessageQueue: take one of `await consumer.queues(topic)`",
+)
+_PULLED_OFFSET: Final = SettingRule(is_whole, "must be a whole number, an offset in the queue")
+_MESSAGES: Final = whole_from(1)
 
 
 class PullConsumer(InContext):
-    """Reads queues by offset. Use it as ``async with PullConsumer("127.0.0.1:9876", group="g") as
+    """Read queues by offset. Use it as ``async with PullConsumer("127.0.0.1:9876", group="g") as
     consumer:``.
 
-    The settings are those of ``PushConsumer``. Every method that asks a broker may raise a
-    RemotingError (ResponseError: the broker refuses, with a code and a remark), RouteNotFoundError
-    or NotStartedError.
+    The keywords are the fields of ``GroupSettings``; docs/reference/client-settings.md explains
+    them. Every method that asks a broker may raise a RemotingError (ResponseError: the broker
+    refuses, with a code and a remark), RouteNotFoundError or NotStartedError.
     """
 
-    def __init__(
-        self,
-        namesrv: str | list[str] | tuple[str, ...] | None = None,
-        *,
-        group: str,
-        namespace: str | None = None,
-        **surrounding: Unpack[Surrounding],
-    ) -> None:
-        self._group = group_in(namespace, group)
-        self.group = group
-        self._namespace = namespace
-        self._settings, self._environment = client_settings(namesrv, **surrounding)
+    @keywords_of(GroupSettings)
+    def __init__(self, settings: GroupSettings) -> None:
+        self.group = settings.group
+        self._group = settings.wire_group
+        self._namespace = settings.namespace
+        self._settings = settings
+        self._environment = settings.environment()
         self._subscriptions: dict[tuple[str, Wanted], Subscription] = {}
         self._instance: ClientInstance | None = None
         self._member = InstanceMember(self._group, consumer=self._consumer_data, announced=False)
@@ -86,8 +82,7 @@ class PullConsumer(InContext):
     # --- life
 
     async def start(self) -> None:
-        """Make ready; connections are opened by the first call. Nothing happens if it is started
-        already."""
+        """Make ready. The first call opens connections. A second ``start`` does nothing."""
         if self._instance is not None:
             self._instance.check_usable("PullConsumer", self._member)
             return
@@ -102,13 +97,13 @@ class PullConsumer(InContext):
 
     @property
     def client_id(self) -> str:
-        """What brokers know this client by. Raises NotStartedError before ``start``."""
+        """Name under which brokers know this client. Raises NotStartedError before ``start``."""
         return self._ready().client_id
 
     # --- reading
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """The readable queues of a topic, sorted; asked for anew each time."""
+        """Ask for the readable queues of a topic, and return them sorted."""
         route = await self._ready().routes.refresh(wrap(self._namespace, topic))
         return [unwrapped(self._namespace, queue) for queue in route.subscribe_queues]
 
@@ -122,14 +117,17 @@ class PullConsumer(InContext):
         wait: float = 0.0,
         timeout: float = 10.0,
     ) -> PullResult:
-        """Messages of ``queue`` from ``offset`` on, ``max_messages`` at most (brokers give 32 at
-        most by default, fewer if large).
+        """Return messages of ``queue`` from ``offset`` on, ``max_messages`` at most. Brokers give
+        32 at most by default, fewer if the messages are large.
 
         ``tags``: ``*``, ``A || B``, ``Tags`` or ``Sql``. ``wait``: seconds that the broker may wait
         for a message if there is none now. ``timeout``: seconds for the answer, beyond ``wait``.
         """
-        check(QUEUE_RULES, locals())
-        check(PULL_RULES, locals())
+        _QUEUE.check("queue", queue)
+        _PULLED_OFFSET.check("offset", offset)
+        _MESSAGES.check("max_messages", max_messages)
+        TIMEOUT.check("wait", wait)
+        TIMEOUT.check("timeout", timeout)
         instance = self._ready()
         given, queue = queue, wrapped(self._namespace, queue)
         subscription = self._subscription(queue.topic, tags)
@@ -157,33 +155,34 @@ class PullConsumer(InContext):
     # --- offsets
 
     async def min_offset(self, queue: MessageQueue) -> int:
-        """The oldest message the queue has."""
+        """Return the offset of the oldest message in the queue."""
         store, queue = await self._offsets_of(queue)
         return await store.min_offset(queue)
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        """One past the newest message of the queue."""
+        """Return the offset after the newest message in the queue."""
         store, queue = await self._offsets_of(queue)
         return await store.max_offset(queue)
 
     async def offset_at(self, queue: MessageQueue, when: int | datetime) -> int:
-        """The first message stored at or after ``when``: ms since 1970 UTC, or a datetime.
-        RocketMQ: 4.9's brokers answer with the one nearest to it, which may be the one before
-        (``ConsumeQueue.getOffsetInQueueByTime``)."""
-        check(_TIME_RULES, locals())
+        """Return the offset of the first message stored at or after ``when``: ms since 1970 UTC, or
+        a datetime. RocketMQ: 4.9's brokers return the message nearest to it, which may be the one
+        before (``ConsumeQueue.getOffsetInQueueByTime``)."""
+        _TIME.check("when", when)
         timestamp_ms = int(when.timestamp() * 1000) if isinstance(when, datetime) else when
         store, queue = await self._offsets_of(queue)
         return await store.offset_at(queue, timestamp_ms)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """The group's offset in the queue (the next message it wants); None if it has none yet."""
+        """Return the group's offset in the queue (the next message it wants); None if it has none
+        yet."""
         store, queue = await self._offsets_of(queue)
         return await store.committed(queue)
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Set the group's offset: that of the next message it wants. Returns when the broker
-        has it."""
-        check(COMMIT_RULES, locals())
+        """Set the group's offset: that of the next message it wants. Returns when the broker has
+        it."""
+        OFFSET.check("offset", offset)
         store, queue = await self._offsets_of(queue)
         instance = self._ready()
         instance.announce(self._member)
@@ -215,8 +214,8 @@ class PullConsumer(InContext):
         return address
 
     async def _offsets_of(self, queue: MessageQueue) -> tuple[OffsetStore, MessageQueue]:
-        """The offsets, and the queue as brokers know it."""
-        check(QUEUE_RULES, locals())
+        """Return the offset store, and the queue as brokers know it."""
+        _QUEUE.check("queue", queue)
         queue = wrapped(self._namespace, queue)
         await self._address(queue)
         assert self._offsets is not None

@@ -1,10 +1,10 @@
-"""The simple consumer: its user asks for messages. Each is invisible to other consumers for a
-while; the user says of each that it is done, or when it is to come again.
+"""Simple consumer: its user asks for messages. Each is invisible to other consumers for a while;
+the user acknowledges it, or sets the time when it comes again.
 
-One rule: nothing is done by itself: what is not acknowledged in its time comes again, to the next
-member of the group that asks. This file is the life of a consumer and its user's calls. It must not
-know how messages are got. Source: apache/rocketmq-clients ``SimpleConsumer``; on the wire,
-apache/rocketmq's POP.
+One rule: the consumer acknowledges nothing by itself. A message that is not acknowledged in its
+time comes again, to the next member of the group that asks. This file is the life of a consumer and
+its user's calls. It must not know how messages are fetched. Source: apache/rocketmq-clients
+``SimpleConsumer``; on the wire, apache/rocketmq's POP.
 """
 
 from __future__ import annotations
@@ -12,16 +12,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Final, Unpack
+from typing import Final
 
 from turbopump import errors
 from turbopump.client.consumer.group_consumer import GroupConsumer
-from turbopump.client.consumer.offsets import ConsumeFrom
 from turbopump.client.consumer.pop import (
     ANSWER_S,
-    ATTEMPTS_MAX,
     BATCH_MAX,
-    GIVEN_BACK_S,
     WAIT_S,
     PoppedMessage,
     PopResult,
@@ -30,86 +27,54 @@ from turbopump.client.consumer.pop import (
 from turbopump.client.consumer.pop_requests import TIMEOUT_S as CALL_TIMEOUT_S
 from turbopump.client.consumer.pop_requests import PopRequests, introduced_master
 from turbopump.client.consumer.send_back import SendBack
-from turbopump.client.consumer.settings import INVISIBLE_RULES, RECEIVE_RULES, SIMPLE_RULES
-from turbopump.client.consumer.subscription import ALL, Subscription, Wanted, first_subscriptions
+from turbopump.client.consumer.settings import SimpleConsumerSettings
+from turbopump.client.consumer.subscription import ALL, Subscription, Wanted
 from turbopump.client.heartbeat import InstanceMember
 from turbopump.client.instance import ClientInstance
 from turbopump.client.lifecycle import Lifecycle
 from turbopump.client.namespace import unwrap, wrap
-from turbopump.client.setting_rules import check, check_timeout, group_in
-from turbopump.client.settings import Surrounding, client_settings
+from turbopump.client.setting_rules import SECONDS, TIMEOUT, check_timeout, whole_from
+from turbopump.client.settings import keywords_of
 from turbopump.client.shared_instances import join_instance
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.clients import ConsumerData, ConsumeType
 from turbopump.protocol.requests.pop import InitMode, Notification, NotificationReply
-from turbopump.repeated_line import RepeatedLine
 
 __all__ = ["PoppedMessage", "SimpleConsumer"]
 
 log = logging.getLogger(__name__)
-_becomes_dead = RepeatedLine(
-    log, logging.WARNING, "retried too often, becomes a dead letter group=%s msg_id=%s"
-)
-_not_given_back = RepeatedLine(
-    log, logging.INFO, "not given back, comes again later msg_id=%s cause=%s"
-)
-
 ANY_QUEUE: Final = -1
 PAUSE_S: Final = 1.0
-"""For which a broker that failed, or a topic that is not there, is passed over."""
+"""Time for which a broker that failed, or a topic that does not exist, is passed over."""
 HASTE_S: Final = 0.05
-"""A broker that said that there is something, and had nothing, is asked again a little later."""
+"""Pause before a broker is asked again that announced messages and had none."""
 INVISIBLE_S: Final = 60.0
 TIMEOUT_S: Final = 15.0
 CLOSE_PATIENCE_S: Final = 3.0
+_MESSAGES: Final = whole_from(1)
 
 Error = errors.RemotingError | errors.ProtocolError | errors.RouteNotFoundError
 
 
 class SimpleConsumer(GroupConsumer["RunningSimple"]):
-    """Receives messages of ``group`` one by one, beside any number of others. Use it as ``async
-    with SimpleConsumer("127.0.0.1:9876", group="g", topic="t") as consumer:``, then ``await
+    """Receive messages of ``group`` one by one, beside any number of other consumers. Use it as
+    ``async with SimpleConsumer("127.0.0.1:9876", group="g", topic="t") as consumer:``, then ``await
     consumer.receive()`` and ``await consumer.ack(message)``.
 
-    ``topic`` and ``tags`` (``*``, ``A || B``, ``Tags`` or ``Sql``): what to receive; ``subscribe``
-    adds more. ``consume_from``: where a group begins in a queue it has no offset in. ``ordered``:
-    nobody of the group gets more of a queue until all that was received of it is acknowledged, or
-    comes again, from the first on that is not. ``max_reconsume_times``: what comes again after so
-    many retries becomes a dead letter (None: it comes again without limit; so it does if it is
-    ordered, whatever this says). The other settings are those of ``PushConsumer``. Raises
-    ConfigError for unusable settings.
+    The keywords are the fields of ``SimpleConsumerSettings``; docs/reference/client-settings.md
+    explains them. Raises ConfigError for unusable settings.
 
-    Brokers hand out messages one by one, in no order unless ``ordered``, and keep what is done: no
-    queue is divided among the members, and any number of tasks may receive. Apache's brokers do so
-    from 5.0 on. Methods may raise a RemotingError, NotStartedError before ``start`` and after
-    ``close``.
+    Brokers hand out messages one by one, in no order unless ``ordered``, and record which are done.
+    No queue is divided among the members, and any number of tasks may receive. Apache's brokers do
+    so from 5.0 on. Methods may raise a RemotingError, and NotStartedError before ``start`` and
+    after ``close``.
     """
 
-    def __init__(
-        self,
-        namesrv: str | list[str] | tuple[str, ...] | None = None,
-        *,
-        group: str,
-        topic: str | None = None,
-        tags: Wanted = ALL,
-        consume_from: ConsumeFrom = ConsumeFrom.LAST,
-        ordered: bool = False,
-        max_reconsume_times: int | None = ATTEMPTS_MAX,
-        namespace: str | None = None,
-        **surrounding: Unpack[Surrounding],
-    ) -> None:
-        self._group = group_in(namespace, group)
-        check(SIMPLE_RULES, locals())
-        self.group = group
-        self._namespace = namespace
-        self._settings, self._environment = client_settings(namesrv, **surrounding)
-        self._consume_from = consume_from
-        self._ordered = ordered
-        self._max_reconsume_times = max_reconsume_times
-        self._subscriptions = first_subscriptions(
-            namespace, topic, tags, self._environment.clock.now_ms()
-        )
+    @keywords_of(SimpleConsumerSettings)
+    def __init__(self, settings: SimpleConsumerSettings) -> None:
+        super().__init__(settings)
+        self._settings = settings
         self.lifecycle: Lifecycle[RunningSimple] = Lifecycle("SimpleConsumer")
 
     # --- life
@@ -131,37 +96,37 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
                 instance,
                 member,
                 self._subscriptions,
-                init_mode_of(self._consume_from),
-                retries_max=self._max_reconsume_times,
-                ordered=self._ordered,
+                init_mode_of(self._settings.consume_from),
+                retries_max=self._settings.max_reconsume_times,
+                ordered=self._settings.ordered,
                 namespace=self._namespace,
             )
 
         await self._run(instance, member, make, RunningSimple.close)
 
     async def close(self) -> None:
-        """A ``receive`` that waits returns nothing; what is not acknowledged comes again in its
-        time. May be called twice."""
+        """Let waiting ``receive`` calls return nothing, and leave the group. Messages that are not
+        acknowledged come again in their time. May be called twice."""
         await self.lifecycle.end(RunningSimple.close)
 
     # --- what it receives
 
     async def subscribe(self, topic: str, tags: Wanted = ALL) -> None:
-        """Receive messages of ``topic`` too (or with other tags); before ``start`` or after. Raises
+        """Receive messages of ``topic`` too, or with other tags; before ``start`` or after. Raises
         ConfigError."""
         self._subscribe(topic, tags)
         if self.lifecycle.running is not None:
             await self.lifecycle.ready().instance.introduce_all()
 
     async def unsubscribe(self, topic: str) -> None:
-        """Receive no more of ``topic``; says nothing if it was not subscribed to."""
+        """Receive no more of ``topic``. Nothing happens if it was not subscribed to."""
         self._subscriptions.pop(wrap(self._namespace, topic), None)
         if self.lifecycle.running is not None:
             await self.lifecycle.ready().instance.introduce_all()
 
     @property
     def subscriptions(self) -> Mapping[str, Wanted]:
-        """Topics, and what is wanted of each."""
+        """Subscribed topics, with the tags or filter of each."""
         return {
             unwrap(self._namespace, one.topic): one.wanted for one in self._subscriptions.values()
         }
@@ -172,14 +137,17 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
         invisible_seconds: float = INVISIBLE_S,
         timeout: float = TIMEOUT_S,
     ) -> list[PoppedMessage]:
-        """Messages, as soon as there is one, ``max_messages`` at most, all of one topic and broker;
-        none after ``timeout`` seconds, or once closed. They are invisible to the rest of the group
-        for ``invisible_seconds``: acknowledge each in that time, or have it changed.
+        """Return messages as soon as there is one: ``max_messages`` at most, all of one topic and
+        broker. Returns none after ``timeout`` seconds, or once closed.
 
-        If it is cancelled, what was about to come is given back. Raises ConfigError; RemotingError
-        or RouteNotFoundError if nobody could be asked until the time was over.
+        The messages are invisible to the rest of the group for ``invisible_seconds``. Acknowledge
+        each in that time, or change its time. If the call is cancelled, messages on their way are
+        given back. Raises ConfigError, and RemotingError or RouteNotFoundError if no broker could
+        be asked until the time was over.
         """
-        check(RECEIVE_RULES, locals())
+        _MESSAGES.check("max_messages", max_messages)
+        SECONDS.check("invisible_seconds", invisible_seconds)
+        TIMEOUT.check("timeout", timeout)
         if not self._subscriptions:
             raise errors.ConfigError("nothing to receive: give topic=… or call subscribe(topic)")
         return await self.lifecycle.ready().receive(max_messages, invisible_seconds, timeout)
@@ -189,12 +157,14 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
     async def ack(
         self, messages: PoppedMessage | Iterable[PoppedMessage], *, timeout: float = CALL_TIMEOUT_S
     ) -> None:
-        """It is done, or they are, and will not come again. Returns when the brokers have it.
+        """Acknowledge one message or several: they are done and will not come again. Returns when
+        the brokers have it.
 
-        Several go as one request to each broker, which says nothing of each. Brokers answer one
-        that comes too late, or twice, like any other. Raises ResponseError if a broker refuses
-        (code 208: its queue has no such offset), another RemotingError if it could not be told:
-        then the message may come again."""
+        Several go as one request to each broker, which gives no answer for each. Brokers answer an
+        acknowledgement that comes too late, or twice, like any other. Raises ResponseError if a
+        broker refuses (code 208: its queue has no such offset), and another RemotingError if the
+        broker was not reached; the message may come again then.
+        """
         check_timeout(timeout)
         running = self.lifecycle.ready()
         several = [messages] if isinstance(messages, PoppedMessage) else list(messages)
@@ -205,13 +175,13 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
     async def change_invisible_time(
         self, message: PoppedMessage, seconds: float, *, timeout: float = CALL_TIMEOUT_S
     ) -> str:
-        """Have it again ``seconds`` from now instead; returns its new handle, which
+        """Let a message come again ``seconds`` from now instead, and return its new handle, which
         ``message.handle`` is from then on.
 
-        To have more time, or to have it later; it counts as another attempt only when it comes
-        again. Raises ConfigError, RemotingError.
+        Use it to have more time, or to have the message later. It counts as another attempt only
+        when it comes again. Raises ConfigError, RemotingError.
         """
-        check(INVISIBLE_RULES, {"seconds": seconds})
+        SECONDS.check("seconds", seconds)
         check_timeout(timeout)
         _refuse_others(message)
         message.handle = await self.lifecycle.ready().requests.change_invisible_time(
@@ -222,7 +192,8 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
     # --- inside
 
     def _consumer_data(self) -> ConsumerData:
-        return self._data(ConsumeType.CONSUME_POP, self._consume_from, ordered=self._ordered)
+        settings = self._settings
+        return self._data(ConsumeType.CONSUME_POP, settings.consume_from, ordered=settings.ordered)
 
 
 def _refuse_others(message: object) -> None:
@@ -233,14 +204,14 @@ def _refuse_others(message: object) -> None:
 
 
 class RunningSimple:
-    """What exists from start to close, and where messages come from: every broker of every topic in
-    ``subscriptions`` (as they are at any time), asked in turn.
+    """State of a simple consumer from start to close. Messages come from every broker of every
+    topic in ``subscriptions`` (as they are at any time), asked in turn.
 
-    A message is popped only for a reader that is there to get it. So while there is nothing,
-    brokers are asked to say when there is something (long polls that take nothing), and a pop whose
-    reader has gone meanwhile is given back. What has been retried ``retries_max`` times (None:
-    without limit) and comes again becomes a dead letter; not if it is ``ordered``, for there
-    brokers count for all that was taken together.
+    A message is popped only for a reader that waits. While there is nothing, brokers are asked to
+    notify (long polls that take nothing), and a pop whose reader has gone meanwhile is given back.
+    A message that comes again after ``retries_max`` retries becomes a dead letter (None: without
+    limit). This does not hold for ``ordered``, where brokers count for all messages that were taken
+    together.
     """
 
     def __init__(
@@ -257,15 +228,20 @@ class RunningSimple:
         self.instance = instance
         self.member = member
         self.closing = False
-        self.requests = PopRequests(instance, member.group, init_mode, namespace)
+        self._backs = SendBack(instance, member.group, retries_max, namespace)
+        self.requests = PopRequests(
+            instance,
+            member.group,
+            init_mode,
+            namespace,
+            self._backs,
+            None if ordered else retries_max,
+        )
         self._group = member.group
         self._subscriptions = subscriptions
-        self._backs = SendBack(instance, member.group, retries_max, namespace)
-        self._retries_max = None if ordered else retries_max
         self._ordered = ordered
         self._unanswered: dict[str, str] = {}
-        """By source, the attempt of an ordered pop that got no answer, and may have taken
-        something."""
+        """Attempt of an ordered pop that got no answer and may have taken messages, by source."""
         self._loop = asyncio.get_running_loop()
         self._turn = 0
         self._failed: dict[str, Error] = {}
@@ -278,10 +254,10 @@ class RunningSimple:
         await self.instance.routes.find(list(topics))
 
     async def begin(self) -> None:
-        """Nothing is received before somebody asks."""
+        """Do nothing: messages are received only on request."""
 
     async def close(self) -> None:
-        """Readers that wait get nothing; finish what is being sent, give back what still comes for
+        """End waiting readers with nothing. Finish what is being sent, give back messages for
         readers that have gone, and leave the group, also if a step fails."""
         self._closed.set()
         try:
@@ -294,8 +270,8 @@ class RunningSimple:
             await self.instance.leave(self.member)
 
     async def receive(self, count: int, invisible_s: float, timeout: float) -> list[PoppedMessage]:
-        """What one source has, as soon as one has something; nothing after ``timeout`` seconds or
-        once closed. If none could be asked by then, what the last one failed with is raised:
+        """Return the messages of one source, as soon as one has some; nothing after ``timeout``
+        seconds or once closed. If no source could be asked by then, raise the last error:
         RemotingError, ProtocolError, or RouteNotFoundError if no name server answers."""
         deadline = self._loop.time() + timeout
         announced = False
@@ -318,7 +294,7 @@ class RunningSimple:
     # --- which
 
     async def _sources(self) -> list[MessageQueue]:
-        """Each topic on each of its brokers, another one first each time."""
+        """Return each topic on each of its brokers, another one first each time."""
         sources: list[MessageQueue] = []
         for topic in list(self._subscriptions):
             if not self._may_ask(topic):
@@ -386,7 +362,8 @@ class RunningSimple:
     async def _pop_into(
         self, messages: list[PoppedMessage], source: MessageQueue, count: int, invisible_s: float
     ) -> None:
-        """As many as it has, until there are ``count``: a broker gives 32 at a time."""
+        """Pop messages until there are ``count`` or the broker has no more. A broker gives 32 at a
+        time."""
         while len(messages) < count and self._may_ask(str(source)):
             batch = min(count - len(messages), BATCH_MAX)
             try:
@@ -395,8 +372,8 @@ class RunningSimple:
                 self._fail(str(source), error)
                 break
             self._works(str(source))
-            messages += self._live(found, self._loop.time() + invisible_s)
-            if len(found.wanted) + len(found.unwanted) < batch:
+            messages += found.messages
+            if found.came < batch:
                 break
 
     async def _pop(
@@ -429,43 +406,20 @@ class RunningSimple:
             popping.add_done_callback(self._came_late)
             raise
 
-    def _live(self, found: PopResult[PoppedMessage], deadline: float) -> list[PoppedMessage]:
-        for message in found.unwanted:
-            self.requests.acknowledge_later(message, deadline)
-        if self._retries_max is None:
-            return list(found.wanted)
-        live = []
-        for message in found.wanted:
-            if message.reconsume_times > self._retries_max:
-                self._bury(message, deadline)
-            else:
-                live.append(message)
-        return live
-
-    def _bury(self, message: PoppedMessage, deadline: float) -> None:
-        _becomes_dead(self._group, message.msg_id, kind=self._group)
-        self.requests.bury(self._backs, message, deadline)
-
     def _came_late(self, popping: asyncio.Task[PopResult[PoppedMessage]]) -> None:
         self._late.discard(popping)
         if not popping.cancelled() and popping.exception() is None:
-            self._give_back([*popping.result().wanted, *popping.result().unwanted])
+            self._give_back(popping.result().messages)
 
     def _give_back(self, messages: Sequence[PoppedMessage]) -> None:
         for message in messages:
-            self.requests.spawn(self._give_back_one(message), name=f"give back {message.msg_id}")
-
-    async def _give_back_one(self, message: PoppedMessage) -> None:
-        try:
-            await self.requests.change_invisible_time(message, GIVEN_BACK_S)
-        except (errors.RemotingError, errors.MessageError) as error:
-            _not_given_back(message.msg_id, error, kind=self._group)
+            self.requests.give_back(message)
 
     # --- waiting
 
     async def _something_came(self, sources: Sequence[MessageQueue], seconds: float) -> bool:
-        """Wait until a source says that there is something, ``seconds`` at most; less if there is
-        none to ask."""
+        """Wait ``seconds`` at most until a source announces messages; less if there is no source to
+        ask."""
         asked = [source for source in sources if self._may_ask(str(source))]
         waits = {self._loop.create_task(self._has_something(source, seconds)) for source in asked}
         if not asked:

@@ -1,9 +1,10 @@
-"""The producer of messages that are delivered if, and only if, a local transaction succeeds.
+"""Producer of messages that are delivered if, and only if, a local transaction succeeds.
 
-A half message is sent, which nobody sees; the user's executor does its work and says how it went;
-the broker is told, and the message is delivered or forgotten. If the broker is told nothing, it
-asks a producer of the group, whose checker looks up how the work went. Source: apache/rocketmq
-``TransactionMQProducer``, ``DefaultMQProducerImpl.sendMessageInTransaction``.
+The producer sends a half message, which no consumer sees. The user's executor does its work and
+returns the state of the transaction. The producer reports the state to the broker, which delivers
+or forgets the message. A broker that gets no report asks a producer of the group, whose checker
+looks up how the work went. Source: apache/rocketmq ``TransactionMQProducer``,
+``DefaultMQProducerImpl.sendMessageInTransaction``.
 """
 
 from __future__ import annotations
@@ -11,21 +12,26 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Final, NamedTuple, Unpack
+from typing import Any, Final, NamedTuple
 
 from turbopump.client.consumer.handling import cancelled
 from turbopump.client.hooks import EndTransactionContext
 from turbopump.client.namespace import unwrap, wrap
-from turbopump.client.producer import APACHES_DEFAULT, DEFAULT_GROUP, Producer
+from turbopump.client.producer import Producer
 from turbopump.client.sending.outgoing import DELAYING, refuse_changed_message
 from turbopump.client.sending.send_result import ProducerClosedError, SendResult, SendStatus
 from turbopump.client.sending.sender import PendingSends, Sender
-from turbopump.client.setting_rules import FUNCTION, SettingRule, check, check_timeout, whole_from
-from turbopump.client.settings import ProducerSettings
+from turbopump.client.sending.settings import (
+    Executor,
+    ProducerSettings,
+    TransactionProducerSettings,
+)
+from turbopump.client.setting_rules import FUNCTION, check_timeout
+from turbopump.client.settings import keywords_of
 from turbopump.client.user_function import NotCalledError, UserFunction
 from turbopump.errors import ConfigError, ConnectError, MessageError, TurbopumpError
 from turbopump.message.ids import decode_offset_msg_id
@@ -48,7 +54,8 @@ from turbopump.repeated_line import RepeatedLine
 
 
 class TransactionState(Enum):
-    """What the user's code says of its transaction. UNKNOWN: not decided, the broker is to ask."""
+    """State of a transaction, as the user's code returns it. UNKNOWN: not decided; the broker is to
+    ask later."""
 
     COMMIT = "COMMIT_MESSAGE"
     ROLLBACK = "ROLLBACK_MESSAGE"
@@ -61,10 +68,14 @@ class TransactionState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TransactionResult:
-    """``sent`` is what became of the half message, ``state`` what the executor said (ROLLBACK
-    without asking it, if the half message is not stored as safely as promised), ``error`` what it
-    raised, or a NotStartedError if the producer was closed before it was called (the state is
-    UNKNOWN then). ``told``: the broker was told the state; if not, it will ask."""
+    """Outcome of ``send_in_transaction``.
+
+    ``sent``: the result of the half message. ``state``: the state the executor returned; ROLLBACK
+    without a call of the executor if the half message is not stored as safely as promised.
+    ``error``: the executor's exception, or a NotStartedError if the producer was closed before the
+    call (the state is UNKNOWN then). ``told``: the state reached the broker; if not, the broker
+    will ask.
+    """
 
     sent: SendResult
     state: TransactionState
@@ -73,8 +84,8 @@ class TransactionResult:
 
     @property
     def transaction_id(self) -> str:
-        """The message's property ``__transactionId__`` wherever it is seen: by executor, checker
-        and consumers."""
+        """Property ``__transactionId__`` of the message, as executor, checker and consumers see
+        it."""
         return self.sent.transaction_id or self.sent.msg_id
 
 
@@ -96,14 +107,14 @@ _executor_failed = RepeatedLine(
 WAITING_MAX: Final = 2000
 """Questions that wait for the checker (``checkRequestHoldMax``); more are dropped."""
 ANSWER_S: Final = 60.0
-"""How long a checker may think; the broker asks again."""
+"""Time for one check; the broker asks again."""
 
 _worker: Final[ContextVar[asyncio.Task[Any] | None]] = ContextVar("turbopump worker", default=None)
-"""The task that calls the checker, also for what a plain one does from its thread."""
+"""Task that calls the checker, also for work of a plain checker in its thread."""
 
 
 class StateQuestion(NamedTuple):
-    """A question, the message it is about, and the broker that asks."""
+    """Broker's question about a transaction, the half message, and the broker's connection."""
 
     request: CheckTransactionState
     message: ReceivedMessage
@@ -112,11 +123,12 @@ class StateQuestion(NamedTuple):
 
 @dataclass(eq=False)
 class TransactionAnswers:
-    """Answers to brokers that ask what has become of a transaction: the user's checker is asked,
-    ``concurrency`` at a time, and ``answer(request, remark, asked, state)`` sends what it says.
+    """Answers to brokers that ask for the state of a transaction. The user's checker is called for
+    ``concurrency`` questions at a time; ``answer(request, remark, asked, state)`` sends its
+    verdict.
 
-    A question that cannot be answered is dropped and counted, for the broker asks again; nobody is
-    asked after the close, which waits for the checks that are under way. Source: apache/rocketmq
+    A question that cannot be answered is dropped and counted; the broker asks again. After the
+    close no checker is called; the close waits for the checks under way. Source: apache/rocketmq
     ``DefaultMQProducerImpl.checkTransactionState``.
     """
 
@@ -129,7 +141,7 @@ class TransactionAnswers:
     _waiting: deque[StateQuestion] = field(default_factory=deque)
     _workers: int = 0
     _working: dict[asyncio.Task[Any], PendingSends] = field(default_factory=dict)
-    """Those of the workers that have begun, and where each is counted as under way."""
+    """Workers that have begun, and the counter that each is counted in as under way."""
     _closed: bool = False
 
     def take(self, asked: StateQuestion, sender: Sender) -> None:
@@ -152,8 +164,8 @@ class TransactionAnswers:
             sender.instance.spawn(self._work(sender.under_way), name=name)
 
     def close(self) -> None:
-        """Take no more questions, and drop those that wait: the broker asks another of the group.
-        Nobody waits for the check that closes its own producer."""
+        """Drop questions that wait, and all later ones: the broker asks another producer of the
+        group. The close does not wait for a check that closes its own producer."""
         self._closed = True
         self._waiting.clear()
         this = asyncio.current_task()
@@ -163,7 +175,7 @@ class TransactionAnswers:
             self._working.pop(this).ended()
 
     async def end(self) -> None:
-        """After ``close``: cancel the checks that are still under way."""
+        """Cancel the checks that are still under way after ``close``."""
         if self._working:
             await cancelled(list(self._working), 0)
 
@@ -212,7 +224,7 @@ class TransactionAnswers:
 
 
 def state_of(returned: object, who: str) -> TransactionState:
-    """What the user's function says. Raises TypeError for what is no state."""
+    """Return the state that the user's function gave. Raises TypeError for any other value."""
     if returned is None:
         return TransactionState.UNKNOWN
     if isinstance(returned, TransactionState):
@@ -223,60 +235,29 @@ def state_of(returned: object, who: str) -> TransactionState:
     )
 
 
-Executor = Callable[..., object]
-"""``executor(message, arg)`` does the local work and returns a TransactionState (None: UNKNOWN). A
-coroutine function runs on the loop, a plain one in a thread."""
-Checker = Callable[[ReceivedMessage], object]
-"""``checker(message)`` looks up how the local work of a half message went, perhaps of another
-process's, and returns its state."""
-
 INTRODUCE_AGAIN_S: Final = 30.0
 RENEW_S: Final = 3.0
-"""To learn where a broker is now. It asks by itself, so little is lost."""
-
-
-_RULES: Final[Mapping[str, SettingRule]] = {
-    "checker": FUNCTION,
-    "executor": FUNCTION.or_none(),
-    "threads": whole_from(1, " of functions at once"),
-}
+"""Timeout for learning a broker's new address. The broker asks by itself, so little is lost."""
 
 
 class TransactionProducer(Producer):
-    """A ``Producer`` that can send in transactions, too. Every producer of ``group`` must be able
-    to answer for the others, so give them a group of their own.
+    """Send messages, also in transactions. Every producer of ``group`` must be able to answer for
+    the others, so give them a group of their own.
 
-    ``checker``: see ``Checker``. ``executor``: what ``send_in_transaction`` runs unless it is given
-    another. ``threads``: how many plain functions, executors and as many checkers again, run at the
-    same time. ``topics``: on whose brokers this producer answers questions from its start on, which
-    does not wait for them; the others get to know it when it first sends there. All other settings
-    are those of ``Producer``. Raises ConfigError for unusable settings, and for the group that
-    producers without one are in.
+    The keywords are the fields of ``TransactionProducerSettings``;
+    docs/reference/client-settings.md explains them. Raises ConfigError for unusable settings, and
+    for the group that producers without one are in.
     """
 
-    def __init__(
-        self,
-        namesrv: str | list[str] | tuple[str, ...] | None = None,
-        *,
-        group: str,
-        checker: Checker,
-        executor: Executor | None = None,
-        threads: int = 8,
-        topics: Sequence[str] = (),
-        **settings: Unpack[ProducerSettings],
-    ) -> None:
-        if group in (DEFAULT_GROUP, APACHES_DEFAULT):
-            raise ConfigError(
-                f"group={group!r} is that of every Producer without one, and those cannot answer "
-                "for transactions: give a group of its own"
-            )
-        super().__init__(namesrv, group=group, topics=topics, **settings)
-        check(_RULES, locals())
+    @keywords_of(TransactionProducerSettings)
+    def __init__(self, settings: TransactionProducerSettings) -> None:
+        super().__init__(**settings.shared_with(ProducerSettings))
+        threads = settings.threads
         self._threads = threads
         self._executor = None
-        if executor is not None:
-            self._executor = UserFunction(executor, threads=threads, name="executor")
-        self._checker = UserFunction(checker, threads=threads, name="checker")
+        if settings.executor is not None:
+            self._executor = UserFunction(settings.executor, threads=threads, name="executor")
+        self._checker = UserFunction(settings.checker, threads=threads, name="checker")
         self._answers = TransactionAnswers(
             self._checker, self._answer, self._member.group, self._namespace, threads
         )
@@ -288,8 +269,8 @@ class TransactionProducer(Producer):
         return self
 
     async def start(self) -> None:
-        """As ``Producer.start``; and let brokers know that somebody of the group is there to be
-        asked."""
+        """Start as ``Producer.start`` does, and make the producer known to the brokers that may ask
+        it."""
         begins = self._sender is None
         await super().start()
         if begins:
@@ -297,13 +278,17 @@ class TransactionProducer(Producer):
             sender.tasks.append(sender.instance.spawn(self._introduce(sender), name=name))
 
     async def _learn_routes(self) -> None:
-        """Later, see ``_introduce``: others of the group may be asked until then."""
+        """Do nothing: ``_introduce`` learns the routes later. Other producers of the group may be
+        asked until then."""
 
     async def close(self) -> None:
-        """As ``Producer.close``, which waits for the transactions and checks that are under way,
-        too; about transactions that last longer the broker will ask another of the group. No check
-        begins after the close has begun, no executor after ``send_timeout``: who still waits for
-        one gets a result with the state UNKNOWN, and a NotStartedError in it."""
+        """Close as ``Producer.close`` does, and wait for transactions and checks under way as well.
+        If a transaction lasts longer, the broker will ask another producer of the group.
+
+        No check begins after the close has begun, and no executor after ``send_timeout``. A
+        transaction that still waits for its executor gets a result with the state UNKNOWN and a
+        NotStartedError.
+        """
         if self._sender is not None:
             self._answers.close()
         await super().close()
@@ -325,16 +310,18 @@ class TransactionProducer(Producer):
         executor: Executor | None = None,
         timeout: float | None = None,
     ) -> TransactionResult:
-        """Send ``message`` as a half message, run the executor with it and ``arg``, and tell the
-        broker how it went.
+        """Send ``message`` as a half message, run the executor with it and ``arg``, and report the
+        state to the broker.
 
-        The executor finds the transaction's id in the property ``__transactionId__``. What it
-        raises is logged, and is in the result: the broker will ask the checker then. A
-        NotStartedError is there if it was not called, for the producer was closed meanwhile.
-        ``timeout``: seconds for the half message. Raises as ``Producer.send``, and then nothing was
-        executed; MessageError for a delayed message.
+        The executor finds the transaction's id in the property ``__transactionId__``. An exception
+        of the executor is logged and is in the result; the broker will ask the checker then. A
+        NotStartedError is in the result if the producer was closed before the executor was called.
+        ``timeout``: seconds for the half message.
+
+        Raises as ``Producer.send``, and MessageError for a delayed message; nothing was executed
+        then.
         """
-        check({"executor": _RULES["executor"]}, {"executor": executor})
+        FUNCTION.or_none().check("executor", executor)
         check_timeout(timeout)
         run = self._executor
         if executor is not None:
@@ -400,7 +387,7 @@ class TransactionProducer(Producer):
     # --- telling the broker
 
     async def _end(self, sender: Sender, half: Message, result: TransactionResult) -> bool:
-        """Whether the broker was told."""
+        """Report the state to the broker; True if it was written."""
         topic, sent = wrap(self._namespace, half.topic), result.sent
         request = EndTransaction(
             topic=topic,
@@ -429,7 +416,8 @@ class TransactionProducer(Producer):
 
     @staticmethod
     async def _connect(sender: Sender, topic: str, broker_name: str) -> tuple[str, Wire]:
-        """The broker's master, where it is known to be or has moved to. Raises ConnectError."""
+        """Return a connection to the broker's master, found again if it has moved. Raises
+        ConnectError."""
         routes, connect = sender.instance.routes, sender.instance.remoting.connect
         route = routes.known.get(topic)
         address = None if route is None else route.master(broker_name)
@@ -472,7 +460,7 @@ class TransactionProducer(Producer):
         message: Message | ReceivedMessage,
         state: TransactionState,
     ) -> None:
-        """Send it on its way, and call the hooks."""
+        """Write the report, and call the hooks."""
         command = request_command(request, opaque=connection.calls.next_opaque, oneway=True)
         command.remark = remark
         if sender.instance.signer is not None:
@@ -493,7 +481,9 @@ class TransactionProducer(Producer):
     async def _introduce(self, sender: Sender) -> None:
         """Fetch the routes of the producer's ``topics``, or of TBW102 if it has none, so that the
         brokers on them are sent heartbeats. RocketMQ: ``topics`` in 5.x, TBW102 in 4.x."""
-        missing = [wrap(self._namespace, topic) for topic in self._topics] or [DEFAULT_TOPIC]
+        missing = [wrap(self._namespace, topic) for topic in self._settings.topics] or [
+            DEFAULT_TOPIC
+        ]
         while missing:
             for topic in list(missing):
                 try:

@@ -22,23 +22,22 @@ class AccessConfig(TlsConfig):
         False, "requests must be signed by a user of this server"
     )
     authorization_enabled: bool = setting(
-        False, "users may do what a policy allows; needs authenticationEnabled"
+        False, "users need a policy for each request; needs authenticationEnabled"
     )
     auth_config_path: str = setting(
         "",
-        "directory of `accounts.json`, which keeps users and policies; empty: `config/auth` in "
+        "directory of `accounts.json` with users and policies; empty: `config/auth` in "
         "storePathRootDir of a broker, `auth` beside kvConfigPath of a name server",
     )
     init_authentication_user: str = setting(
         "",
-        'the first Super user, made at the start unless it is there: `{"username": …, '
-        '"password": …}`',
+        'first Super user, created at the start if missing: `{"username": …, "password": …}`',
         secret=True,
     )
     inner_client_authentication_credentials: str = setting(
         "",
-        'the user that signs what this server asks of others: `{"accessKey": …, "secretKey": …}`; '
-        "it is made at the start, as a Super user, unless it is there",
+        'user that signs this server\'s own requests: `{"accessKey": …, "secretKey": …}`; '
+        "created at the start as a Super user if it does not exist",
         secret=True,
     )
     authentication_whitelist: str = setting(
@@ -85,15 +84,15 @@ class AccessConfig(TlsConfig):
         _ = self.unsigned_codes, self.unasked_codes, self.first_user, self.inner_user
         if self.authorization_enabled and not self.authentication_enabled:
             raise ConfigError(
-                "authorizationEnabled=true needs authenticationEnabled=true: without a signature "
-                "nobody knows whose policies are meant"
+                "authorizationEnabled=true needs authenticationEnabled=true: policies "
+                "need signed requests"
             )
 
 
 def _codes(key: str, text: str) -> frozenset[int]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
-        raise ConfigError(f"{key}={text[:60]}: request codes separated by commas are expected")
+        raise ConfigError(f"{key}={text[:60]}: expected request codes separated by commas")
     return frozenset(map(int, parts))
 
 

@@ -17,7 +17,7 @@ def parse_address(text: str, *, what: str = "address") -> tuple[str, int]:
     host, port = split_host_port(text, what=what)
     if port is None:
         raise ConfigError(
-            f"{what} {text!r} has no port: HOST:PORT is expected, as in 127.0.0.1:9876"
+            f"{what} {text!r} has no port: expected HOST:PORT, such as 127.0.0.1:9876"
         )
     return host, port
 
@@ -26,23 +26,21 @@ def split_host_port(text: str, *, what: str = "address") -> tuple[str, int | Non
     """Split `host:port` like `parse_address`, but allow a missing port."""
     text = text.strip()
     if "," in text:
-        raise ConfigError(f"{what} {text!r} holds a comma: several are separated by ;")
+        raise ConfigError(f"{what} {text!r} contains a comma: separate several with ;")
     host, colon, port = text.rpartition(":")
     if not colon or text.endswith("]") or (text.count(":") > 1 and not text.startswith("[")):
         host, port = text, ""
     host = host.removeprefix("[").removesuffix("]")
     if not host or any(char.isspace() or char in "/;,@[]" for char in host):
         raise ConfigError(
-            f"{what} {text!r} has no usable host: HOST:PORT is expected, as in 127.0.0.1:9876"
+            f"{what} {text!r} has no valid host: expected HOST:PORT, such as 127.0.0.1:9876"
         )
     if not port:
         if colon and text.endswith(":") and text.count(":") == 1:
-            raise ConfigError(f"{what} {text!r} has no port after the colon: HOST:PORT is expected")
+            raise ConfigError(f"{what} {text!r} has no port after the colon: expected HOST:PORT")
         return host, None
     if not (port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) <= 65535):
-        raise ConfigError(
-            f"{what} {text!r} has no usable port: a number from 1 to 65535 is expected"
-        )
+        raise ConfigError(f"{what} {text!r} has no valid port: expected a number from 1 to 65535")
     return host, int(port)
 
 
@@ -58,8 +56,8 @@ def name_fault(host: str) -> str | None:
         if host.isprintable():  # TLS raises ValueError for a zero byte
             return None
     return (
-        f"{host[:80]!r} is no host name: each part between its dots has 1 to 63 letters, digits or "
-        "hyphens"
+        f"{host[:80]!r} is not a host name: each part between dots has 1 to 63 letters, "
+        "digits or hyphens"
     )
 
 
@@ -82,8 +80,8 @@ def check_host(host: str, *, what: str) -> None:
         raise ConfigError(f"{what}: {fault}")
     if any(char.isspace() or char in ":/;,@[]" for char in host):
         raise ConfigError(
-            f"{what}={host} is no host: an IP address or a host name is expected, without a port "
-            "and without http://"
+            f"{what}={host} is not a host: expected an IP address or a host name, without "
+            "port and without http://"
         )
 
 

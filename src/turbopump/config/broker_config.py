@@ -48,7 +48,8 @@ CLOSE_HA_PORT = (
 log = logging.getLogger("turbopump.config")
 _MIB = 1024 * 1024
 _IGNORED = (
-    "; Apache's broker ignores this key, and finds such a store's files only in storePathRootDir"
+    "; Apache's broker ignores this key, and finds the files of such a store only in "
+    "storePathRootDir"
 )
 
 
@@ -98,9 +99,7 @@ class BrokerConfig(AccessConfig):
         "cluster that it belongs to; a name as topics have, of at most 108 characters",
     )
     broker_id: int = setting(
-        0,
-        "0 is the master, slaves have 1 or more; a master is 0 whatever stands here",
-        high=LONG_MAX,
+        0, "0 is the master, slaves have 1 or more; a master is always 0", high=LONG_MAX
     )
     broker_role: BrokerRole = setting(
         BrokerRole.ASYNC_MASTER,
@@ -119,34 +118,32 @@ class BrokerConfig(AccessConfig):
     )
     broker_ip1: str = setting(
         "",
-        "host that clients are told; empty: the bind address, or an outward one if that is 0.0.0.0",
+        "host that clients connect to; empty: the bind address, or an outward address if "
+        "that is 0.0.0.0",
         key="brokerIP1",
     )
     advertised_port: int = setting(
-        0, "port that clients are told; 0: the port it listens on", high=65535, own=True
+        0, "port that clients connect to; 0: the listening port", high=65535, own=True
     )
     broker_ip2: str = setting(
-        "",
-        "host of the replication address that name servers are told; empty: as brokerIP1",
-        key="brokerIP2",
+        "", "host of the replication address in the registration; empty: brokerIP1", key="brokerIP2"
     )
     ha_listen_port: int = setting(
         0,
-        "port on which a master takes its slaves, told to name servers; 0: listenPort + 1",
+        "port of a master for its slaves, registered with name servers; 0: listenPort + 1",
         high=65535,
     )
     ha_allowed_peers: str = setting(
         "",
-        "addresses that may connect to haListenPort, separated by commas; empty: all. They need "
-        "no handshake and no TLS there, as Apache's brokers have neither. With "
-        "authenticationEnabled, or tls.server.mode=enforcing and "
-        "tls.server.need.client.auth=require, others may connect that have these; at a slave the "
-        "address of a master that has neither",
+        "addresses that may connect to haListenPort, separated by commas; empty: all. "
+        "They need no handshake and no TLS there, because Apache's brokers have neither. "
+        "With authenticationEnabled, or tls.server.mode=enforcing and "
+        "tls.server.need.client.auth=require, peers with a handshake or certificate may "
+        "connect from other addresses. On a slave: the address of a master without these",
         own=True,
     )
     ha_master_address: str = setting(
-        "",
-        "where a slave finds its master's haListenPort, `HOST:PORT`; empty: name servers tell it",
+        "", "haListenPort of a slave's master, `HOST:PORT`; empty: ask the name servers"
     )
     ha_send_heartbeat_interval: int = setting(
         5000, "a silent HA connection gets a heartbeat after", "ms", low=100
@@ -166,15 +163,15 @@ class BrokerConfig(AccessConfig):
     )
     ha_max_time_slave_not_catchup: int = setting(
         15_000,
-        "a SYNC_MASTER waits for no slave that has not had all of the log for so long",
+        "a SYNC_MASTER stops waiting for a slave that has been behind for this long",
         "ms",
         low=1000,
     )
     in_sync_replicas: int = setting(
         0,
-        "if SYNC_MASTER: a send is acknowledged when so many brokers have it, the master among "
-        "them; with 1, the default of Apache 5, it waits for nobody. Without this key a "
-        "SYNC_MASTER waits for one slave, as that of Apache 4",
+        "SYNC_MASTER: number of brokers, with the master, that must have a message "
+        "before it is acknowledged; 1, the default of Apache 5, waits for no slave. "
+        "Without this key a SYNC_MASTER waits for one slave, like Apache 4",
         low=1,
         high=32,
     )
@@ -182,15 +179,12 @@ class BrokerConfig(AccessConfig):
         3000, "longest wait of a send for slaves; then FLUSH_SLAVE_TIMEOUT", "ms", low=1
     )
     slave_ack_after_flush: bool = setting(
-        False,
-        "a slave acknowledges what is on its disk, not what it has written; always so under "
-        "SYNC_FLUSH",
-        own=True,
+        False, "a slave acknowledges only flushed messages; always so under SYNC_FLUSH", own=True
     )
     slave_read_enable: bool = setting(
         False,
-        "readers of what may not be in this broker's memory are told to ask the slave "
-        "whichBrokerWhenConsumeSlowly of their group (accessMessageInMemoryMaxRatio)",
+        "send readers of cold data to the slave whichBrokerWhenConsumeSlowly of their "
+        "group (accessMessageInMemoryMaxRatio)",
         hot=True,
     )
     namesrv_addr: str = setting(
@@ -256,7 +250,11 @@ class BrokerConfig(AccessConfig):
     # Pulling.
     long_polling_enable: bool = setting(True, "hold a pull that finds nothing", hot=True)
     short_polling_time_mills: int = setting(
-        1000, "how long it is held if not longPollingEnable", "ms", high=LONG_MAX, hot=True
+        1000,
+        "time for which a pull is held if not longPollingEnable",
+        "ms",
+        high=LONG_MAX,
+        hot=True,
     )
     enable_property_filter: bool = setting(
         True, "consumers may filter by SQL92 over properties", hot=True
@@ -283,11 +281,11 @@ class BrokerConfig(AccessConfig):
         5000, "time between saves of consumer offsets", "ms", low=1
     )
     notify_consumer_ids_changed_enable: bool = setting(
-        True, "tell a group's consumers when one comes or goes", hot=True
+        True, "notify the consumers of a group when a member joins or leaves", hot=True
     )
     use_server_side_reset_offset: bool = setting(
         True,
-        "readers hear of a reset with their next pull; false: it is pushed to them too",
+        "consumers learn of a reset with their next pull; false: the broker also pushes it to them",
         hot=True,
     )
     channel_expired_timeout: int = setting(
@@ -301,7 +299,8 @@ class BrokerConfig(AccessConfig):
     )
     mapped_file_size_consume_queue: int = setting(
         300_000 * CONSUME_QUEUE_ENTRY_SIZE,
-        "size of a queue file, rounded up to entries of 20; it takes room as it is written",
+        "size of a queue file, rounded up to entries of 20; disk space is allocated as "
+        "it is written",
         "bytes",
         low=20,
     )
@@ -320,10 +319,10 @@ class BrokerConfig(AccessConfig):
         20_000_000, "room of an index file; one entry is not used", "entries", low=2
     )
     max_msgs_num_batch: int = setting(
-        64, "messages that a query by key gives at most", "messages", low=1, hot=True
+        64, "maximum messages in the answer to a query by key", "messages", low=1, hot=True
     )
     default_query_max_num: int = setting(
-        32, "messages that a query by unique id gives at most", "messages", low=1, hot=True
+        32, "maximum messages in the answer to a query by unique id", "messages", low=1, hot=True
     )
 
     enabled_append_prop_crc: bool = setting(
@@ -349,8 +348,7 @@ class BrokerConfig(AccessConfig):
     )
     cold_read_share: int = setting(
         25,
-        "most of the broker's time that goes, while messages are sent, to reading what may not "
-        "be in memory",
+        "maximum share of the broker's time for reading cold data while messages are sent",
         "per cent",
         key="coldReadSharePercent",
         low=1,
@@ -396,7 +394,10 @@ class BrokerConfig(AccessConfig):
 
     # How long.
     file_reserved_time: int = setting(
-        72, "a commit log file is deleted so long after its last write", "hours", hot=True
+        72,
+        "age at which a commit log file is deleted, counted from its last write",
+        "hours",
+        hot=True,
     )
     delete_when: str = setting(
         "04",
@@ -422,7 +423,7 @@ class BrokerConfig(AccessConfig):
     )
     disk_space_clean_forcibly_ratio: int = setting(
         85,
-        "above it the oldest files are deleted whatever their age; held within 30 and 85",
+        "above this ratio the oldest files are deleted at any age; limited to 30 to 85",
         "%",
         held=(30, 85),
         hot=True,
@@ -472,8 +473,8 @@ class BrokerConfig(AccessConfig):
     )
     timer_precision_ms: int = setting(
         1000,
-        "messages are delivered so much after their time at most; with another value than "
-        "before, what waits is put into timerlog and timerwheel anew at the start",
+        "maximum lateness of a delivery; after a change, waiting messages are put into a "
+        "new timerlog and timerwheel at the start",
         "ms",
         only=(100, 200, 500, 1000),
         otherwise="as Apache's broker counts any other value as one of these",
@@ -523,7 +524,7 @@ class BrokerConfig(AccessConfig):
         hot=True,
     )
     region_id: str = setting("DefaultRegion", "region named in answers to sends")
-    trace_on: bool = setting(True, "clients may trace; told in answers to sends", hot=True)
+    trace_on: bool = setting(True, "clients may trace; announced in answers to sends", hot=True)
     trace_topic_enable: bool = setting(
         True, "the topic of traces is there from the start; off by default with Apache"
     )
@@ -543,7 +544,7 @@ class BrokerConfig(AccessConfig):
     )
     transaction_check_max: int = setting(
         15,
-        "so often a transaction is asked about; then it goes to TRANS_CHECK_MAX_TIME_TOPIC",
+        "number of checks of a transaction, after which it goes to TRANS_CHECK_MAX_TIME_TOPIC",
         low=1,
         hot=True,
     )
@@ -551,7 +552,7 @@ class BrokerConfig(AccessConfig):
         30_000, "time between rounds of asking", "ms", low=1, high=LONG_MAX, hot=True
     )
     transaction_op_msg_max_size: int = setting(
-        4096, "so much about ended transactions is written down at once", "bytes"
+        4096, "size of one record of ended transactions", "bytes"
     )
     transaction_op_batch_interval: int = setting(
         3000, "that a transaction has ended is written down within", "ms"
@@ -559,7 +560,7 @@ class BrokerConfig(AccessConfig):
 
     # Readers of a backlog.
     cold_data_flow_control_enable: bool = setting(
-        False, "slow down groups that read much of what may not be in memory"
+        False, "slow down groups that read much cold data"
     )
     cold_ctr_strategy_enable: bool = setting(
         False,
@@ -567,16 +568,16 @@ class BrokerConfig(AccessConfig):
         "exceeded, then down",
     )
     data_read_ahead_enable: bool = setting(
-        True, "the system may read more of the log's files than what is asked for (2004)"
+        True, "the system may read ahead in the log's files (2004)"
     )
     cg_cold_read_threshold: int = setting(
         3 * _MIB,
-        "so much of it a group may read in 5 s, unless 2001 says otherwise",
+        "cold data that a group may read in 5 s, unless 2001 sets another value",
         "bytes",
         high=LONG_MAX,
     )
     global_cold_read_threshold: int = setting(
-        100 * _MIB, "so much of it all groups together may read in 5 s", "bytes", high=LONG_MAX
+        100 * _MIB, "cold data that all groups together may read in 5 s", "bytes", high=LONG_MAX
     )
 
     # Popping.
@@ -586,14 +587,10 @@ class BrokerConfig(AccessConfig):
     pop_polling_size: int = setting(1024, "pops that may wait for one queue of a group", "pops")
     max_pop_polling_size: int = setting(100_000, "pops that may wait in all", "pops")
     pop_from_retry_probability: int = setting(
-        20,
-        "so often the retry topic is popped before the topic, else after it",
-        "%",
-        high=100,
-        hot=True,
+        20, "percentage of pops that take the retry topic before the topic", "%", high=100, hot=True
     )
     enable_retry_topic_v2: bool = setting(
-        False, "what was not acknowledged goes to `%RETRY%group+topic`, not `%RETRY%group_topic`"
+        False, "unacknowledged messages go to `%RETRY%group+topic` instead of `%RETRY%group_topic`"
     )
     retrieve_message_from_pop_retry_topic_v1: bool = setting(
         True, "if enableRetryTopicV2, `%RETRY%group_topic` is popped all the same"
@@ -611,8 +608,8 @@ class BrokerConfig(AccessConfig):
     )
     init_pop_offset_by_check_msg_in_mem: bool = setting(
         True,
-        "a new group that wants to begin at the end begins at the first message if that is still "
-        "in memory",
+        "a new group that wants to start at the end starts at the first message if that "
+        "is still in memory",
     )
 
     # Assignment.
@@ -620,11 +617,10 @@ class BrokerConfig(AccessConfig):
         True, "false: every consumer that asks the broker gets all queues", hot=True
     )
     load_balance_poll_name_server_interval: int = setting(
-        30_000, "so long a route that an assignment was made from is relied upon", "ms", low=1
+        30_000, "time for which a route of an assignment is valid", "ms", low=1
     )
     default_message_request_mode: DefaultRequestMode = setting(
-        DefaultRequestMode.PULL,
-        "PULL or POP: how a group reads a topic unless it was told otherwise",
+        DefaultRequestMode.PULL, "PULL or POP: default way of groups to read a topic"
     )
     default_pop_share_queue_num: int = setting(
         -1,
@@ -705,7 +701,7 @@ class BrokerConfig(AccessConfig):
             hour.isascii() and hour.isdigit() and int(hour) < 24 for hour in hours
         ):
             raise ConfigError(
-                f"deleteWhen={self.delete_when}: hours from 00 to 23 are expected, "
+                f"deleteWhen={self.delete_when}: expected hours from 00 to 23, "
                 "separated by semicolons"
             )
         return frozenset(map(int, hours))
@@ -736,9 +732,10 @@ def load_broker_config(
         config = replace(config, bind_address=_bind_address_for(bare_host(config.broker_ip1)))
     if config.broker_role is BrokerRole.SYNC_MASTER and "inSyncReplicas" not in texts:
         log.warning(
-            "brokerRole=SYNC_MASTER without inSyncReplicas: inSyncReplicas=%d is in force, as with "
-            "Apache 4; with Apache 5 it is 1, which waits for no slave. While no slave is in sync, "
-            "sends are stored and answered SLAVE_NOT_AVAILABLE. Set the key to say what is meant",
+            "brokerRole=SYNC_MASTER without inSyncReplicas: using inSyncReplicas=%d, "
+            "like Apache 4; Apache 5 uses 1, which waits for no slave. While no slave is "
+            "in sync, sends are stored and answered SLAVE_NOT_AVAILABLE. Set "
+            "inSyncReplicas explicitly",
             config.in_sync_replicas,
         )
     if config.cold_ctr_strategy_enable and texts.get("usePIDColdCtrStrategy") != "false":
@@ -789,14 +786,14 @@ def check_together(config: BrokerConfig) -> None:
         )
     if config.is_slave and not config.namesrv_addresses and not config.ha_master_address:
         raise ConfigError(
-            "brokerRole=SLAVE without namesrvAddr and haMasterAddress: nothing tells it where its "
-            "master is; set one of them"
+            "brokerRole=SLAVE needs namesrvAddr or haMasterAddress to find its master: "
+            "set one of them"
         )
     if not config.broker_name:
-        raise ConfigError("brokerName is empty: a name is expected")
+        raise ConfigError("brokerName is empty: expected a name")
     if not config.store_path_root_dir.strip():
         raise ConfigError(
-            "storePathRootDir is empty: the name of a directory is expected; . is the present one"
+            "storePathRootDir is empty: expected the name of a directory; . is the present one"
         )
     for key, value in effective(config).items():
         paths = [path.strip() for path in value.split(",")] if key in PATH_KEYS else []

@@ -30,8 +30,8 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
         found = _LEVEL.fullmatch(word)
         if found is None:
             raise ConfigError(
-                f"messageDelayLevel: {word[:40]!r} is no delay; write a number and s, m, h or d, "
-                "such as 30s or 2h"
+                f"messageDelayLevel: {word[:40]!r} is not a delay; write a number and s, "
+                "m, h or d, such as 30s or 2h"
             )
         delays.append(int(found[1]) * _UNITS_MS[found[2]])
     return tuple(delays)

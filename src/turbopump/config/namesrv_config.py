@@ -62,13 +62,13 @@ class NamesrvConfig(AccessConfig):
         False, "routes carry the queues of ordered topics (ORDER_TOPIC_CONFIG)", hot=True
     )
     return_order_topic_config_to_broker: bool = setting(
-        True, "brokers are told which topics are ordered", hot=True
+        True, "send brokers the list of ordered topics", hot=True
     )
     kv_config_path: str = setting(default_kv_config_path, "file of the KV configuration")
     config_store_path: str = setting(
         "",
-        "file that keeps settings changed by request, if there is none of -c, which comes first as "
-        "with Apache's; it is written only, a start does not read it",
+        "file for settings changed by request, if there is no -c file, which comes first "
+        "as in Apache's; only written, a start does not read it",
     )
     enable_controller_in_namesrv: bool = unserved(
         False, "run a controller too", "the controller comes with a later release"

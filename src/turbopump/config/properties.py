@@ -137,7 +137,7 @@ def _unescape(text: str) -> str:
 def _unicode_escape(text: str, at: int) -> str:
     digits = text[at : at + 4]
     if len(digits) < 4 or any(digit not in "0123456789abcdefABCDEF" for digit in digits):
-        raise ConfigError(f"malformed escape \\u{digits}: four hexadecimal digits are expected")
+        raise ConfigError(f"malformed escape \\u{digits}: expected four hexadecimal digits")
     return chr(int(digits, 16))
 
 
@@ -178,7 +178,7 @@ def read_properties(path: Path | str, known: KeyTable) -> dict[str, str]:
     if len(data) > _FILE_SIZE_MAX:
         raise ConfigError(
             f"the configuration file {path} is longer than {_FILE_SIZE_MAX} bytes: "
-            "a properties file is expected"
+            "expected a properties file"
         )
     try:
         texts = decode(data)
@@ -210,8 +210,8 @@ def _report(path: Path | str, texts: Mapping[str, str], table: KeyTable) -> None
             idle.append(key)
     if idle:
         log.warning(
-            "keys without effect here are set to other values than Apache's defaults; "
-            "docs/reference/configuration.md says why file=%s keys=%s",
+            "keys without effect here have other values than Apache's defaults; see "
+            "docs/reference/configuration.md file=%s keys=%s",
             path,
             ",".join(idle),
         )

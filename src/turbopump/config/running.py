@@ -102,7 +102,7 @@ class RunningConfiguration:
             found = classify(key, self.table)
             if found.key_class is KeyClass.UNKNOWN:
                 nearest = f"; the nearest is {found.nearest}" if found.nearest else ""
-                raise ConfigError(f"{key[:80]!r} is no key of this server{nearest}")
+                raise ConfigError(f"this server has no key {key[:80]!r}{nearest}")
             if found.key_class is KeyClass.ACCEPTED:
                 raise ReadOnlyKeyError(f"{key} has no effect here: {found.reason}")
             if key not in hot:

@@ -117,8 +117,8 @@ class TlsConfig:
     )
     tls_config_file: str = setting(
         CONFIG_FILE,
-        "a file of the other `tls.` keys, which wins over this one; the default is read if it is "
-        "there",
+        "file with the other `tls.` keys, which has precedence over this one; the "
+        "default file is read if it exists",
         key="tls.config.file",
     )
     tls_server_cert_path: str = setting(
@@ -129,7 +129,7 @@ class TlsConfig:
     )
     tls_server_key_path: str = setting(
         "",
-        "PEM file of its key; empty: it is in the file of the certificate",
+        "PEM file of the key; empty: the certificate's file contains it",
         key="tls.server.keyPath",
     )
     tls_server_key_password: str = setting(
@@ -165,11 +165,11 @@ class TlsConfig:
         own=True,
     )
     tls_client_cert_path: str = setting(
-        "", "PEM file of the certificate that is shown to servers", key="tls.client.certPath"
+        "", "PEM file of the certificate for servers that ask for one", key="tls.client.certPath"
     )
     tls_client_key_path: str = setting(
         "",
-        "PEM file of its key; empty: it is in the file of the certificate",
+        "PEM file of the key; empty: the certificate's file contains it",
         key="tls.client.keyPath",
     )
     tls_client_key_password: str = setting(
@@ -252,7 +252,7 @@ def tls_of(given: Mapping[str, str | None], environment: Mapping[str, str]) -> C
     }
     switch = (told["tls"] or "").strip().lower()
     if switch not in ("", "true", "false", "1", "0"):
-        raise ConfigError(f"TLS is {switch[:40]!r}: true or false is expected")
+        raise ConfigError(f"TLS is {switch[:40]!r}: expected true or false")
     file, trust = told["tls_config"], told["tls_trust"]
     if switch in ("false", "0") or not (switch or file or trust):
         return None

@@ -1,4 +1,4 @@
-# store/log/packed_batch.py: a batch as its request has it, checked and written in one go. What is known of each message is a span: six
+# store/packed_batch.py: a batch as its request has it, checked and written in one go. What is known of each message is a span: six
 # numbers of 8 bytes, flag, place and size of the body, place and size of the properties, hash of the tags.
 
 

@@ -103,8 +103,8 @@ class OperatorHandlers:
             return Response()
         return refusal(
             ResponseCode.SYSTEM_ERROR,
-            "the change is in force but not on the disk, and lost if the name server stops before "
-            "it is; the server's log says why, and it is tried again",
+            "the change is active but not on the disk: it is lost if the name server stops "
+            "before a later attempt succeeds; read the reason in the server's log",
         )
 
     # --- topics

@@ -1,11 +1,14 @@
 """Table from request code to handler, and the handling of one request: read, authorise, call the
 handler, settle its outcome. It knows nothing of sockets.
 
-A handler is called with the typed request and a ``RequestContext``. It returns a ``Response`` with
-the reply that the request declares, as mypy checks; or steps that return one (``turns.py``), or an
-awaitable of one; or bytes, a whole answer frame (the hot way out); or None: the answer comes later
-through ``context.answer`` (a held pull), or never; or ``LATER``: it has done nothing and is to be
-called again when there is room (``backlog.py``). A reply of any size is encoded in steps, too.
+A handler is called with the typed request and a ``RequestContext``. It returns one of three things:
+
+* a ``Response`` with the reply that the request declares, as mypy checks;
+* bytes, a whole answer frame (the hot way out);
+* steps that return one of these: a generator (``turns.py``), or an awaitable, which runs in a task.
+
+Where there is no answer it returns ``HELD`` or ``NO_ROOM``. A reply that is a body, of any size, is
+encoded in steps.
 """
 
 from __future__ import annotations
@@ -50,21 +53,24 @@ RequestT = TypeVar("RequestT", bound=Request[Any], covariant=True)
 BodyT = TypeVar("BodyT", bound=msgspec.Struct, covariant=True)
 
 
-class Later(Enum):
-    """The type of ``LATER``."""
+class Unanswered(Enum):
+    """Outcomes of a handler that are no answer."""
 
-    LATER = "later"
+    HELD = "held"
+    NO_ROOM = "no room"
 
 
-LATER: Final = Later.LATER
+HELD: Final = Unanswered.HELD
+"""The answer comes later, by ``RequestContext.settle``, or never."""
+NO_ROOM: Final = Unanswered.NO_ROOM
+"""Nothing was done; the handler is to be called again when there is room (``backlog.py``)."""
 
+Ready = Response[ReplyT] | bytes | Literal[Unanswered.HELD]
 Outcome = (
-    Response[ReplyT]
-    | bytes
-    | Steps[Response[ReplyT] | bytes | Awaitable[Response[ReplyT] | bytes | None] | None]
-    | Awaitable[Response[ReplyT] | bytes | None]
-    | Literal[Later.LATER]
-    | None
+    Ready[ReplyT]
+    | Steps[Ready[ReplyT] | Awaitable[Ready[ReplyT]]]
+    | Awaitable[Ready[ReplyT]]
+    | Literal[Unanswered.NO_ROOM]
 )
 RequestHandler = Callable[[Any, "RequestContext"], Outcome[Any]]
 
@@ -122,7 +128,7 @@ class RequestContext(msgspec.Struct, gc=False):
         return None if self.judge_topic is None else self.judge_topic(topic, group)
 
     def answer(self, response: Response[Any]) -> None:
-        """Send the answer now, if one is wanted; for handlers that returned None."""
+        """Send the answer now, if one is wanted; for handlers that returned ``HELD``."""
         if self.flag & FLAG_ONEWAY:
             return
         if response.has_body:
@@ -144,17 +150,34 @@ class RequestContext(msgspec.Struct, gc=False):
         if outcome.__class__ is bytes:  # the hot way out
             if not self.flag & FLAG_ONEWAY:
                 self.peer.send_frame(outcome)
-        elif outcome is None:
+        elif outcome is HELD:
             return
-        elif outcome is LATER:
+        elif outcome is NO_ROOM:
             self.served.put_off(self.frame)
         elif isinstance(outcome, Response):
             self.answer(outcome)
         elif isinstance(outcome, Generator):
             self.served.run_steps(_with_frame(outcome, self.opaque), self.settle, self.fail)
         else:
-            assert not isinstance(outcome, bytes)
-            self.served.start_task(outcome, size_of(self.frame), self.settle, self.fail)
+            assert isinstance(outcome, Awaitable)
+            self.served.start_task(outcome, size_of(self.frame), self.settle_awaited)
+
+    async def settle_awaited(self, outcome: Awaitable[Ready[Any]]) -> None:
+        """Send an outcome that must be awaited."""
+        try:
+            ready = await outcome
+        except Exception as error:
+            self.fail(error)
+        else:
+            self.settle(ready)
+
+    def settle_call(self, respond: Callable[[T], Outcome[Any]], what: T) -> None:
+        """Send what ``respond`` makes of ``what``, or the answer that it failed."""
+        try:
+            outcome = respond(what)
+        except Exception as error:
+            outcome = failure_response(error, self)
+        self.settle(outcome)
 
 
 def _with_frame(steps: Steps[Any], opaque: int) -> Steps[Any]:
@@ -235,7 +258,7 @@ class Router:
         may_wait: bool = False,
     ) -> None:
         """Let ``handler`` answer requests of this type. Each code has one handler. ``may_wait``: in
-        the server's line, if it has one; only such a handler may return ``LATER``."""
+        the server's line, if it has one; only such a handler may return ``NO_ROOM``."""
         declared = cast("type[Request[Any]]", request_type)
         code = int(declared.code)
         assert code not in self.routes, f"code {code} has two handlers"
@@ -292,12 +315,13 @@ class Router:
         )
         outcome: Outcome[Any]
         try:
-            authorise = self.authorise
-            outcome = None if authorise is None else authorise(header.ext, context)
-            if outcome is None:
+            judged = None if self.authorise is None else self.authorise(header.ext, context)
+            if judged is None:
                 outcome = handler(header.ext, context)
-            elif not isinstance(outcome, Response):
-                outcome = _once_allowed(outcome, handler, header.ext, context)
+            elif isinstance(judged, Response):
+                outcome = judged
+            else:
+                outcome = _once_allowed(judged, handler, header.ext, context)
         except Exception as error:
             outcome = failure_response(error, context)
         context.settle(outcome)

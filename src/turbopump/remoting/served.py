@@ -37,6 +37,9 @@ TURN_S: Final = 0.02
 """A read whose answers fill more than one write is handled for so long before others have their
 turn."""
 
+LONG_WORK_MAX: Final = 100
+"""Requests of one connection whose work is not over; those behind them wait unhandled."""
+
 GROWING_SIZE: Final = 64 * 1024
 """An unfinished frame of so many bytes may have to wait for others, where memory is tight."""
 
@@ -52,10 +55,6 @@ INSTANT_S: Final = 0.01
 KEPT_S: Final = 1.0
 """Requests that wait for something else than their peer count for so long, however long they do:
 of those who have them the one with most is closed first."""
-
-DROPPED_A_STEP: Final = 100
-"""Of a connection that has ended, waiting requests that are dropped before others may have their
-turn; some 2 µs each."""
 
 
 class Keeper(NamedTuple):
@@ -91,7 +90,9 @@ class Served:
     __slots__ = (
         "_backlog",
         "_frame_waits",
+        "_goes_on",
         "_held",
+        "_is_due",
         "_kept",
         "_kept_size",
         "_lag",
@@ -141,6 +142,7 @@ class Served:
         self._kept_size = 0
         self._tasks: set[asyncio.Future[Any]] = set()
         self._frame_waits = self._rests = self._peer_ended = False
+        self._is_due = self._goes_on = False
 
     # --- what the wire tells
 
@@ -190,7 +192,7 @@ class Served:
         if self._memory is None:
             return False
         self._peer_ended = True
-        self._backlog.resume(self)
+        self.resume()
         return True
 
     def writing_paused(self) -> None:
@@ -199,7 +201,7 @@ class Served:
 
     def writing_resumed(self) -> None:
         if self._lag is not None:
-            self._backlog.resume(self)
+            self.resume()
 
     def wrote(self, size: int) -> None:
         if self._lag is not None:
@@ -214,7 +216,7 @@ class Served:
             self._memory.has_grown(self)
         kept, self._kept = self._kept, {}
         if kept:
-            self.turns.run(self, _dropping(kept), lambda _: None, _raise)
+            self.turns.run(self, _dropping(kept))
         if lag is not None:
             for action in lag.due:
                 action()
@@ -257,14 +259,13 @@ class Served:
         self,
         outcome: Awaitable[T],
         size: int,
-        done: Callable[[T], None],
-        failed: Callable[[Exception], None],
+        settle: Callable[[Awaitable[T]], Coroutine[Any, Any, None]],
     ) -> None:
-        """Await the outcome in a task, once the peer reads; ``size``: bytes of its request. The
+        """Settle an outcome in a task, once the peer reads; ``size``: bytes of its request. The
         task goes on if the connection ends: what it has begun may be stored already."""
 
         def start() -> None:
-            task = asyncio.ensure_future(self._run_task(outcome, done, failed))
+            task = asyncio.ensure_future(self._run_task(outcome, settle))
             self._tasks.add(task)
             task.add_done_callback(self._task_ended)
             self.keep(task, Keeper(size, _goes_on))
@@ -272,21 +273,16 @@ class Served:
         self.turns.start(start)
 
     async def _run_task(
-        self, outcome: Awaitable[T], done: Callable[[T], None], failed: Callable[[Exception], None]
+        self, outcome: Awaitable[T], settle: Callable[[Awaitable[T]], Coroutine[Any, Any, None]]
     ) -> None:
-        try:
-            behind = self._lag is not None and bool(self._lag.due)  # others came before
-            while self.full or behind:
-                behind = False
-                await self._room()
-                if self.wire.closed and isinstance(outcome, Coroutine):
-                    outcome.close()  # it has not begun
-                    return
-            response = await outcome
-        except Exception as error:
-            failed(error)
-        else:
-            done(response)
+        behind = self._lag is not None and bool(self._lag.due)  # others came before
+        while self.full or behind:
+            behind = False
+            await self._room()
+            if self.wire.closed and isinstance(outcome, Coroutine):
+                outcome.close()  # it has not begun
+                return
+        await settle(outcome)
 
     def _task_ended(self, task: asyncio.Future[Any]) -> None:
         self._tasks.discard(task)
@@ -337,7 +333,7 @@ class Served:
         self._lagging().due.append(action)
         self._count()
         if not self.full:
-            self._backlog.resume(self)
+            self.resume()
 
     async def _room(self) -> None:
         """Wait for the same."""
@@ -356,7 +352,10 @@ class Served:
             self.set_aside(rest)
         elif self.wire.now() - began >= TURN_S:
             self.set_aside(rest)
-            self._backlog.resume(self)
+            self.resume()
+        elif self.turns.waiting(self) >= LONG_WORK_MAX:
+            self.set_aside(rest)
+            self.turns.run(self, _nothing(), lambda _: self.resume())
         return False
 
     def _is_behind(self, frames: list[Frame]) -> bool:
@@ -366,7 +365,24 @@ class Served:
         self.set_aside(frames)
         return True
 
-    def go_on(self) -> bool:
+    def resume(self) -> None:
+        """Go on with what waits, in turn with others, once it may be handled."""
+        self._is_due = True
+        if not self._goes_on:
+            self._goes_on = True
+            asyncio.get_running_loop().call_soon(self.turns.run, self.wire, self._going_on())
+
+    def _going_on(self) -> Steps[None]:
+        try:
+            while self._is_due:
+                self._is_due = False
+                if self._go_on():
+                    self._is_due = True
+                yield
+        finally:
+            self._goes_on = False
+
+    def _go_on(self) -> bool:
         """Do one thing of those that wait. Return True if there is more to do at once."""
         wire = self.wire
         if self._peer_ended:
@@ -560,15 +576,15 @@ def size_of(frame: Frame) -> int:
 
 def _dropping(kept: dict[Hashable, Keeper]) -> Steps[None]:
     """Drop the requests of a connection that has ended."""
-    for number, (request, keeper) in enumerate(kept.items(), 1):
+    for request, keeper in kept.items():
         keeper.drop(request)
-        if number % DROPPED_A_STEP == 0:
-            yield
+        yield
+
+
+def _nothing() -> Steps[None]:
+    """Work that is over when its turn comes."""
+    yield
 
 
 def _goes_on(_task: object) -> None:
     """Drop nothing: the handler finishes."""
-
-
-def _raise(error: Exception) -> None:
-    raise error

@@ -28,6 +28,14 @@ STARTS_A_TURN: Final = 16
 each at most."""
 
 
+def _ignore(_outcome: object) -> None:
+    """The outcome of work for which nobody waits."""
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
 @dataclass(slots=True)
 class _Work:
     steps: Steps[Any]
@@ -52,8 +60,8 @@ class Turns:
         self,
         whose: Hashable,
         steps: Steps[T],
-        done: Callable[[T], None],
-        failed: Callable[[Exception], None],
+        done: Callable[[T], None] = _ignore,
+        failed: Callable[[Exception], None] = _raise,
     ) -> None:
         """Do the work of a connection, now or later. ``done`` gets the outcome, ``failed`` what is
         raised."""
@@ -62,6 +70,10 @@ class Turns:
             self._begin_slice()
         if self._lines or not self._go_on(work):
             self._lines.setdefault(whose, deque()).append(work)
+
+    def waiting(self, whose: Hashable) -> int:
+        """Return how much work of a connection is not over."""
+        return len(self._lines.get(whose, ()))
 
     def start(self, action: Callable[[], object]) -> None:
         """Call ``action``, which starts a task, now or, where many are to be started, in a later

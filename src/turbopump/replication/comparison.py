@@ -139,7 +139,7 @@ class MasterComparison:
         if self.asked is not None and self._theirs is None:
             self._theirs = self._came.take(DIGEST_SIZE)
         elif self.rest:
-            raise ProtocolError("it answers what was not asked")
+            raise ProtocolError("the slave sent an answer to no question")
         return self._judge()
 
     def read(self, digest: bytes) -> bytes:
@@ -228,7 +228,7 @@ class SlaveComparison:
         if size > 0:
             if not (self.start <= offset <= self.end - size and size <= RANGE_SIZE):
                 raise ProtocolError(
-                    f"the master asks for {size} bytes at {offset}: the log here goes from "
+                    f"the master asks for {size} bytes at {offset}, but the log here has "
                     f"{self.start} to {self.end}"
                 )
             self._came.take(_HEAD.size)
@@ -236,14 +236,16 @@ class SlaveComparison:
         try:
             verdict = Verdict(size)
         except ValueError:
-            raise ProtocolError(f"the master says {size}: it does not compare logs") from None
+            raise ProtocolError(
+                f"the master sent verdict {size}, which is unknown: it does not compare logs"
+            ) from None
         known = self._came.take_history(_HEAD.size)
         if known is not None:
             self.found = Outcome(verdict, offset, known)
         return self.found
 
 
-_NOTHING_IS_CUT: Final = "Nothing is cut by itself"
+_NOTHING_IS_CUT: Final = "Nothing is cut automatically"
 
 
 def masters_refusal(found: Outcome, end: int) -> str:
@@ -251,19 +253,19 @@ def masters_refusal(found: Outcome, end: int) -> str:
     at = found.offset
     if found.verdict is Verdict.AHEAD:
         return (
-            f"the slave has the log up to {end}, and this master only up to {at}: it was restored "
-            f"from an older copy, or lost its tail. {_NOTHING_IS_CUT}: make the slave the master, "
-            "or empty the slave's store so that it is copied anew"
+            f"the slave's log ends at {end}, but this master's at {at}: the master was "
+            f"restored from an older copy, or lost its tail. {_NOTHING_IS_CUT}: make the "
+            "slave the master, or empty the slave's store so that it is copied again"
         )
     if found.verdict is Verdict.TOO_OLD:
         return (
-            f"the slave has the log up to {end}, and it begins at {at} here: older files were "
-            "deleted; empty the slave's store so that it is copied anew"
+            f"the slave's log ends at {end}, but this master's begins at {at}: older "
+            "files were deleted; empty the slave's store so that it is copied again"
         )
     return (
-        f"the slave has another log: from offset {at} on, up to {end}, other bytes than this "
-        f"master. {_NOTHING_IS_CUT}: look at what the slave has alone (turbopump store dump), then "
-        "empty its store so that it is copied anew"
+        f"the slave has another log: its bytes from offset {at} up to {end} differ from "
+        f"this master's. {_NOTHING_IS_CUT}: save the messages that only the slave has "
+        "(turbopump store dump), then empty its store so that it is copied again"
     )
 
 
@@ -272,20 +274,21 @@ def slaves_refusal(found: Outcome, master: str, end: int) -> str:
     at = found.offset
     if found.verdict is Verdict.AHEAD:
         return (
-            f"the log here goes up to {end}, and that of the master at {master} only up to {at}: "
-            f"it was restored from an older copy, or lost its tail. {_NOTHING_IS_CUT}: make this "
-            "slave the master, or empty this store so that it is copied anew"
+            f"the log here ends at {end}, but that of the master at {master} at {at}: the "
+            "master was restored from an older copy, or lost its tail. "
+            f"{_NOTHING_IS_CUT}: make this slave the master, or empty this store so that "
+            "it is copied again"
         )
     if found.verdict is Verdict.TOO_OLD:
         return (
-            f"the log here ends at {end}, and that of the master at {master} begins at {at}: older "
-            "files were deleted; empty this store so that it is copied anew"
+            f"the log here ends at {end}, but that of the master at {master} begins at "
+            f"{at}: older files were deleted; empty this store so that it is copied again"
         )
     return (
-        f"the master at {master} has another log: from offset {at} on other bytes than here, where "
-        "the log goes on to "
-        f"{end}. Here are messages that it never had, or it has lost some. {_NOTHING_IS_CUT}: look "
-        "at what is here (turbopump store dump), then empty this store so that it is copied anew. "
-        "If one of the two is damaged there (turbopump store verify), that is mended from the "
-        "other by itself"
+        f"the master at {master} has another log: its bytes from offset {at} on differ "
+        f"from those here, where the log ends at {end}. Either this store has messages "
+        f"that the master never had, or the master lost some. {_NOTHING_IS_CUT}: save the "
+        "messages here (turbopump store dump), then empty this store so that it is "
+        "copied again. If one of the two is damaged there (turbopump store verify), it "
+        "is repaired from the other automatically"
     )

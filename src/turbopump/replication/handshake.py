@@ -156,8 +156,8 @@ class SlaveHandshake(_Handshake):
                 self._others_nonce = self._take_greeting()
             except ProtocolError:
                 raise ProtocolError(
-                    "the master does not shake hands, as Apache's brokers and those without "
-                    "authenticationEnabled; if it is to be copied, put its address into "
+                    "the master does not answer the handshake, like Apache's brokers and "
+                    "those without authenticationEnabled; to copy it, add its address to "
                     "haAllowedPeers here"
                 ) from None
             if self._others_nonce is None:
@@ -168,7 +168,7 @@ class SlaveHandshake(_Handshake):
             return Step(said, None)
         if not hmac.compare_digest(proof, self._proof(b"master", self._nonce, self._others_nonce)):
             raise ProtocolError(
-                "the master does not prove to have this broker's "
-                "innerClientAuthenticationCredentials: it is of another cluster"
+                "the master cannot prove this broker's "
+                "innerClientAuthenticationCredentials: it belongs to another cluster"
             )
         return Step(said, self._came)

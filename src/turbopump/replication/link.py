@@ -222,7 +222,7 @@ class MasterLink:
             connection.next,
             "proved"
             if connection.proved
-            else "not proved: it counts for what is stored from now on",
+            else "not proved: it counts only for messages stored from now on",
         )
 
     def watch(self) -> None:
@@ -658,8 +658,9 @@ class SlaveLink:
             credentials = self._rules.credentials
             if credentials is None:
                 self._failed(
-                    "with access control on a slave takes only a master that proves what it is: "
-                    f"set innerClientAuthenticationCredentials, or name {host} in haAllowedPeers"
+                    "access control is on, so a slave needs a master that can prove "
+                    f"itself: set innerClientAuthenticationCredentials, or add {host} to "
+                    "haAllowedPeers"
                 )
                 return REFUSED_S
             handshake = SlaveHandshake(credentials, secrets.token_bytes(NONCE_SIZE))
@@ -672,7 +673,7 @@ class SlaveLink:
                     lambda: MasterPeer(self, wanted, handshake), host, int(port), ssl=tls
                 )
         except (RemotingError, ProtocolError, ReadsRefusedError) as error:
-            self._failed(f"the master does not say what its log has: {error}")
+            self._failed(f"the master's history cannot be read: {error}")
             return self._next_pause()
         except CopyError as error:
             self._failed(str(error))
@@ -699,7 +700,9 @@ class SlaveLink:
                 self._failed(f"the connection to the master at {address} has ended")
                 self._again = AGAIN_MIN_S
                 return self._next_pause()
-            cause = f"the master at {address} stops or does not take this slave: its log says why"
+            cause = (
+                f"the master at {address} stopped or refused this slave: read the reason in its log"
+            )
             if peer.shakes_hands:
                 cause += "; both need the same innerClientAuthenticationCredentials"
             self._failed(cause)
@@ -731,7 +734,7 @@ class SlaveLink:
     def works(self) -> None:
         """Something was copied."""
         if self.fault is not None:
-            log.info("copying goes on address=%s end=%d", self.address, self.store.log.end)
+            log.info("copying continues address=%s end=%d", self.address, self.store.log.end)
             self.fault = self._told = None
 
     def _failed(self, cause: str) -> None:
@@ -888,7 +891,7 @@ class MasterPeer(asyncio.Protocol):
             self._transport.pause_reading()
             return
         except (CopyError, StoreError) as error:
-            self._refuse(f"what the master sends cannot be taken: {error}")
+            self._refuse(f"the master sent invalid data: {error}")
         except OSError as error:
             where = error.filename or "the store"
             self._refuse(f"{where} cannot be written: {error.strerror or error}")

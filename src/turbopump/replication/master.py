@@ -110,14 +110,16 @@ class SlaveConnection:
             return max(log.written - log.written % log.segment_size, log.start)
         if wanted > log.written:
             raise ProtocolError(
-                f"the slave has the log up to {wanted}, and this master only up to {log.written}: "
-                "it was restored from an older copy, or lost its tail; nothing is cut by itself. "
-                "Make the slave the master, or empty the slave's store so that it is copied anew"
+                f"the slave's log ends at {wanted}, but this master's at {log.written}: "
+                "the master was restored from an older copy, or lost its tail; nothing "
+                "is cut automatically. Make the slave the master, or empty the slave's "
+                "store so that it is copied again"
             )
         if wanted < log.start:
             raise ProtocolError(
-                f"the slave wants the log from {wanted} on, and it begins at {log.start} here: "
-                "older files were deleted; empty the slave's store so that it is copied anew"
+                f"the slave wants the log from {wanted} on, but this master's begins at "
+                f"{log.start}: older files were deleted; empty the slave's store so that "
+                "it is copied again"
             )
         return wanted
 

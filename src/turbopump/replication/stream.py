@@ -104,7 +104,7 @@ class TransferReader:
             self.position = offset
         if offset != self.position:
             raise ProtocolError(
-                f"the master sends offset {offset}, and the slave's log goes on at {self.position}"
+                f"the master sent offset {offset}, but the slave's log continues at {self.position}"
             )
         self._left = size
         self.frames += 1

@@ -1,7 +1,7 @@
-"""Reading what `turbopump pipeline archive` has written, with and without Spark.
+"""Read the lakes of `turbopump pipeline archive`, with and without Spark.
 
-The one rule: the list of files comes from the table, never from a look into its folder. It must not
-know formats: ``turbopump.spark.pipelines.lake`` opens them.
+The list of files comes from the table, never from a listing of its folder. Formats are unknown
+here: ``turbopump.spark.pipelines.lake`` opens them.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ __all__ = ["dataset", "files", "offsets", "rows", "table_schema"]
 
 
 def files(lake: str | Path, table: str = DATA) -> list[str]:
-    """The Parquet files that make up a table now; ``table``: ``data`` or ``_rejected``.
+    """Return the Parquet files of a table now; ``table``: ``data`` or ``_rejected``.
 
-    The list is of one version: it holds until files are compacted, so take it anew for each read.
-    Raises LakeError if there is no lake.
+    The list belongs to one version and is valid until files are compacted, so ask again for each
+    read. Raises LakeError if there is no lake.
     """
     return [str(path) for path in open_lake(Path(lake)).paths(_checked(table))]
 
@@ -114,12 +114,12 @@ def table_schema(lake: Lake, table: str = DATA, snapshot: Snapshot | None = None
 
 
 def _place(lake: Lake, file: DataFile) -> str:
-    """Where it can be opened."""
+    """Return the path or URL that opens a file."""
     placed, staged = lake.root / file.path, lake.staging / file.name
     return str(staged if staged.exists() and not placed.exists() else placed)
 
 
 def _checked(table: str) -> str:
     if table not in TABLES:
-        raise ConfigError(f"there is no table {table!r} in a lake: {DATA} or {REJECTED}")
+        raise ConfigError(f"a lake has no table {table!r}: use {DATA} or {REJECTED}")
     return table

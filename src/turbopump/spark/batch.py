@@ -106,8 +106,9 @@ class PushingBatchReader(BatchReader):
 # times are not quite in order, and brokers compare hashes of tags. What is not understood is left
 # to Spark.
 CLOCK_SLACK_MS: Final = 3_600_000
-"""How much a broker's clock may have been set back: a queue is searched so much earlier and later
-than the filter says, because behind such a moment times are out of order."""
+"""Milliseconds by which a broker's clock may have been set back. Store times around such a moment
+are out of order, so the search in a queue begins this much earlier and ends this much later than
+the filter."""
 
 _NEVER_NULL: Final = frozenset(("topic", "brokerName", "queueId", "queueOffset", "storeTimestamp"))
 _INT64: Final = 1 << 63
@@ -118,7 +119,7 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """What was understood of Spark's filters. None: nothing was said of it."""
+    """Parts of Spark's filters that the source applies. None: no filter on that column."""
 
     topics: frozenset[str] | None = None
     brokers: frozenset[str] | None = None
@@ -129,7 +130,7 @@ class Pushed:
     tags: frozenset[str] | None = None
 
     def takes(self, queue: MessageQueue) -> bool:
-        """Whether messages of this queue can be wanted."""
+        """Return True if the filters may match messages of this queue."""
         return (
             (self.topics is None or queue.topic in self.topics)
             and (self.brokers is None or queue.broker_name in self.brokers)
@@ -156,7 +157,8 @@ NOTHING_PUSHED: Final = Pushed()
 
 
 def push(filters: Iterable[Filter]) -> tuple[Pushed, list[Filter]]:
-    """What these filters, all of which must hold, allow; and those that Spark must still apply."""
+    """Split filters, all of which must hold, into those that the source applies and those left to
+    Spark."""
     pushed, left = NOTHING_PUSHED, list[Filter]()
     for one in filters:
         pushed, is_dealt_with = _with(pushed, one)
@@ -248,7 +250,7 @@ def _ms(value: datetime) -> int:
 
 
 def _can_be_asked_for(tag: str) -> bool:
-    """Whether a broker reads this tag out of ``A || B`` as it is."""
+    """Return True if a broker parses this tag unchanged out of ``A || B``."""
     return bool(tag) and tag == tag.strip() and "||" not in tag and tag != "*"
 
 

@@ -1,9 +1,9 @@
-"""The cluster as a Spark process sees it: which queues a topic has, where they begin and end, and
-pulls from them. Blocking.
+"""The cluster as seen by a Spark process: a topic's queues, their first and last offsets, and
+pulls. All calls block.
 
-The one rule: only requests that may be made twice (105, 106, 206, 351, 11, 14, 15, 29, 30, 31), so
-a call that failed on the way is simply made again, on a new connection to whoever the name servers
-say has the queue by then. It must not know what becomes of the messages.
+Only requests that may be repeated are sent (105, 106, 206, 351, 11, 14, 15, 29, 30, 31). A failed
+call is repeated on a new connection to the broker that has the queue then, according to the name
+servers. The use of the messages is unknown here.
 """
 
 from __future__ import annotations
@@ -68,10 +68,11 @@ PULL_SIZE_MAX: Final = 1 << 20
 goes by its own limits (32 messages)."""
 
 OFFLINE_ERRORS: Final = (ConnectError, ConnectionLostError, CallTimeoutError, RouteNotFoundError)
-"""What a call to a broker that is away raises, once patience is over."""
+"""Errors of a call to a broker that stays away for longer than the caller waits."""
 
 PLANNING_PATIENCE_S: Final = 3.0
-"""Somebody waits for the plan, and a mistyped address should not take longer to be told."""
+"""Seconds that planning waits for a broker: the user waits for the plan, and a mistyped address
+should fail fast."""
 READING_PATIENCE_S: Final = 30.0
 """Long enough for a broker to be started again."""
 
@@ -85,7 +86,7 @@ T = TypeVar("T")
 
 
 class PullFilter(NamedTuple):
-    """Which messages a broker is asked for: a subscription, of the type ``TAG`` or ``SQL92``."""
+    """Filter of a pull: a subscription of the type ``TAG`` or ``SQL92``."""
 
     expression: str = "*"
     kind: str = "TAG"
@@ -138,7 +139,7 @@ class Cluster:
             self._links.popitem()[1].close()
 
     def forget_routes(self) -> None:
-        """Ask the name servers anew where queues are."""
+        """Forget the routes, so that the next call asks the name servers again."""
         self._brokers.clear()
 
     def topics(self) -> list[str]:
@@ -179,13 +180,13 @@ class Cluster:
         return sorted(found)
 
     def is_read_from_slave(self, queue: MessageQueue) -> bool:
-        """Whether the queue's broker had no master when its route was asked for. A slave may not
-        have all messages of its master."""
+        """Return True if the queue's broker had no master in its last route. A slave may lack
+        messages of its master."""
         return (queue.topic, queue.broker_name) in self._without_master
 
     def queues_of_known(self, topic: str) -> list[MessageQueue]:
-        """As ``queues``, of a topic that was there: one without a route is waited for, as its
-        broker may be starting again."""
+        """Return the queues of a topic that existed before, like ``queues``. Without a route it
+        waits, for the broker may be restarting."""
         passing = (RemotingError, RouteNotFoundError)
         return self._again(lambda: self.queues(topic), passing, self._broker_patience)
 
@@ -202,7 +203,7 @@ class Cluster:
         return self.offsets_max([queue])[queue]
 
     def offsets_max(self, queues: Iterable[MessageQueue]) -> Offsets:
-        """As ``offsets_min``."""
+        """Return the next offset of each queue, like ``offsets_min``."""
         return self._offsets(queues, offsets.GetMaxOffset)
 
     def group_offset(self, queue: MessageQueue, group: str) -> int | None:
@@ -245,8 +246,8 @@ class Cluster:
                     self._ask_broker(queues[0], some, self._timeout)
 
     def may_hold_inner_batches(self, queue: MessageQueue) -> bool:
-        """Whether the topic may store several messages as one entry, which has no tag of its own
-        (``queue.type=BatchCQ``, from 5.0 on)."""
+        """Return True if the topic may store several messages as one entry, which has no tag of its
+        own (``queue.type=BatchCQ``, from 5.0 on)."""
         request = GetTopicConfig(topic=queue.topic)
         try:
             (answer,) = self._ask_broker(queue, [request], self._timeout)
@@ -289,11 +290,11 @@ class Cluster:
         wanted: PullFilter = EVERY_MESSAGE,
         group: str = GROUP,
     ) -> list[Command]:
-        """Several pulls of one queue at once, each from an offset and of at most so many messages
-        that are ``wanted``; their answers in this order.
+        """Send several pulls of one queue at once and return their answers in order. Each pull has
+        an offset and a maximum number of messages that are ``wanted``.
 
-        Answers have the codes 0, 19, 20 or 21. The broker may hold one for ``hold_ms`` if there is
-        nothing at its offset yet.
+        Answers have the codes 0, 19, 20 or 21. If an offset has no message yet, the broker may hold
+        its pull for ``hold_ms``.
         """
         return self.start_pull(queue, begins, hold_ms=hold_ms, wanted=wanted, group=group)()
 
@@ -306,8 +307,8 @@ class Cluster:
         wanted: PullFilter = EVERY_MESSAGE,
         group: str = GROUP,
     ) -> Callable[[], list[Command]]:
-        """Send what ``pull`` sends and return; the result gives the answers when it is called. So
-        the broker works on them meanwhile. Until then no other call may be made."""
+        """Send pulls like ``pull``, and return a function that waits for the answers. The broker
+        works meanwhile. No other call may be made before the answers are read."""
         requests = [
             PullMessage(
                 consumer_group=group,
@@ -348,7 +349,7 @@ class Cluster:
         return answers
 
     def _drop(self, queue: MessageQueue, link: Link) -> None:
-        """What was asked for is asked again, on a new connection and by a new route."""
+        """Drop a connection; the next request uses a new connection and a new route."""
         link.close()
         self._links.pop(link.address, None)
         self._brokers.pop((queue.topic, queue.broker_name), None)
@@ -462,7 +463,7 @@ class Cluster:
 
 
 _TOGETHER_MAX: Final = 64
-"""So many small requests go out before their answers are read: they fit into a socket's buffer."""
+"""Number of small requests sent before their answers are read: they fit into a socket's buffer."""
 
 
 def _asked_together(queues: Iterable[MessageQueue]) -> Iterator[list[MessageQueue]]:
@@ -483,9 +484,7 @@ def _offset_in(answer: Command, queue: MessageQueue) -> int:
     queue can have."""
     reply = answer.header(offsets.OffsetReply)
     if (fault := reply.fault()) is not None:
-        raise HeaderError(
-            f"the broker answers for {queue} with {fault}: `turbopump doctor` tells more"
-        )
+        raise HeaderError(f"the broker answered for {queue} with {fault}: see `turbopump doctor`")
     return max(reply.offset, 0)
 
 
@@ -544,9 +543,8 @@ class Link:
             raise ConnectError(f"no TLS connection to {self.address}: {why}") from None
 
     def exchange_all(self, requests: Sequence[Request[Any]], *, timeout: float) -> list[Command]:
-        """Send all requests at once; their answers in the same order, however the peer ordered
-        them, whatever their codes. Raises CallTimeoutError, ConnectionLostError, FrameError or
-        HeaderError."""
+        """Send all requests at once and return their answers in the order of the requests, whatever
+        their codes. Raises CallTimeoutError, ConnectionLostError, FrameError or HeaderError."""
         self.send(requests, timeout=timeout)
         return self.receive(timeout=timeout)
 

@@ -1,13 +1,13 @@
-"""Stored messages, as a pull answers them or as they lie in a segment of the CommitLog, into Arrow
+"""Decoding of stored messages, from a pull's answer or a segment of the CommitLog, into Arrow
 record batches.
 
-The one rule: no Python object per message, except where a body must be decompressed. The walk over
-the sizes (or a ConsumeQueue) gives positions; every fixed field is then one gather through an array
-view that has a number at *every* byte; bodies, topics and properties are gathered from one array
-whose offsets are the cuts between them. An inner batch is expanded into the positions of its
-messages first, and then gathered like the rest. Only what the asked columns need is touched. The
-byte ruler is that of ``turbopump.message.codec``; tests/spark/plain_twin.py reads the same bytes
-one by one and must agree. It must not know about sockets, files or Spark.
+No Python object is made per message, except if a body must be decompressed. The walk over the sizes
+(or a ConsumeQueue) gives positions. Every fixed field is then one gather through an array view that
+has a number at *every* byte. Bodies, topics and properties are gathered from one array whose
+offsets are the cuts between them. An inner batch is first expanded into the positions of its
+messages, and then gathered like the rest. Only bytes of the requested columns are read. The byte
+ruler is that of ``turbopump.message.codec``. tests/spark/plain_twin.py decodes the same bytes one
+by one and must agree. Sockets, files and Spark are unknown here.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from isal.isal_zlib import crc32
 from turbopump.compiled import has_twin
 from turbopump.errors import ProtocolError, StoredMessageError
 from turbopump.message.batch import inner_count, walk_batch
-from turbopump.message.codec import CRC_SUFFIX_SIZE, TOPIC_SIZE_MAX_V1
 from turbopump.message.compression import decompress
+from turbopump.message.entry import CRC_SUFFIX_SIZE, TOPIC_SIZE_MAX_V1
 from turbopump.message.properties import COMPRESSION_MASK, SysFlag
 from turbopump.spark.options import BODY_FAULT, COLUMN_NAMES, READ_SCHEMA, arrow_schema
 
@@ -46,7 +46,7 @@ _WRAPPED: Final = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
 
 OK, CRC_MISMATCH, TRUNCATED, UNREADABLE = range(4)
 STATUSES: Final = ("ok", "crcMismatch", "truncated", "unreadable")
-"""What a reader of files can say of an entry. A pull gives only good ones."""
+"""Statuses of an entry in a file. A pull returns only good entries."""
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
@@ -117,12 +117,12 @@ def _parts(entries: Entries, bodies_wanted: bool) -> Iterator[tuple[Entries, dic
 
 
 class Entries:
-    """Where stored entries lie in ``raw``, and gathers over them.
+    """Positions of stored entries in ``raw``, and gathers over them.
 
-    ``positions`` and ``sizes`` may be given: each entry then lies in ``raw`` and has the 91 bytes
-    of the smallest. Else they are found by walking over all of ``raw``, which raises
-    StoredMessageError. Entries that contradict themselves are in ``misfits``: gathers over them
-    stay inside them, but mean nothing.
+    ``positions`` and ``sizes`` may be given; each entry must then be inside ``raw`` and have at
+    least the 91 bytes of the smallest. Without them, a walk over all of ``raw`` finds the entries,
+    or raises StoredMessageError. ``misfits`` are entries that contradict themselves: gathers over
+    them stay inside them, but the values mean nothing.
     """
 
     _PER_ROW: Final = (
@@ -255,20 +255,20 @@ class Entries:
         ).astype(np.int32)
 
     def _without_crc(self, begins: Ints, ends: Ints) -> Ints:
-        """Where properties end. The stored bytes' own CRC, if there is one, is the last, and none
-        of the user's."""
+        """Return the ends of the properties without the stored CRC, which is the last property if
+        it is there."""
         large = ends - begins >= CRC_SUFFIX_SIZE
         has_crc = large & (self._longs[np.where(large, ends - CRC_SUFFIX_SIZE, 0)] == _CRC_NAME)
         found: Ints = ends - CRC_SUFFIX_SIZE * has_crc
         return found
 
     def taken_apart(self, which: Mask | None = None) -> Entries:
-        """The same messages with a row for each of those in inner batches (``which``: only in these
-        entries). What a message has not itself is the batch's; its queue offset is the batch's and
-        its number in it. The plain twin is ``turbopump.message.batch.inner_entries``.
+        """Return the same messages with one row for each message of an inner batch (``which``: only
+        in these entries). Fields that a message lacks are the batch's. Its queue offset is the
+        batch's plus its index. The plain twin is ``turbopump.message.batch.inner_entries``.
 
-        A batch that cannot be taken apart is ``unreadable``. It has a row for each of its offsets,
-        so that no reader misses one: the first with its body and properties, the others without.
+        A batch that cannot be expanded is ``unreadable``. It has a row for each of its offsets, so
+        that no reader misses one: the first with its body and properties, the others without.
         """
         wrapped = (self.sys_flags & _WRAPPED) == _WRAPPED
         if which is not None:
@@ -306,7 +306,8 @@ class Entries:
         self.status[row] = self.status[row] or UNREADABLE
 
     def _items(self, begin: int, end: int) -> list[int] | None:
-        """Where the messages of a batch begin; None if their lengths do not add up. 0.1 µs each."""
+        """Return the starts of a batch's messages; None if their lengths do not add up. 0.1 µs
+        each."""
         found, at, size_at, raw = [], begin, _SIZE_AT, self.raw
         while at + 22 <= end:
             (size,) = size_at(raw, at)
@@ -357,8 +358,8 @@ class Entries:
         self.is_item = is_item
 
     def _with_batches_decompressed(self, wrapped: Mask) -> Entries:
-        """The same entries, copied, with bodies of batches that are not compressed. What cannot be
-        decompressed stays as it is, without the flags that say so."""
+        """Return a copy of the entries with decompressed bodies of batches. A body that cannot be
+        decompressed stays as it is, without its compression flags."""
         parts, sizes, inflated = [], [], 0
         for row, (at, size) in enumerate(
             zip(self.positions.tolist(), self.sizes.tolist(), strict=True)
@@ -568,7 +569,8 @@ class Entries:
 # Arrow arrays out of NumPy's and Python's values. ``pa.array`` imports pandas to look whether it is
 # given some of that: 0.4 s of CPU in each new worker of Spark.
 def number_array(values: np.ndarray[Any, Any], there: Mask | None = None) -> pa.Array:
-    """Those that are not ``there`` are null. Not copied if they lie side by side."""
+    """Make an Arrow array; values that are not ``there`` are null. Adjacent values are not
+    copied."""
     buffers = [_bitmap(there), pa.py_buffer(np.ascontiguousarray(values))]
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), buffers)
 
@@ -598,7 +600,7 @@ def _bitmap(there: Mask | None) -> pa.Buffer | None:
 
 
 def entries_between(data: memoryview, begin: int, limit: int) -> tuple[Ints, Ints, int]:
-    """Where ``walk_entries`` finds entries, how large they are, and where it ends."""
+    """Return the positions, the sizes and the end of the entries that ``walk_entries`` finds."""
     found, end = walk_entries(data, begin, limit)
     positions: Ints = np.frombuffer(found, np.int64)
     return positions, np.diff(positions, append=end), end
@@ -606,9 +608,9 @@ def entries_between(data: memoryview, begin: int, limit: int) -> tuple[Ints, Int
 
 @has_twin
 def walk_entries(data: memoryview, begin: int, limit: int) -> tuple[bytes, int]:
-    """Where entries lie side by side, from byte ``begin`` on and beginning before ``limit``, going
-    by their sizes: 64-bit numbers of this machine, back to back; and the byte behind the last. It
-    ends before what is too small for an entry, or is not there whole. About 0.15 µs each, compiled
+    """Walk over adjacent entries by their sizes, from byte ``begin`` on, as far as they begin
+    before ``limit``. Return their positions (native 64-bit numbers, packed) and the end of the last
+    one. The walk stops at an entry that is too small or incomplete. About 0.15 µs each, compiled
     0.01."""
     found, at, end, size_at = array("q"), begin, len(data), _SIZE_AT
     while at < limit and at + _ENTRY_SIZE_MIN <= end:
@@ -650,8 +652,8 @@ def _host_text(packed: bytes) -> str:
 
 _INSTANT: Final = READ_SCHEMA.field("storeTimestamp").type
 _INSTANT_END: Final = 253_402_300_800_000
-"""The year 10000, in ms: neither Spark nor Python shows later times. They stand in damaged entries,
-and are null."""
+"""The year 10000, in ms: neither Spark nor Python shows later times. Damaged entries may contain
+later times, which become null."""
 
 
 def _instants(milliseconds: Ints) -> pa.Array:
@@ -741,7 +743,7 @@ class PropertyColumns:
         return there.take(number_array(source, source >= 0))
 
     def _texts(self, cuts: np.ndarray[Any, np.dtype[np.int32]]) -> pa.StringArray:
-        """What lies between cuts, which ascend."""
+        """Return the texts between cuts, which ascend."""
         pieces = np.ascontiguousarray(cuts).ravel()
         whole = pa.StringArray.from_buffers(
             max(len(pieces) - 1, 0), pa.py_buffer(pieces), pa.py_buffer(self._data)

@@ -1,10 +1,10 @@
-"""Rows into the bytes that brokers take: the way back of ``decode.py``.
+"""Encoding of rows into bytes for brokers, the reverse of ``decode.py``.
 
-The one rule: no Python object per row, except for rows that cannot travel in a batch. The property
-texts of all rows are joined in vectors, and so are the items of batches (the byte ruler is in
-``turbopump.message.batch``): all items lie back to back in one buffer, and a batch is a slice of
-it. Every row is checked here; the first that cannot be sent is named with its content. It must not
-know about sockets or Spark.
+No Python object is made per row, except for rows that cannot travel in a batch. The property texts
+of all rows are joined in vectors, and so are the items of batches (the byte ruler is in
+``turbopump.message.batch``). All items are adjacent in one buffer, and a batch is a slice of it.
+Every row is checked here; an error names the first row that cannot be sent, with its content.
+Sockets and Spark are unknown here.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _DIGITS: Final = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 Queues = Callable[[str], Sequence[MessageQueue]]
 """The queues of a topic that can be written to."""
 NewIds = Callable[[int], pa.StringArray]
-"""Makes so many message ids."""
+"""Function that makes this number of message ids."""
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 def unique_ids(source: UniqueIds, count: int) -> pa.StringArray:
-    """So many ids of a source, as ``next`` makes them. About 0.02 µs each."""
+    """Make ``count`` ids of a source, the same as ``next`` makes. About 0.02 µs each."""
     parts = [
         _ids_from(*source.take(size), size)
         for size in (min(_TAKEN_MAX, count - at) for at in range(0, count, _TAKEN_MAX))
@@ -75,10 +75,10 @@ class RowError(MessageError):
 
 @dataclass(frozen=True, slots=True)
 class PackedRows:
-    """What goes to a broker in one request: rows of one topic, for ``queue`` (None: any).
+    """Rows of one topic that go to a broker in one request, for ``queue`` (None: any).
 
-    Rows for a queue must be stored in their order. ``rows`` are their numbers in the record batch;
-    ``ends`` where each one's item ends in ``items``; ``keys``: their idempotency keys. ``single``:
+    Rows for a queue must be stored in their order. ``rows``: their numbers in the record batch.
+    ``ends``: the end of each row's item in ``items``. ``keys``: their idempotency keys. ``single``:
     property text, body and flag of a row that must travel alone.
     """
 
@@ -221,7 +221,7 @@ class _Rows:
             raise RowError(row, f"{self.shown(row)}: {why}")
 
     def shown(self, row: int) -> str:
-        """What a row is, for an error."""
+        """Describe a row for an error."""
         shown = []
         for name in ("topic", "msgId", "keys", "body"):
             if self._has(name):
@@ -392,7 +392,9 @@ class _Rows:
         if not self._delayed():
             return []
         levels = self.ints("delayLevel", 0)
-        self._first((levels < 0) | (levels > 999), "its delayLevel is none: 1 to 18, or 0")
+        self._first(
+            (levels < 0) | (levels > 999), "its delayLevel is not a level: use 1 to 18, or 0"
+        )
         times = pa.nulls(len(levels), pa.int64())
         if self._has("deliverAt"):
             instants = self._batch.column(self._layout.columns["deliverAt"])
@@ -471,8 +473,9 @@ class _Rows:
                     if queue_id not in ids:
                         self._first(
                             chosen,
-                            f"it is for queue {queue_id}, but {topic!r} has only the queues "
-                            f"{', '.join(map(str, sorted(ids)))}: drop the column queueId",
+                            f"its queueId is {queue_id}, but {topic!r} has only the "
+                            f"queues {', '.join(map(str, sorted(ids)))}: drop the column "
+                            "queueId",
                         )
                     found[chosen] = ids[queue_id]
         return found
@@ -490,7 +493,7 @@ _OWN_COLUMNS: Final = {"keys": names.KEYS, "tags": names.TAGS, "shardingKey": na
 
 
 def _hashes(keys: pa.StringArray) -> tuple[Ints, Mask]:
-    """Of each key what ``by_hash`` takes, and which rows have one."""
+    """Hash each key for ``by_hash``, and mark the rows that have a key."""
     found = keys.dictionary_encode()
     each = np.array([abs(java_hash(key)) for key in found.dictionary.to_pylist()] or [0], np.int64)
     numbers = found.indices.fill_null(0).to_numpy(zero_copy_only=False)
@@ -522,8 +525,8 @@ def _zeros(count: int) -> pa.Array:
 def pack_rows(
     encoded: Encoded, queues: Queues, *, rows_max: int, size_max: int, keep: Mask | None = None
 ) -> list[PackedRows]:
-    """All rows (``keep``: those that are wanted) in parts of at most so many rows and bytes. Rows
-    for one queue stay in their order."""
+    """Pack all rows (``keep``: only these) in parts of at most ``rows_max`` rows and ``size_max``
+    bytes. Rows for one queue stay in their order."""
     wanted = np.arange(len(encoded)) if keep is None else np.flatnonzero(keep)
     if not len(wanted):
         return []

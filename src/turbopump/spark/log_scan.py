@@ -1,15 +1,14 @@
-"""A range of a CommitLog segment into Arrow record batches, from the file alone.
+"""Scan of a CommitLog segment's range into Arrow record batches, from the file alone.
 
-The one rule: every byte of the range is accounted for. It is in a good entry, in a damaged one that
-is a row with a ``status``, in the blank at the end of a segment, or behind the end of the log. It
-must not know about Spark or brokers, and opens files for reading only.
+Every byte of the range is accounted for. It belongs to a good entry, to a damaged entry that is a
+row with a ``status``, to the blank at the end of a segment, or to the part behind the end of the
+log. Spark and brokers are unknown here. Files are opened for reading only.
 
-Good entries that lie side by side are found and checked by one compiled function. ConsumeQueues
-help with the rest, and are never the truth. Where their units lie side by side, without a gap, they
-say where entries begin, so what is not asked for is not looked at; and of a damaged entry they
-still know topic, queue and extent. Elsewhere the sizes of the entries are walked. A position that
-holds no entry is passed by a search for the next magic whose entry is good and says that it lies
-right there.
+One compiled function finds and checks adjacent good entries. ConsumeQueues help with the rest, and
+are never the truth. Adjacent units without a gap give the starts of entries, so the scan skips
+entries that are not asked for; and they give topic, queue and extent of a damaged entry. Elsewhere
+the scan walks by the sizes of the entries. At a position without an entry it searches for the next
+magic number whose entry is good and contains this very position.
 """
 
 from __future__ import annotations
@@ -29,7 +28,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from turbopump.message.codec import FIXED_SIZE, HEAD_SIZE, MAGIC_BLANK, head_fault
+from turbopump.message.codec import head_fault
+from turbopump.message.entry import FIXED_SIZE, HEAD_SIZE, MAGIC_BLANK
 from turbopump.message.pulled import good_positions
 from turbopump.spark.decode import (
     CRC_MISMATCH,
@@ -74,14 +74,15 @@ class LogRange(NamedTuple):
     begin: int
     end: int
     is_last: bool
-    """Whether the log ends in this part."""
+    """True if the log ends in this part."""
     is_live: bool
-    """Whether somebody may be writing: what is no entry at its end is then no damage."""
+    """True if a broker may be writing; bytes at the end that are not an entry are then no
+    damage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanOptions:
-    """What to read of a log. Times are ms since 1970 UTC, the end exclusive."""
+    """Options of a scan. Times are ms since 1970 UTC, the end exclusive."""
 
     schema: pa.Schema
     broker_name: str | None = None
@@ -166,7 +167,7 @@ class _Scan:
         return units_between(self._options.store, begin, end, self._options.topics)
 
     def _passed_over(self, at: int) -> int:
-        """Where the next entry that is asked for begins, as far as units prove it."""
+        """Return the start of the next requested entry, as far as units prove it."""
         if not self._options.topics or (units := self._units) is None:
             return at
         index = units.index_of(at)
@@ -179,8 +180,8 @@ class _Scan:
         return min(units.end_of(end - 1), self._part.end)
 
     def _good_run(self, at: int) -> tuple[Ints, Ints, int]:
-        """Where good entries, none of them a batch, lie side by side from ``at`` on, as far as the
-        window holds them whole, and where they end; none where topics are asked for."""
+        """Return the starts, the sizes and the end of adjacent good entries from ``at`` on that are
+        complete in the window and are not batches. Empty if the options name topics."""
         start, held = self._window.start, min(self._window.end, self._limit)
         if self._options.topics or at >= held:
             return _NO_INTS, _NO_INTS, at
@@ -189,8 +190,8 @@ class _Scan:
         return positions, np.diff(positions, append=at + size), at + size
 
     def _run(self, at: int) -> tuple[Ints, Ints, int]:
-        """Where entries lie side by side from ``at`` on, as far as the window holds them whole, and
-        where they end."""
+        """Return the starts, the sizes and the end of adjacent entries from ``at`` on that are
+        complete in the window."""
         if at >= self._limit:
             return _NO_INTS, _NO_INTS, at
         window_end = min(self._window.end, self._limit)
@@ -240,7 +241,7 @@ class _Scan:
         yield from record_batches(entries, options.schema, self._constants)
 
     def _pass_non_entry(self, at: int) -> int:
-        """Deal with position ``at``, where no entry was seen; returns where to go on."""
+        """Handle position ``at``, where no entry was found. Return the next position."""
         left = self._limit - at
         if left < BLANK_SIZE_MIN:
             return self._no_more_entries(self._limit)
@@ -276,7 +277,7 @@ class _Scan:
         return self._part.end if self._part.is_last else self._no_more_entries(at)
 
     def _no_more_entries(self, at: int) -> int:
-        """The file has nothing more. That is damage where the log goes on behind it."""
+        """Handle the end of the file's entries, which is damage if the log continues behind it."""
         if at < self._part.end and not self._part.is_last and self._limit < self._part.end:
             self._damage(at, self._part.end, TRUNCATED)
         return self._part.end
@@ -317,7 +318,8 @@ class _Scan:
 
 
 def _crc_rule(root: str) -> Callable[[int], bool] | None:
-    """Where the absence of a CRC over a whole entry is damage: where our broker wrote the log."""
+    """Return a rule for positions at which every entry must have a CRC, because our broker wrote
+    the log there."""
     disk, paths = ReadOnlyDisk(), StorePaths(Path(root))
     return crc_rule(disk, paths, read_run_state(disk, paths, Findings()))
 
@@ -418,7 +420,7 @@ def _pieces(fd: int, begin: int, end: int, overlap: int) -> Iterator[tuple[int, 
 
 
 def is_blank(path: str) -> bool:
-    """Whether nothing was written yet into a segment, whatever its size."""
+    """Return True if a segment has no content yet, whatever its size."""
     with _open(path) as fd:
         size = os.fstat(fd).st_size
         return not _may_hold_data(fd, 0, size) or next(_pieces(fd, 0, size, 0), None) is None
@@ -445,7 +447,8 @@ def _next_good(fd: int, start: int, begin: int, end: int) -> int | None:
 
 
 def _is_good(fd: int, start: int, offset: int, end: int) -> bool:
-    """Whether a good entry begins there, by the store's own rules; the file ends at ``end``."""
+    """Return True if a good entry begins at a position, by the store's own rules. The file ends at
+    ``end``."""
     scanner = LogScanner()
     while isinstance(found := scanner.judge(offset, end, room=0), int):
         scanner.hold(offset, _read(fd, offset - start, found).ljust(found, b"\0"))
@@ -457,8 +460,8 @@ _NO_INTS: Final = np.zeros(0, np.int64)
 
 @dataclass(slots=True)
 class Units:
-    """What the ConsumeQueues of a store say of a range of its log, one unit for each entry, in the
-    log's order."""
+    """Units of a store's ConsumeQueues for a range of its log, one for each entry, in the log's
+    order."""
 
     positions: Ints
     sizes: Ints
@@ -486,7 +489,7 @@ class Units:
         return int(self.positions[index] + self.sizes[index])
 
     def is_sure(self, index: int) -> bool:
-        """Whether the next unit begins where this one ends."""
+        """Return True if the next unit begins at the end of this one."""
         return self.run_end(index) > index + 1
 
 

@@ -4,9 +4,9 @@
 
     {"v":1,"topics":{"T":{"broker-a":{"0":123,"1":456}}}}   123 is the next offset to read
 
-The one rule: this is a persisted format. Checkpoints live for years and Spark compares them as
-text, so the same offsets always have one text (sorted), version 1 never changes, and another
-version is refused. It must not know about brokers or Spark.
+This format is persisted. Checkpoints live for years and Spark compares them as text. So equal
+offsets always have the same text (sorted), version 1 never changes, and another version is refused.
+Brokers and Spark are unknown here.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def decode_offsets(
         try:
             value = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{what} is not JSON: {error}") from None
+            raise ConfigError(f"{what}: not JSON: {error}") from None
     if isinstance(value, Mapping) and "v" in value:
         if value["v"] != VERSION:
             raise ConfigError(
@@ -67,7 +67,7 @@ def decode_offsets(
             for queue_id, offset in _object(queues, what, f"{topic}, {broker}").items():
                 where = f"{topic}, {broker}, queue {queue_id}"
                 if not (queue_id.isascii() and queue_id.isdigit()):
-                    raise ConfigError(f"{what}: {where}: a queue is named by its number")
+                    raise ConfigError(f"{what}: {where}: a queue must be a number")
                 if not isinstance(offset, int) or isinstance(offset, bool) or offset < lowest:
                     allowed = "0 or more, -1 (latest) or -2 (earliest)" if symbolic else "0 or more"
                     raise ConfigError(
@@ -80,7 +80,7 @@ def decode_offsets(
 def _object(value: Any, what: str, where: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise ConfigError(
-            f"{what}: {where}: an object is expected, as in "
+            f"{what}: {where}: expected an object such as "
             f'{{"T":{{"broker-a":{{"0":123}}}}}}, not {value!r}'
         )
     return value
@@ -112,8 +112,8 @@ class OffsetRange:
 def ranges_between(
     begins: Mapping[MessageQueue, int], ends: Mapping[MessageQueue, int]
 ) -> list[OffsetRange]:
-    """What lies between two sets of offsets, queue by queue in sorted order. A queue without a
-    begin, or with an end before it, gives nothing."""
+    """Return the ranges between two sets of offsets, in the order of queues. A queue without a
+    begin, or with an end before it, has no range."""
     return [
         OffsetRange(queue, begins[queue], ends[queue])
         for queue in sorted(ends)

@@ -1,13 +1,13 @@
-"""What people see of Spark's Python workers: the sentence of an error without a traceback, every
-warning, and nothing of pipes that Spark has closed.
+"""Output of Spark's Python workers: errors as sentences without a traceback, all warnings, and no
+errors of pipes that Spark has closed.
 
-Spark shows an error of a data source as the traceback of the process in which it ran, with the
-sentence that helps as its last line. PySpark leaves the traceback out where the environment of that
-process has ``SPARK_HIDE_TRACEBACK`` (pyspark/util.py, ``handle_worker_exception``). A worker ends
-after an error, so setting it for an error of ours hides nobody else's.
+Spark shows an error of a data source as the traceback of its process, with the helpful sentence as
+the last line. PySpark leaves the traceback out if the environment of that process has
+``SPARK_HIDE_TRACEBACK`` (pyspark/util.py, ``handle_worker_exception``). A worker ends after an
+error, so setting the variable for an error of ours hides no other error's traceback.
 
-A worker sets up no logging, and a library shows nothing by itself: a warning was seen by nobody. In
-a worker it goes to standard error, which Spark shows in its own log.
+A worker configures no logging, so warnings of a library would be lost. Here they go to standard
+error, which Spark copies into its own log.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WORKERS: Final = ("pyspark.daemon", "pyspark.worker", "pyspark.sql.")
 
 
 def is_worker() -> bool:
-    """Whether this process is a Python worker of Spark."""
+    """Return True in a Python worker of Spark."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return spec is not None and spec.name.startswith(_WORKERS)
 

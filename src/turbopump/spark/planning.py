@@ -1,8 +1,7 @@
-"""What a read is, before it begins: which queues, from which offsets to which, and in which tasks.
+"""Plan of a read: its queues, the offsets of each, and the tasks.
 
-The one rule: everything is asked of the cluster here, once, so that tasks get plain numbers. What
-the user said and the cluster does not have is an error here, never a smaller read. It must not
-know Spark.
+The plan asks the cluster once, so that tasks get plain numbers. A topic or queue that the user
+names and the cluster lacks is an error here, never a smaller read. Spark is unknown here.
 """
 
 from __future__ import annotations
@@ -66,14 +65,14 @@ def queues_of(
 
 
 def chosen(queues: Iterable[MessageQueue], options: ReadOptions) -> list[MessageQueue]:
-    """Those of the topics' queues that are to be read: all, or the assigned ones."""
+    """Return the queues to read: all of the topics' queues, or the assigned ones."""
     if options.assigned is None:
         return list(queues)
     return [queue for queue in queues if is_asked_for(queue, options)]
 
 
 def is_asked_for(queue: MessageQueue, options: ReadOptions) -> bool:
-    """Whether the options name this queue, be it there or not."""
+    """Return True if the options name this queue, whether it exists or not."""
     if options.assigned is not None:
         brokers = options.assigned.get(queue.topic, {})
         ids = brokers.get(queue.broker_name, brokers.get(EVERY_BROKER, frozenset()))
@@ -84,9 +83,9 @@ def is_asked_for(queue: MessageQueue, options: ReadOptions) -> bool:
 
 
 def queues_wanted(cluster: Cluster, options: ReadOptions) -> list[MessageQueue]:
-    """The queues to read. Raises ConfigError if an assigned one is not there or a named topic has
-    none, and as ``queues_of``, also if no topic is there. That a slave is read, or a topic is left
-    out, is told in a warning."""
+    """Return the queues to read. Raises ConfigError if an assigned one does not exist or a named
+    topic has none, and as ``queues_of``, also if no topic exists. A warning reports a read from a
+    slave, or a topic that is left out."""
     gone: dict[str, RouteNotFoundError] = {}
     queues = queues_of(cluster, options, gone=gone)
     for error in gone.values():
@@ -122,13 +121,13 @@ def queues_wanted(cluster: Cluster, options: ReadOptions) -> list[MessageQueue]:
 
 
 def reachable(cluster: Cluster, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-    """The queues whose broker answers; the others are told in a warning."""
+    """Return the queues whose broker answers; a warning names the others."""
     found: list[MessageQueue] = []
     for broker, of_broker in by_broker(queues):
         try:
             cluster.offset_max(of_broker[0])
         except OFFLINE_ERRORS as error:
-            text = "broker %s is away (%s); it is left out, as brokerOfflineStrategy is skip"
+            text = "broker %s is away (%s) and is left out, because brokerOfflineStrategy is skip"
             _log.warning(text, broker, error)
         else:
             found += of_broker
@@ -206,9 +205,10 @@ def _within(
     lose(
         options.fail_on_data_loss,
         f"{said} {offset} for {queue}, which ends at {end}",
-        ": the topic or broker was made anew, or lost its end. Give an offset that the "
-        "queue has, or set the option failOnDataLoss to false to take its end instead",
-        "its end is taken",
+        ": the topic or broker was deleted and made again, or lost its end. Give an "
+        "offset that the queue has, or set the option failOnDataLoss to false to use its "
+        "end instead",
+        "using its end",
     )
     return end
 
@@ -225,7 +225,7 @@ def check_begins_before_end(queues: Iterable[MessageQueue], begin: Bound, end: B
             )
         if start is not None and stop is not None and start > stop:
             raise ConfigError(
-                f"startingOffsets {start} of {queue} lies beyond its endingOffsets {stop}"
+                f"startingOffsets {start} of {queue} is beyond its endingOffsets {stop}"
             )
 
 
@@ -247,7 +247,7 @@ def _time_option(bound: Bound) -> str:
 def tasks(
     begins: Offsets, ends: Offsets, options: ReadOptions, tags: frozenset[str] | None = None
 ) -> list[RangesPartition]:
-    """What lies between two sets of offsets, divided into tasks, at least one."""
+    """Divide the ranges between two sets of offsets into tasks, at least one."""
     parts = split(
         ranges_between(begins, ends),
         options.partitions_max,

@@ -1,8 +1,8 @@
-"""How far a streaming query is behind its topics, out of what Spark reports of it.
+"""Lag of a streaming query behind its topics, computed from Spark's progress reports.
 
-PySpark gives a Python source no hook for metrics of its own. But Spark's progress has the offsets
-at which a micro-batch ended, and those that the source reported as the latest; the difference is
-what waits. The one rule: nothing is asked of a broker. It must not know how reading works.
+PySpark has no hook for metrics of a Python source. But Spark's progress has the end offsets of a
+micro-batch, and the latest offsets that the source reported; the difference is the lag. No request
+goes to a broker. Reading is unknown here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from turbopump.message.message import MessageQueue
 from turbopump.spark.offsets import VERSION, Offsets, decode_offsets
 
 QueryProgress = StreamingQueryProgress | Mapping[str, Any] | str
-"""As a listener or ``query.lastProgress`` gives it, or its JSON."""
+"""Progress from a listener or ``query.lastProgress``, or its JSON."""
 
 
 def lag(progress: QueryProgress | None) -> dict[MessageQueue, int]:
@@ -51,7 +51,7 @@ def lag(progress: QueryProgress | None) -> dict[MessageQueue, int]:
 
 @dataclass(frozen=True, slots=True)
 class LagReport:
-    """How a query stands. Rates are messages a second, as Spark computes them."""
+    """State of a query. Rates are messages a second, as Spark computes them."""
 
     query_id: str
     name: str | None
@@ -69,7 +69,7 @@ class LagReport:
 
     @property
     def seconds_left(self) -> float | None:
-        """How long what waits takes at the present rate; None while nothing is processed."""
+        """Seconds until the lag is zero at the present rate; None while nothing is processed."""
         if not self.behind_total:
             return 0.0
         rate = self.processed_rows_per_second
@@ -77,7 +77,8 @@ class LagReport:
 
 
 def report(progress: QueryProgress) -> LagReport:
-    """What ``progress`` says. Raises ConfigError for what is no progress."""
+    """Compute the lag from ``progress``. Raises ConfigError for a value that is not a progress
+    report."""
     fields = _fields(progress)
     return LagReport(
         query_id=str(fields["id"]),
@@ -111,7 +112,7 @@ class LagListener(StreamingQueryListener):
             return dict(self._reports)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """Nothing is known of it yet."""
+        """Do nothing: a new query has no progress yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         found = report(event.progress)

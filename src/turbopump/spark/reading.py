@@ -1,7 +1,7 @@
-"""What a Spark task does: it reads the ranges of queues that it was given.
+"""Work of a reading task: read the given ranges of queues.
 
-The one rule: a task needs nothing but its ranges and options, and leaves nothing behind but open
-connections. It must not know Spark's classes beyond ``InputPartition``.
+A task needs only its ranges and options, and leaves only open connections behind. Spark's classes
+are unknown here, except for ``InputPartition``.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _log = logging.getLogger(__name__)
 
 
 class RangesPartition(InputPartition):
-    """One Spark task: some ranges of queues, read one after the other. It may have none: PySpark
-    puts a partition of its own in place of an empty list.
+    """One Spark task: some ranges of queues, read one after the other. The list may be empty:
+    PySpark replaces an empty list of partitions by one of its own.
 
-    ``tags``: those that Spark wants of these ranges, beside the option; None is all.
+    ``tags``: tags that Spark's filters ask for, beside the option; None: all.
     """
 
     def __init__(self, ranges: list[OffsetRange], tags: frozenset[str] | None = None) -> None:
@@ -65,15 +65,15 @@ def connected(
 
 
 KEPT_S: Final = 30.0
-"""So long are connections kept between tasks. Brokers and name servers close those that are idle
-for two minutes."""
+"""Seconds for which connections stay open between tasks. Brokers and name servers close idle ones
+after two minutes."""
 _kept: dict[Hashable, tuple[Cluster, float]] = {}
 
 
 @contextmanager
 def connected_in_task(options: ReadOptions, *, kept: bool) -> Iterator[Cluster]:
-    """As ``connected``. Where they are ``kept``, connections serve the next task of this process,
-    unless this one fails or is cut off; routes are asked for anew."""
+    """Connect like ``connected``. If connections are ``kept``, they serve the next task of this
+    process, unless this one fails or is cut off. The next task asks for routes again."""
     # workers are forked
     key = os.getpid(), options.name_servers, options.credentials, options.tls
     cluster, until = _kept.pop(key, (None, 0.0))
@@ -145,8 +145,8 @@ def _warn_of_faults(batch: pa.RecordBatch, part: OffsetRange) -> None:
     if count:
         first = next(fault for fault in faults.to_pylist() if fault is not None)
         _log.warning(
-            "%s: %d of the bodies of offsets %d to %d cannot be read (%s); their rows have them as "
-            "they are stored, and the column %s says which",
+            "%s: %d of the bodies of offsets %d to %d cannot be read (%s); their rows "
+"have the stored bytes, and the column %s marks them",
             part.queue, count, part.begin, part.end - 1, first, BODY_FAULT,
         )  # fmt: skip
 
@@ -154,8 +154,8 @@ def _warn_of_faults(batch: pa.RecordBatch, part: OffsetRange) -> None:
 def _read_unless_gone(
     cluster: Cluster, part: OffsetRange, options: ReadOptions, wanted: PullFilter
 ) -> Iterator[bytearray]:
-    """As ``read_range``; of a topic that was deleted since the read was planned there is nothing
-    more, where ``fail_on_data_loss`` is false."""
+    """Read like ``read_range``. If the topic was deleted after planning and ``fail_on_data_loss``
+    is false, the range ends there."""
     try:
         yield from read_range(cluster, part, options, wanted)
     except (RouteNotFoundError, ResponseError) as error:
@@ -189,7 +189,7 @@ small enough for the JVM."""
 
 PULLS_MAX: Final = 16
 PULLED_ROWS_MAX: Final = 2048
-"""So many pulls, or messages, are asked for at once."""
+"""Maximum of pulls, or of messages, requested at once."""
 
 
 def read_range(
@@ -249,12 +249,12 @@ def _is_full(chunk: bytearray, rows: int) -> bool:
 def _read_filtered(
     cluster: Cluster, wanted: OffsetRange, options: ReadOptions, messages: PullFilter
 ) -> Iterator[bytearray]:
-    """``read_range`` where the broker leaves messages out.
+    """Read a range like ``read_range`` when the broker filters messages.
 
-    Which offsets an answer has dealt with only its ``nextBeginOffset`` says, so one pull goes out
-    at a time. A range is complete when these have led through it without a gap. A message that the
-    broker passes over because its store is damaged is not missed here: it looks as one that the
-    filter left out.
+    Only the ``nextBeginOffset`` of an answer says which offsets the broker has handled, so one pull
+    is sent at a time. A range is complete when these offsets have led through it without a gap. A
+    message that the broker skips because its store is damaged is not noticed here: it looks like a
+    filtered one.
     """
     chunk, rows, offset = bytearray(), 0, wanted.begin
     while offset < wanted.end:
@@ -284,7 +284,7 @@ def _read_filtered(
 
 
 def _is_gap(answer: Command, reply: PullMessageReply, offset: int) -> bool:
-    """Whether a filtered answer does not lead on from ``offset`` by what the filter left out."""
+    """Return True if a filtered answer skips offsets for another reason than the filter."""
     if reply.next_begin_offset <= offset or reply.min_offset > offset:
         return True
     if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
@@ -294,8 +294,8 @@ def _is_gap(answer: Command, reply: PullMessageReply, offset: int) -> bool:
 
 
 def _all_good(body: bytes) -> int | None:
-    """How many messages an answer has, if all are good and none is a batch: nearly always. About
-    0.04 µs for each of 100 bytes."""
+    """Count the messages of an answer if all are good and none is a batch, which is usual; else
+    None. About 0.04 µs for each of 100 bytes."""
     positions, end = good_positions(body)
     return len(positions) // 8 if end == len(body) else None
 
@@ -309,7 +309,7 @@ def _undamaged(wanted: OffsetRange, body: bytes, fail: bool) -> list[bytes]:
             fail,
             f"{wanted.queue}: damaged in the broker's store: offset {damaged[0].queue_offset} or "
             f"near it ({damaged[0].fault})",
-            ". Set the option failOnDataLoss to false to go on without it",
+            ". Set the option failOnDataLoss to false to continue without it",
             "skipped",
         )
     return entries
@@ -340,11 +340,15 @@ def _whole(wanted: OffsetRange, begin: int, end: int, body: bytes, fail: bool) -
         absent = (offset for offset in asked if offset not in there)
         named = ", ".join(map(str, islice(absent, _NAMED_MAX)))
         more = f" and {count - _NAMED_MAX} more" if count > _NAMED_MAX else ""
-        cause = damaged[0].fault if damaged else "the broker has passed them over: its log says why"
+        cause = (
+            damaged[0].fault
+            if damaged
+            else "the broker has skipped them: read the reason in its log"
+        )
         lose(
             fail,
             f"{wanted.queue}: damaged in the broker's store: offsets {named}{more} ({cause})",
-            ". Set the option failOnDataLoss to false to go on without them",
+            ". Set the option failOnDataLoss to false to continue without them",
             "skipped",
         )
     return b"".join(entries)
@@ -361,8 +365,8 @@ def _offsets_of(entry: bytes, unpacking: Unpacking) -> range:
 
 
 def _after_gap(wanted: OffsetRange, offset: int, reply: PullMessageReply, fail: bool) -> int:
-    """Where to go on when there is nothing at an offset: 19 nothing yet, 20 all of it removed, 21
-    outside the queue."""
+    """Return the next offset if there is no message at an offset: 19 not stored yet, 20 all of the
+    queue removed, 21 outside the queue."""
     go_on = max(reply.next_begin_offset, reply.min_offset)
     if go_on <= offset:
         go_on = wanted.end
@@ -371,9 +375,9 @@ def _after_gap(wanted: OffsetRange, offset: int, reply: PullMessageReply, fail: 
         f"{wanted.queue}: messages {offset} to {min(go_on, wanted.end) - 1} of the asked "
         f"{wanted.begin} to {wanted.end - 1} are not there: "
         f"the queue now holds {reply.min_offset} to {reply.max_offset - 1}",
-        ". They were deleted (retention), or the topic or broker was made anew. Set the option "
-        "failOnDataLoss to false to go on without them, or give startingOffsets that exist (and "
-        "a new checkpoint)",
+        ". They were deleted (retention), or the topic or broker was deleted and made "
+        "again. Set the option failOnDataLoss to false to continue without them, or give "
+        "startingOffsets that exist (and a new checkpoint)",
         "skipped",
     )
     return go_on

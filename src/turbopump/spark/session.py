@@ -1,10 +1,9 @@
-"""A Spark session in which ``format("rocketmq")`` works as it should, and its end.
+"""A Spark session for ``format("rocketmq")``, and its end.
 
-The one rule: what the user has set stays. It settles the three things that go wrong otherwise: the
-Python that Spark's workers run, the Java that Spark runs on, and the number of tasks (the planner
-process cannot see how many cores there are); it lets a read ask for pushed filters, lets workers
-start without compiling PySpark, and takes the faster way to them. It must not know how reading
-works.
+The user's own settings stay. The session sets three things that usually go wrong: the Python of
+Spark's workers, the Java of Spark, and the number of tasks (the planner process cannot see the
+number of cores). It also enables pushed filters, lets workers start without compiling PySpark, and
+uses the faster connection to them. Reading is unknown here.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from turbopump.errors import ConfigError
 from turbopump.spark.source import CommitLogDataSource, RocketMQDataSource
 
 JVM_IS_AWAY: Final = (Py4JNetworkError, ConnectionError)
-"""What a call to the JVM raises if that does not answer."""
+"""Errors of a call to a JVM that does not answer."""
 FILTER_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 """PySpark refuses the option ``filterPushdown`` where this is off, its default."""
 
@@ -141,12 +140,12 @@ def worker_python(environment: Mapping[str, str] = os.environ) -> str | None:
 
 
 def socket_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What to add to the environment so that a JVM talks to its Python workers through Unix
-    sockets: Spark's default for ``spark.python.unix.domain.socket.enabled``.
+    """Return environment variables that make a JVM talk to its Python workers through Unix sockets:
+    Spark's default for ``spark.python.unix.domain.socket.enabled``.
 
-    What Spark sends a task comes in pieces. Over TCP the kernel keeps the second until the first is
-    acknowledged: 40 ms for each task, a third of a small micro-batch. ``{}`` if the user has said
-    what he wants, if spark-submit has started the JVM, or where there are no such sockets.
+    Spark sends a task in pieces. Over TCP the kernel holds the second piece until the first is
+    acknowledged: 40 ms for each task, a third of a small micro-batch. The result is ``{}`` if the
+    user has decided, if spark-submit has started the JVM, or if the system has no such sockets.
     """
     if "PYSPARK_UDS_MODE" in environment or "PYSPARK_GATEWAY_PORT" in environment:
         return {}
@@ -169,8 +168,7 @@ exec {java} "$@"
 
 
 def java_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What to add to the environment so that Spark finds a Java that it can use: ``{}`` or a
-    JAVA_HOME.
+    """Return environment variables that give Spark a usable Java: ``{}`` or a JAVA_HOME.
 
     Raises ConfigError if there is none. A launcher made here lives in a temporary directory until
     this process ends.

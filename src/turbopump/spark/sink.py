@@ -31,6 +31,7 @@ from turbopump.client.environment import SYSTEM_CLOCK, Environment
 from turbopump.client.loop_thread import the_loop_thread
 from turbopump.client.producer import Producer
 from turbopump.client.sending.outgoing import Outgoing
+from turbopump.client.sending.send_attempts import deliver
 from turbopump.client.sending.send_result import SendResult
 from turbopump.errors import (
     CallTimeoutError,
@@ -66,7 +67,8 @@ ENCODED_SIZE_MAX: Final = 64 << 20
 ATTEMPT_S: Final = 10.0
 ROUTE_PATIENCE_S: Final = 10.0
 SETTLE_S: Final = 3.0
-"""So long after its answer was lost, a message that is not in its queue will not come any more."""
+"""Seconds after a lost answer, after which a message that is not in its queue will not arrive any
+more."""
 PAUSES_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6)
 _PASSES: Final = frozenset(
     (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY)
@@ -76,8 +78,8 @@ _PASSES: Final = frozenset(
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What one task did: rows that it sent, that it ``skipped`` because they were there already,
-    and ``twice``: that an older attempt, which was still running, has sent as well."""
+    """Result of one task: ``rows`` sent, rows ``skipped`` because they were stored already, and
+    rows stored ``twice`` because an older attempt was still running."""
 
     partition: int
     rows: int
@@ -101,11 +103,11 @@ class BatchWriter(DataSourceArrowWriter):
             return write_task(iterator, self._options, self._layout, attempt)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Nothing to do but to tell: what was sent is there."""
+        """Only log the result: the messages are stored already."""
         _log_resent_rows(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """What was sent stays: a topic takes nothing back."""
+        """Only log the failure: a topic cannot remove messages."""
         _log.warning("%d rows of a write that failed are stored", _rows(messages))
 
 
@@ -119,11 +121,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return self._batches.write(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Nothing to do but to tell: what was sent is there."""
+        """Only log the result: the messages are stored already."""
         _log_resent_rows(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """What was sent stays: a topic takes nothing back."""
+        """Only log the failure: a topic cannot remove messages."""
         _log.warning("%d rows of batch %d, which failed, are stored", _rows(messages), batchId)
 
 
@@ -137,7 +139,7 @@ def _log_resent_rows(messages: Sequence[WriterCommitMessage | None]) -> None:
             text = "task %d sent %d rows; %d more were there from an earlier attempt"
             _log.warning(text, one.partition, one.rows, one.skipped)
         if isinstance(one, Written) and one.twice:
-            text = "%d rows of task %d are there twice: an older attempt was still sending"
+            text = "%d rows of task %d are stored twice: an older attempt was still sending"
             _log.warning(text, one.twice, one.partition)
 
 
@@ -175,7 +177,7 @@ class PackedProducer(Producer):
 
     async def deliver(self, outgoing: Outgoing, queue: MessageQueue, timeout: float) -> SendResult:
         """One attempt. Errors as ``send``."""
-        return await self._ready().deliver(outgoing, queue, timeout)
+        return await deliver(self._ready(), outgoing, queue, timeout)
 
 
 @dataclass(eq=False)
@@ -248,7 +250,7 @@ class Outbox:
         self._check()
 
     def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Where rows of a topic go. Raises RouteNotFoundError."""
+        """Return the queues for a topic's rows. Raises RouteNotFoundError."""
         found = self._queues.get(topic)
         if found is None:
             found = self._loop.call(self._route, topic)
@@ -264,7 +266,7 @@ class Outbox:
             return SentKeys()
 
     def twice(self) -> int:
-        """How many rows are there twice, by an older attempt that was still sending."""
+        """Number of rows stored twice because an older attempt was still sending."""
         found = [one for one in self._found.values() if one.again or self.attempt.number]
         return sum(self._read_back.strays(one).total() for one in found)
 
@@ -282,7 +284,7 @@ class Outbox:
         )
 
     def _absent(self, encoded: Encoded) -> Mask | None:
-        """Which rows are not in their topic yet; None: no row is."""
+        """Mark the rows that are not in their topic yet; None: all are."""
         if encoded.keys is None or not any(one.keys for one in self._found.values()):
             return None
         there = np.zeros(len(encoded), np.bool_)
@@ -327,8 +329,8 @@ class Outbox:
             await asyncio.sleep(PAUSES_S[0])
 
     async def _send(self, packed: PackedRows, first_row: int) -> None:
-        """Send packed rows, in their turn if they are for a queue. Nothing is raised:
-        ``_failure`` has the first row that could not be sent."""
+        """Send packed rows, in order if they are for a queue. It never raises: ``_failure`` has the
+        first row that could not be sent."""
         try:
             if packed.queue is None:
                 await self._until_stored(packed, first_row)
@@ -401,7 +403,7 @@ class Outbox:
     async def _not_there(
         self, packed: PackedRows, queue: MessageQueue, begin: int
     ) -> PackedRows | None:
-        """Those of the rows, whose answer was lost, that are not in ``queue`` from ``begin`` on."""
+        """Return the rows with lost answers that are not in ``queue`` from ``begin`` on."""
         await asyncio.sleep(SETTLE_S)
         try:
             present = await asyncio.to_thread(self._read_back.own, queue, begin)
@@ -426,15 +428,15 @@ def _outgoing(packed: PackedRows) -> Outgoing:
 
 
 def is_rows_fault(error: Exception) -> bool:
-    """Whether a broker refused what is in a message, so that its neighbours may be welcome."""
+    """Return True if a broker refused the content of a message, so that other rows may succeed."""
     return isinstance(error, SendError) and error.code == ResponseCode.MESSAGE_ILLEGAL
 
 
 def may_be_stored(error: Exception) -> bool:
-    """Whether nobody can tell if the broker has it."""
+    """Return True if it is unknown whether the broker stored the message."""
     return isinstance(error.__cause__, CallTimeoutError | ConnectionLostError)
 
 
 def passes(error: Exception) -> bool:
-    """Whether the same send may succeed later: a broker is busy, away, or being started again."""
+    """Return True if the same send may succeed later: a broker is busy, away, or restarting."""
     return not isinstance(error, SendError) or error.code is None or error.code in _PASSES

@@ -1,9 +1,8 @@
-"""``format("rocketmq")`` and ``format("rocketmqCommitlog")``: what Spark asks first. Options are
-checked here, before anything is planned, and the schema is settled.
+"""``format("rocketmq")`` and ``format("rocketmqCommitlog")``, Spark's entry points. They check
+options before planning, and fix the schema.
 
-The one rule: light to import (Spark looks at it in every session on the machine), so the rest is
-imported when it is used. It must not hold anything that lives: Spark pickles it into each process
-that needs it.
+This module is light to import, because Spark imports it in every session on the machine; the rest
+is imported on use. It holds no connections or threads, because Spark pickles it into each process.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ class RocketMQDataSource(DataSource):
     ConfigError in one sentence."""
 
     partitions_max_default: ClassVar[int | None] = None
-    """What ``maxPartitions`` is when not given; None is one task per queue.
-    ``session.rocketmq_session`` sets it."""
+    """Default of ``maxPartitions``; None: one task per queue. ``session.rocketmq_session`` sets
+    it."""
 
     @classmethod
     def name(cls) -> str:
@@ -101,8 +100,8 @@ class RocketMQDataSource(DataSource):
         _check_schema(schema, arrow_schema(columns))
         if "columns" in self.options and columns != options.columns:
             raise ConfigError(
-                f"the given schema has the columns {', '.join(columns)}, but the option columns "
-                f"says {', '.join(options.columns)}: give one of them"
+                f"the given schema has the columns {', '.join(columns)}, but the option "
+                f"columns has {', '.join(options.columns)}: remove one of them"
             )
         return replace(
             options,
@@ -163,7 +162,9 @@ def _check_schema(given: StructType, offered: pa.Schema) -> None:
     for wanted, there in zip(given.fields, _struct(offered).fields, strict=True):
         # all but metadata, such as a comment
         if any(getattr(wanted, part) != getattr(there, part) for part in _OF_BATCHES):
-            raise ConfigError(f"the given schema says {_said(wanted)}, but there is {_said(there)}")
+            raise ConfigError(
+                f"the given schema has {_said(wanted)}, but the source has {_said(there)}"
+            )
 
 
 def _said(field: StructField) -> str:

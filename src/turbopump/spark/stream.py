@@ -1,10 +1,10 @@
-"""``spark.readStream.format("rocketmq")``: where a query begins, how far the next micro-batch goes,
-and its tasks.
+"""``spark.readStream.format("rocketmq")``: the start of a query, the end of each micro-batch, and
+its tasks.
 
-The one rule: a micro-batch is two sets of offsets out of the checkpoint and nothing else, so a
-replayed one reads the same messages. What is stored in the broker (``commitGroup``) is never read
-back. It must not remember anything between calls that a restart would lose, but the target of
-AvailableNow, how long few messages have waited, and which brokers are away.
+A micro-batch is two sets of offsets from the checkpoint and nothing else, so a repeated one reads
+the same messages. Offsets stored in the broker (``commitGroup``) are never read back. Between calls
+the object remembers only state that a restart may lose: the target of AvailableNow, the time for
+which few messages have waited, and the brokers that are away.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ from turbopump.spark.plain_errors import plain_errors
 _log = logging.getLogger(__name__)
 
 AWAY_S: Final = 5.0
-"""A broker that did not answer is not asked again for so long: each time may cost a time-out."""
+"""Seconds before a broker that did not answer is asked again, for each attempt may cost a
+time-out."""
 ROUTE_S: Final = 1.0
-"""How long a route counts. Spark asks for the latest offsets every 10 ms while nothing comes."""
+"""Seconds for which a route is valid. An idle query asks for the latest offsets every 10 ms."""
 _SAMPLE_ROWS: Final = 32
 
 
@@ -132,7 +133,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return reading.read_partition(partition, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """The checkpoint alone says what was read; ``commitGroup`` is told for others to see."""
+        """Store the offsets for ``commitGroup``, for others to see. The checkpoint alone decides
+        what was read."""
         self._mirror(decode_offsets(end))
 
     def stop(self) -> None:
@@ -141,7 +143,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._cluster = None
 
     def _ends(self, begins: Offsets) -> Offsets:
-        """How far each queue may be read now, in the checkpoint's terms."""
+        """Return the present end of each queue, in the checkpoint's terms."""
         seen = self._target
         if seen is None:
             seen = self._queue_ends(skip=self._options.broker_offline != "fail")
@@ -165,13 +167,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ends
 
     def _check_absent(self, queue: MessageQueue, begin: int) -> None:
-        """A queue that was read, and that is not there now, comes back with its broker, unless its
-        topic has fewer queues. AvailableNow does not come back, so it must not leave a queue out.
-        What is no error is said once."""
+        """Handle a queue that was read before and is missing now. It returns with its broker,
+        unless its topic has fewer queues. AvailableNow has no later batch, so it must not leave a
+        queue out. A queue that is no error is logged once."""
         named = planning.is_asked_for(queue, self._options)
         on_broker = {each for each in self._route if each.broker_name == queue.broker_name}
         if queue not in on_broker and any(each.topic == queue.topic for each in on_broker):
-            self._lost(queue, "is no longer a queue of its topic, which has fewer now")
+            self._lost(queue, "no longer exists, because its topic has fewer queues now")
         elif (  # options may name fewer queues than the checkpoint
             named
             and self._needs_brokers()
@@ -189,10 +191,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _log.warning("%s %s; its offset %d is kept", queue, why, begin)
 
     def _check_not_shorter(self, queue: MessageQueue, begin: int) -> None:
-        """A queue that ends before what was read of it was made anew, or lost its end.
+        """Check that a queue does not end before its read offset. Such a queue was deleted and made
+        again, or lost its end.
 
-        The target of AvailableNow alone does not tell: it may have been taken before the batch that
-        a restart repeats was planned. So the queue is asked for its end of this moment.
+        The target of AvailableNow is not enough: it may be older than the batch that a restart
+        repeats. So the queue is asked for its present end.
         """
         cluster = self._connected()
         end = cluster.offset_max(queue)
@@ -201,7 +204,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not cluster.is_read_from_slave(queue):
             self._lost(queue, f"ends at {end}, but it was read up to {begin} already")
             return
-        text = f"the master of {queue} is away, and its slave ends at {end}, before what was read"
+        text = (
+            f"the master of {queue} is away, and its slave ends at {end}, before the last "
+            "read offset"
+        )
         if self._needs_brokers():
             raise ClientError(
                 f"{text}. Start the master, or set the option brokerOfflineStrategy to skip"
@@ -209,7 +215,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._warn_once(queue, f"{text}; the offset {begin} is kept")
 
     def _needs_brokers(self) -> bool:
-        """Whether a broker that is away is an error: AvailableNow does not come back later."""
+        """True if a missing broker is an error, because AvailableNow has no later batch."""
         strategy = self._options.broker_offline
         return strategy == "fail" or (self._target is not None and strategy != "skip")
 
@@ -222,16 +228,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _lost(self, queue: MessageQueue, text: str) -> None:
         if self._options.fail_on_data_loss:
             raise DataLossError(
-                f"{queue} {text}: the topic or broker was made anew, or lost its end. Start with a "
-                "new checkpoint, or set the option failOnDataLoss to false to wait until it grows "
-                "beyond"
+                f"{queue} {text}: the topic or broker was deleted and made again, or lost "
+                "its end. Start with a new checkpoint, or set the option failOnDataLoss "
+                "to false to wait until it grows beyond"
             )
         instead = "waiting until it grows beyond, as failOnDataLoss is false"
         self._warn_once(queue, f"{queue} {text}; {instead}")
 
     def _queue_ends(self, *, skip: bool) -> Offsets:
-        """Where each queue ends now. With ``skip``, queues whose brokers are away have no end for
-        the moment; else that is an error."""
+        """Return the present end of each queue. With ``skip``, queues of missing brokers have no
+        end for now; without it they are an error."""
         is_fresh = self._now() >= self._route_until
         queues = planning.chosen(self._routed(lenient=skip), self._options)
         ends: Offsets = {}
@@ -272,11 +278,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # How much a micro-batch holds.
     def _must_wait(self, begins: Offsets, ends: Offsets) -> bool:
-        """Whether fewer than ``minOffsetsPerTrigger`` messages wait, and none for as long as
+        """Return True if fewer than ``minOffsetsPerTrigger`` messages wait, and none for as long as
         ``maxTriggerDelay``.
 
-        How long is known from the messages' own store times, so that restarts do not begin to
-        count anew; and from when they were first seen, should the broker's clock be ahead.
+        The waiting time comes from the messages' own store times, so that a restart does not reset
+        it, and from the time when they were first seen, in case the broker's clock is ahead.
         """
         least = self._options.offsets_per_trigger_min
         waiting = ranges_between(begins, ends)
@@ -302,10 +308,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return False
 
     def _rows_within(self, begins: Offsets, ends: Offsets, size_max: int) -> int:
-        """About how many of the waiting messages have so many bytes as stored; one at least.
+        """Estimate the number of waiting messages that have this many stored bytes; at least one.
 
-        The first messages that wait in each queue are looked at, and those about where the batch
-        would end by these; the larger average counts.
+        The estimate reads the first waiting messages of each queue, and those near the resulting
+        end of the batch. The larger average counts.
         """
         waiting = ranges_between(begins, ends)
         first = [self._average_size(piece.queue, piece.begin) for piece in waiting]
@@ -350,8 +356,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class RefusedStream(DataSourceStreamReader):
-    """A stream that cannot be, and says why when it is first asked. What ``streamReader`` itself
-    raises PySpark 4.3 hides behind an UnboundLocalError of its own."""
+    """A stream that was refused and raises the reason at its first call. PySpark 4.3 hides an error
+    of ``streamReader`` itself behind an UnboundLocalError of its own."""
 
     def __init__(self, error: TurbopumpError) -> None:
         self._error = error
@@ -364,6 +370,7 @@ class RefusedStream(DataSourceStreamReader):
 
 
 def _share_within(waiting: list[OffsetRange], averages: list[float], size_max: int) -> float:
-    """How much of each range makes up ``size_max`` bytes, where messages have these sizes."""
+    """Return the share of each range that makes up ``size_max`` bytes, for messages of these
+    sizes."""
     size = sum(piece.count * average for piece, average in zip(waiting, averages, strict=True))
     return min(1.0, size_max / size) if size else 1.0

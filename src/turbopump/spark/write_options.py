@@ -1,8 +1,8 @@
-"""What a write is told: its options, and what each column of the rows means.
+"""Options of a write, and the meaning of each column.
 
-The one rule: everything is checked here, in the driver, before anything is sent; an option or a
-column that means nothing is refused with the nearest known one, for what is silently ignored is
-lost. docs/reference/spark.md lists both tables; a test compares. It must not know about brokers.
+The driver checks everything here before anything is sent. An unknown option or column is refused
+with the nearest known one, because data that is silently ignored is lost. docs/reference/spark.md
+lists both tables; a test compares. Brokers are unknown here.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ ORIGIN_COLUMNS: Final = ("brokerName", "topic", "queueId", "queueOffset")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """How to write. ``idempotency_key``: None, ``AUTO``, or the name of a column; times in ms."""
+    """Options of a write. ``idempotency_key``: None, ``AUTO``, or the name of a column; times in
+    ms."""
 
     name_servers: tuple[str, ...]
     topic: str | None = None
@@ -77,24 +78,25 @@ def write_options(
     values |= name_servers_of(environment, values)
     if "name_servers" not in values:
         raise ConfigError(
-            "it is not said where to write: give the option nameServer, such as 127.0.0.1:9876, or "
-            "set NAMESRV_ADDR"
+            "no name server is given: set the option nameServer, such as 127.0.0.1:9876, "
+            "or NAMESRV_ADDR"
         )
     secrets = {name: values.pop(name, None) for name in SECRET_FIELDS}
     values["credentials"] = credentials_of(secrets, environment)
     values["tls"] = tls_of({name: values.pop(name, None) for name in VARIABLES}, environment)
     if values.get("idempotency_key") is None and values.get("skips_present"):
         if "idempotency_key" in values:
-            raise ConfigError("onConflict=skip needs a key: idempotencyKey may not be none then")
+            raise ConfigError("onConflict=skip needs a key: idempotencyKey must not be none")
         values["idempotency_key"] = AUTO
     return WriteOptions(**values)
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which column of the rows, by index, has what; ``origin`` are those of ``ORIGIN_COLUMNS``.
+    """Index of the column for each purpose; ``origin`` are those of ``ORIGIN_COLUMNS``.
 
-    ``received``: the rows were read from a topic, so their properties may hold what brokers put in.
+    ``received``: the rows were read from a topic, so their properties may contain those that
+    brokers add.
     """
 
     columns: Mapping[str, int]
@@ -106,8 +108,8 @@ class Layout:
 
 
 def layout(schema: pa.Schema, options: WriteOptions) -> Layout:
-    """What the columns of ``schema`` mean. Raises ConfigError for a column that is missing, of the
-    wrong type, or without a meaning."""
+    """Find the purpose of each column of ``schema``. Raises ConfigError for a column that is
+    missing, unknown or of the wrong type."""
     columns: dict[str, int] = {}
     spelled = {name.lower(): name for name in (*WRITE_COLUMNS, *_PASSED_OVER)}
     own = {name.lower() for name in (options.idempotency_key, options.ordering_key) if name}
@@ -136,11 +138,11 @@ def layout(schema: pa.Schema, options: WriteOptions) -> Layout:
                 raise ConfigError(f"the column {field.name} must be {said}, not {is_now}: cast it")
     if "body" not in columns:
         raise ConfigError(
-            "there is no column body, binary or string: what is the message to say? (such as "
+            "the rows have no column body, binary or string: add one (such as "
             "to_json(struct('*')) as body)"
         )
     if options.topic is None and "topic" not in columns:
-        raise ConfigError("it is not said where to write: give the option topic, or a column topic")
+        raise ConfigError("no topic is given: set the option topic, or add a column topic")
     received = "queueOffset" in columns
     keeps = options.keeps_queue_id
     if "queueId" in columns and not (not received if keeps is None else keeps):
@@ -164,17 +166,17 @@ def _key_columns(
     late = [name for name in ("delayLevel", "deliverAt") if name in columns]
     if late:
         raise ConfigError(
-            f"idempotencyKey and the column {late[0]} exclude each other: a delayed message cannot "
-            "be found in its topic before it is due"
+            f"idempotencyKey and the column {late[0]} exclude each other: a delayed "
+            "message cannot be found in its topic before its time"
         )
     if options.idempotency_key != AUTO:
         return _column(schema, options.idempotency_key, "idempotencyKey"), ()
     absent = [name for name in ORIGIN_COLUMNS if name not in columns]
     if absent:
         raise ConfigError(
-            "rows can be told apart by where they came from only with the columns "
-            f"{', '.join(ORIGIN_COLUMNS)} of the source ({', '.join(absent)} missing): keep them, "
-            "or let idempotencyKey name a column that is different in every row"
+            f"the default key of a row needs the columns {', '.join(ORIGIN_COLUMNS)} of "
+            f"the source ({', '.join(absent)} missing): keep them, or set idempotencyKey "
+            "to a column that is different in every row"
         )
     return None, tuple(columns[name] for name in ORIGIN_COLUMNS)
 
@@ -261,19 +263,19 @@ def _topic(text: str) -> str:
 
 def _key(text: str) -> str | None:
     if not text:
-        raise ConfigError("auto, none or the name of a column is expected")
+        raise ConfigError("expected auto, none or the name of a column")
     return None if text.lower() == "none" else AUTO if text.lower() == AUTO else text
 
 
 def _conflict(text: str) -> bool:
     if text.lower() not in ("append", "skip"):
-        raise ConfigError(f"append or skip is expected, not {text!r}")
+        raise ConfigError(f"expected append or skip, not {text!r}")
     return text.lower() == "skip"
 
 
 def _name(text: str) -> str:
     if not (0 < len(text) <= 100 and text.isascii() and text.isprintable() and "/" not in text):
-        raise ConfigError("1 to 100 printable ASCII characters without / are expected")
+        raise ConfigError("expected 1 to 100 printable ASCII characters without /")
     return text
 
 

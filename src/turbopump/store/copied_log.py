@@ -16,14 +16,14 @@ from turbopump.errors import CopyError
 from turbopump.message.delivery_time import SCHEDULE_TOPIC
 from turbopump.message.java import tags_code
 from turbopump.message.properties import NAME_END, TAGS, SysFlag, value_after
+from turbopump.store.dispatcher import Dispatcher
 from turbopump.store.index.key_index import index_entries_of
 from turbopump.store.log.commit_log import BLANK_SIZE_MIN, CommitLog
-from turbopump.store.log.dispatcher import Dispatcher
 from turbopump.store.log.parsed_entry import ParsedEntry, parse_entry, parse_usual_entries
 from turbopump.store.log.scanner import NO_DIRECTORY, LogScanner
 from turbopump.store.queues.consume_queue import UNIT_SIZE, ConsumeQueue, pack_unit, unpack_unit
 from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
-from turbopump.store.recovery.queue_ends import NotedQueueEnds
+from turbopump.store.queues.queue_ends import NotedQueueEnds
 from turbopump.store.recovery.recovery import LogReplay
 
 _PREPARED: Final = int(SysFlag.TRANSACTION_PREPARED)

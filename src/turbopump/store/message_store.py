@@ -17,30 +17,25 @@ from typing import Final
 
 from turbopump.clock import Clock
 from turbopump.errors import MessageError, StoreClosedError
-from turbopump.message.codec import (
-    CRC_NAME,
-    CRC_SUFFIX_SIZE,
-    FIXED_SIZE,
-    TOPIC_SIZE_MAX_V1,
-    without_crc,
-    write_entry,
-)
+from turbopump.message.codec import without_crc, write_entry
 from turbopump.message.delivery_time import SCHEDULE_TOPIC, DelayLevels
+from turbopump.message.entry import CRC_NAME, CRC_SUFFIX_SIZE, FIXED_SIZE, TOPIC_SIZE_MAX_V1
 from turbopump.message.properties import PROPERTIES_SIZE_MAX
 from turbopump.store.confirmed import Confirmed
 from turbopump.store.copied_log import CopiedLog
 from turbopump.store.disk import Disk
 from turbopump.store.disk_space import SpaceLimits, SpaceWatch, StartReserve, with_free_bytes
+from turbopump.store.dispatcher import Dispatcher
 from turbopump.store.files import StorePaths
+from turbopump.store.flusher import Flusher
 from turbopump.store.index.key_index import KeyIndex
 from turbopump.store.log.cold_reads import ColdReads
 from turbopump.store.log.commit_log import SLOW_S, AppendLatency, CommitLog
 from turbopump.store.log.commit_log import NewMessage as NewMessage
 from turbopump.store.log.commit_log import PutResult as PutResult
-from turbopump.store.log.dispatcher import Dispatcher
-from turbopump.store.log.flusher import Flusher
-from turbopump.store.log.packed_batch import PackedBatch, write_batch
 from turbopump.store.mapped_file import GROWTH_MAX
+from turbopump.store.packed_batch import PackedBatch, write_batch
+from turbopump.store.provenance import ABORT_MARK, LOCK_MARK, LastRun, Provenance
 from turbopump.store.queues.checked_entries import GetResult, ReadLimits
 from turbopump.store.queues.consume_queue import UNIT_SIZE, ConsumeQueue, unpack_unit
 from turbopump.store.queues.consume_queue_table import (
@@ -49,11 +44,10 @@ from turbopump.store.queues.consume_queue_table import (
     QueueDeletions,
 )
 from turbopump.store.queues.lookup import Lookup
+from turbopump.store.queues.queue_ends import NotedQueueEnds, QueueEnds
 from turbopump.store.queues.queue_reader import QueueReader
 from turbopump.store.recovery.checkpoint import StoreCheckpoint
 from turbopump.store.recovery.known_log_end import KnownLogEnd
-from turbopump.store.recovery.provenance import ABORT_MARK, LOCK_MARK, LastRun, Provenance
-from turbopump.store.recovery.queue_ends import NotedQueueEnds, QueueEnds
 from turbopump.store.recovery.recovery import Recovery, RecoveryReport
 from turbopump.store.repair.queue_rebuild import QueueRebuild
 from turbopump.store.retention import Retention, RetentionRules

@@ -31,13 +31,13 @@ from typing import Final
 from turbopump.clock import Clock
 from turbopump.store.disk import Disk
 from turbopump.store.disk_space import SpaceLevel, SpaceWatch
+from turbopump.store.flusher import Flusher
 from turbopump.store.index.key_index import KeyIndex
 from turbopump.store.log.commit_log import CommitLog
-from turbopump.store.log.flusher import Flusher
 from turbopump.store.mapped_file import MappedFile
 from turbopump.store.queues.consume_queue import ConsumeQueue
 from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
-from turbopump.store.recovery.queue_ends import QueueEnds
+from turbopump.store.queues.queue_ends import QueueEnds
 from turbopump.store.roots import LogRoots
 
 MANUAL_ROUNDS: Final = 20

@@ -17,7 +17,7 @@ from turbopump.errors import StoreDamagedError, StoreError
 from turbopump.store.disk import Disk
 from turbopump.store.files import StorePaths, segment_name, segment_offset
 from turbopump.store.mapped_file import MappedFile, MappedFiles
-from turbopump.store.recovery.provenance import Provenance
+from turbopump.store.provenance import Provenance
 
 
 class StoreLock:

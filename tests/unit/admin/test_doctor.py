@@ -17,7 +17,7 @@ from tests.ports import free_ports
 
 from turbopump import ConsumeFrom, Producer, PushConsumer
 from turbopump.admin.cluster import Servers
-from turbopump.admin.doctor import Doctor, Finding, Level, judge_runtime
+from turbopump.admin.doctor import Diagnosis, Doctor, Level, judge_runtime
 from turbopump.broker.broker import Broker
 from turbopump.cli import main
 from turbopump.clock import Clock, SystemClock
@@ -92,7 +92,7 @@ async def world() -> AsyncIterator[World]:
 
 async def examined(
     *name_servers: str, topic: str | None = None, group: str | None = None
-) -> list[Finding]:
+) -> list[Diagnosis]:
     async with Servers(list(name_servers)) as servers:
         doctor = Doctor(servers, SystemClock())
         await doctor.examine(topic, group)
@@ -104,14 +104,14 @@ def of_this_machine(says: str) -> bool:
     return re.match(r"its disk is \d+ % full: from 75 %", says) is not None
 
 
-def wrong(findings: list[Finding]) -> list[tuple[str, str]]:
+def wrong(findings: list[Diagnosis]) -> list[tuple[str, str]]:
     """Whom it is about, and what is wrong; each says what to do."""
     found = [finding for finding in findings if finding.level is Level.WRONG]
     assert [finding for finding in found if not finding.fix] == []
     return [(finding.subject, finding.message) for finding in found]
 
 
-def only(findings: list[Finding]) -> Finding:
+def only(findings: list[Diagnosis]) -> Diagnosis:
     """The one thing that is wrong."""
     (finding,) = [finding for finding in findings if finding.level is Level.WRONG]
     assert finding.fix
@@ -533,7 +533,7 @@ async def test_a_consumer_that_is_known_to_one_broker_alone_and_tells_nothing() 
     assert any(says.startswith("the consumer bare does not answer: ") for says in said)
 
 
-def dead_letters(findings: list[Finding]) -> list[Finding]:
+def dead_letters(findings: list[Diagnosis]) -> list[Diagnosis]:
     return [finding for finding in findings if finding.message == "it has 1 dead letter"]
 
 

@@ -9,6 +9,7 @@ from contextlib import aclosing
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.push_consumers import fill
 from tests.unit.client.scripted_cluster import ScriptedCluster, refusal, scripted_cluster
 
@@ -17,7 +18,6 @@ from turbopump.admin.topic_reader import Batch, TopicReader
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.requests.clients import Heartbeat
 from turbopump.protocol.requests.offsets import UpdateConsumerOffset
-from turbopump.testing.simulation import Simulation
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
 
@@ -85,7 +85,9 @@ async def test_a_queue_that_cannot_be_read_is_named_once_and_read_again(
             assert await bodies(batches, 1) == [b"m0"]
     said = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(said) == 2
-    assert said[0].startswith("cannot be read, goes on trying queue=orders@broker-a:0 cause=code 2")
+    assert said[0].startswith(
+        "queue cannot be read, trying again queue=orders@broker-a:0 cause=code 2"
+    )
     assert said[1] == "is read again queue=orders@broker-a:0"
 
 

@@ -25,7 +25,7 @@ from turbopump import (
     TransactionState,
 )
 from turbopump.errors import ResponseError
-from turbopump.message.codec import ENTRY_HEAD, FIXED_SIZE, MAGIC_V1
+from turbopump.message.entry import ENTRY_HEAD, FIXED_SIZE, MAGIC_V1
 from turbopump.message.ids import decode_offset_msg_id
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.access import (
@@ -42,6 +42,7 @@ from turbopump.protocol.requests.offsets import GetMaxOffset
 from turbopump.protocol.requests.pull import ViewMessageById
 from turbopump.protocol.requests.send import CheckTransactionState, ConsumerSendMsgBack
 from turbopump.remoting.client import RemotingClient
+from turbopump.remoting.router import HELD, Outcome, RequestContext
 from turbopump.testing.broker_in_loop import RunningBroker, running_broker
 
 PUB, SUB, OTHER = Credentials("pub", "p"), Credentials("sub", "s"), Credentials("other", "o")
@@ -226,11 +227,15 @@ async def test_half_messages_go_to_nobody_who_may_not_publish_to_their_topic() -
     async def local(_message: Message, _what: object) -> TransactionState:
         return TransactionState.UNKNOWN
 
+    def note(request: CheckTransactionState, _context: RequestContext) -> Outcome[None]:
+        asked.append(request)
+        return HELD
+
     async with (
         serving(transaction_time_out=1, transaction_check_interval=50) as running,
         asking(OTHER) as other,
     ):
-        other.router.add(CheckTransactionState, lambda request, _context: asked.append(request))
+        other.router.add(CheckTransactionState, note)
         await other.call(running.broker_address, Heartbeat(), beat("other's"))
         async with (
             TransactionProducer(

@@ -109,14 +109,17 @@ ACCOUNT = "accounts:\n- accessKey: a\n  secretKey: s3same\n"
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("- a\n", "a line `accounts:` is expected"),
-        ("accounts: a\n", "accounts is no list"),
-        ("accounts:\n- a\n", "account 1 is no mapping"),
+        ("- a\n", "expected a line `accounts:`"),
+        ("accounts: a\n", "accounts is not a list"),
+        ("accounts:\n- a\n", "account 1 is not a mapping"),
         ("accounts:\n- accessKey: a\n", "account 1 needs an accessKey and a secretKey"),
         (ACCOUNT + "  topicPerms:\n  - t\n", "topicPerms of a: 't' is not NAME=PERMISSION"),
-        (ACCOUNT + "  topicPerms:\n  - t=READ\n", "'READ' is no permission; one of DENY, PUB"),
-        (ACCOUNT + "  defaultGroupPerm: all\n", "defaultGroupPerm of a: 'all' is no permission"),
-        (ACCOUNT + "  defaultGroupPerm: [SUB]\n", "defaultGroupPerm of a is no text"),
+        (
+            ACCOUNT + "  topicPerms:\n  - t=READ\n",
+            "'READ' is not a permission; use one of DENY, PUB",
+        ),
+        (ACCOUNT + "  defaultGroupPerm: all\n", "defaultGroupPerm of a: 'all' is not a permission"),
+        (ACCOUNT + "  defaultGroupPerm: [SUB]\n", "defaultGroupPerm of a is not text"),
         (ACCOUNT + "  topicPerms:\n  - t: PUB\n", "topicPerms of a: one of them is not NAME="),
         ("accounts:\n- accessKey: a\n  secretKey: null\n", "account 1 needs an accessKey"),
         (ACCOUNT + "\tadmin: true\n", "line 4 is not YAML"),
@@ -126,7 +129,7 @@ ACCOUNT = "accounts:\n- accessKey: a\n  secretKey: s3same\n"
         (ACCOUNT + "  topicPerms: [t=PUB\n", "line 5 is not YAML"),
         (ACCOUNT + "  admin: \0\n", "it is not YAML"),
         ("accounts: " + "[" * 3000 + "]" * 3000, "it is not YAML"),
-        ("", "a line `accounts:` is expected"),
+        ("", "expected a line `accounts:`"),
     ],
 )
 def test_whatever_is_not_understood_is_refused_and_no_secret_is_told(text: str, says: str) -> None:

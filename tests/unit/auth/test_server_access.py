@@ -103,7 +103,7 @@ async def test_users_and_policies_are_made_shown_changed_and_deleted_by_request(
         assert (policy.policy_type, (policy.entries or [])[0].decision) == ("Custom", "Allow")
         found = (await ann.exchange(at, ListAcls(resource_filter="ord"))).body
         assert [one.subject for one in fastjson.decode(found, list[AclInfo])] == ["User:ann"]
-        with pytest.raises(ResponseError, match="it is for a Super user"):
+        with pytest.raises(ResponseError, match="only for a Super user"):
             await ann.call(at, UpdateUser(username="ann"), UserInfo(user_type="Super"))
         await admin.call(at, DeleteAcl(subject="User:ann", resource="Topic:orders"))
         await admin.call(at, UpdateUser(username="ann"), UserInfo(user_status="disable"))
@@ -229,7 +229,7 @@ async def test_a_file_that_others_can_read_is_warned_of_once_at_the_start_and_wh
 async def test_a_file_that_makes_no_sense_stops_the_start(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_text('{"user": []}')
     access = ServerAccess(BrokerConfig(**ON), tmp_path, SystemDisk(), lambda: ("c",))
-    with pytest.raises(ConfigError, match=f"{FILE_NAME}: it is not the JSON of an account file"):
+    with pytest.raises(ConfigError, match=f"{FILE_NAME}: not the JSON of an account file"):
         access.open()
 
 

@@ -5,6 +5,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from tests.simulation.world.simulation import Simulation, simulate
+
 from turbopump.broker.broker import Broker
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.config.namesrv_config import NamesrvConfig
@@ -13,7 +15,6 @@ from turbopump.protocol import fastjson
 from turbopump.protocol.requests.namesrv import GetAllTopicList, GetRouteInfo, TopicRouteData
 from turbopump.protocol.requests.topics import CreateTopic, TopicList
 from turbopump.remoting.client import RemotingClient
-from turbopump.testing.simulation import Simulation, simulate
 
 BROKER = "10.0.0.1"
 SECOND = "10.0.0.2"

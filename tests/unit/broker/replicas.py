@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.loops import on_a_client_s_host
+from tests.simulation.world.simulation import Simulation
 from tests.unit.broker.talking import SMALL, Client
 
 from turbopump.broker.broker import Broker
@@ -14,7 +15,6 @@ from turbopump.config.broker_config import BrokerConfig, BrokerRole
 from turbopump.config.namesrv_config import NamesrvConfig
 from turbopump.namesrv.server import NameServer
 from turbopump.store.message_store import MessageStore
-from turbopump.testing.simulation import Simulation
 
 NAMESRV, MASTER, SLAVE, SECOND_SLAVE = "10.0.0.9", "10.0.1.1", "10.0.1.2", "10.0.1.3"
 SYNC = {"broker_role": BrokerRole.SYNC_MASTER, "in_sync_replicas": 2}

@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.loops import on_a_client_s_host
 from tests.patient import ANSWER_S
+from tests.simulation.world.simulation import Simulation
 
 from turbopump.broker.broker import Broker
 from turbopump.config.broker_config import BrokerConfig
@@ -28,9 +29,8 @@ from turbopump.protocol.requests.pull import PullMessage, PullMessageReply, Pull
 from turbopump.protocol.requests.send import SendMessageReply, SendMessageV2
 from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.client import RemotingClient
-from turbopump.remoting.router import Router
+from turbopump.remoting.router import HELD, Outcome, RequestContext, Router
 from turbopump.testing.broker_in_loop import PATIENT
-from turbopump.testing.simulation import Simulation
 
 SMALL: dict[str, Any] = {
     "broker_name": "broker-a",
@@ -66,11 +66,12 @@ class Client:
         self.address = address
         self.noticed: list[str] = []
         router = Router()
-        router.add(
-            NotifyConsumerIdsChanged,
-            lambda notice, _context: self.noticed.append(notice.consumer_group),
-        )
+        router.add(NotifyConsumerIdsChanged, self._note)
         self.remoting = RemotingClient(router, connect_timeout=ANSWER_S)
+
+    def _note(self, notice: NotifyConsumerIdsChanged, _context: RequestContext) -> Outcome[None]:
+        self.noticed.append(notice.consumer_group)
+        return HELD
 
     async def ask(
         self, request: Request[Any], body: bytes = b"", timeout: float = ANSWER_S

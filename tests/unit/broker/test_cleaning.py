@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
+from tests.simulation.world.disk import SimulatedDisk
+from tests.simulation.world.mount import SimulatedFile
+from tests.simulation.world.simulation import START_MS, Simulation
 from tests.unit.broker.small_disk import ROOT, SEGMENT
 from tests.unit.broker.talking import Talk, in_virtual_time, pull
 
@@ -21,9 +24,6 @@ from turbopump.protocol.requests.cleaning import (
 from turbopump.protocol.requests.offsets import GetMaxOffset, GetMinOffset
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.store.disk_space import SpaceLimits
-from turbopump.testing.simulated_disk import SimulatedDisk
-from turbopump.testing.simulated_mount import SimulatedFile
-from turbopump.testing.simulation import START_MS, Simulation
 
 EVERY_HOUR = ";".join(map(str, range(24)))
 HALF_A_DAY_LATER = str((datetime.fromtimestamp(START_MS / 1000).hour + 12) % 24)

@@ -154,7 +154,7 @@ async def test_a_slave_that_does_not_trust_the_certificate_of_its_master_says_so
             user("secret"),
             {},
             "it shows no credentials",
-            "does not take this slave: its log says why",
+            "refused this slave: read the reason in its log",
         ),
         (
             {"authentication_enabled": True},
@@ -162,7 +162,7 @@ async def test_a_slave_that_does_not_trust_the_certificate_of_its_master_says_so
             "this broker has no innerClientAuthenticationCredentials",
             "both need the same innerClientAuthenticationCredentials",
         ),
-        ({}, user("secret"), "it speaks no HA", "does not take this slave: its log says why"),
+        ({}, user("secret"), "it speaks no HA", "refused this slave: read the reason in its log"),
     ],
 )
 @in_loop
@@ -232,7 +232,7 @@ async def test_certificates_suffice_without_accounts(
         async with slave_of(master, tmp_path / "s"):
             await until(lambda: "it does not speak TLS (tls.server.mode=enforcing)" in caplog.text)
         async with slave_of(master, tmp_path / "s", **without):
-            await until(lambda: "its log says why" in caplog.text)
+            await until(lambda: "read the reason in its log" in caplog.text)
             await until(lambda: "peer did not return a certificate" in caplog.text)
             assert master.replication.figures()["haSlaves"] == "0"
         async with slave_of(master, tmp_path / "s", **slaves) as slave:
@@ -484,7 +484,7 @@ async def test_a_slave_that_cannot_prove_itself_takes_nothing_from_a_master_that
         running(tmp_path / "m") as master,
         slave_of(master, tmp_path / "s", **alone) as slave,
     ):
-        await until(lambda: "takes only a master that proves what it is" in caplog.text)
+        await until(lambda: "needs a master that can prove itself" in caplog.text)
         assert master.replication.figures()["haSlaves"] == "0"
         assert slave.store.log.end == 0
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.loops import in_loop, on_a_client_s_host
+from tests.simulation.world.simulation import Simulation
 from tests.unit.broker.talking import Client, Talk, in_virtual_time, pull, simulated_broker
 
 from turbopump.broker.cold_flow import FORGET_S, WINDOW_S, ColdFlow
@@ -19,7 +20,6 @@ from turbopump.protocol.requests.statistics import (
     SetCommitLogReadMode,
     UpdateColdFlow,
 )
-from turbopump.testing.simulation import Simulation
 
 BUSY = "This consumer group is reading cold data. It has been flow control"
 ALL_COLD = {

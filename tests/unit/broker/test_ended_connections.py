@@ -6,6 +6,8 @@ import weakref
 
 import pytest
 from tests.loops import in_loop
+from tests.simulation.world.network import SimulatedTransport
+from tests.simulation.world.simulation import Simulation
 from tests.unit.broker.popping import pop_request
 from tests.unit.broker.talking import SERVER, Talk, in_virtual_time, pull
 from tests.unit.remoting.serving import frame
@@ -16,8 +18,6 @@ from turbopump.message.codec import decode_entries
 from turbopump.protocol.request import Request
 from turbopump.protocol.requests.pop import Notification
 from turbopump.remoting.connection_memory import ConnectionMemory
-from turbopump.testing.simulated_network import SimulatedTransport
-from turbopump.testing.simulation import Simulation
 
 COUNT = 200
 MEMORY_MAX = 1 << 20

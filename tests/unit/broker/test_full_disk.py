@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
+from tests.simulation.world.disk import SimulatedDisk
 from tests.unit.broker.small_disk import ROOT, SEGMENT
 from tests.unit.broker.talking import Client
 from tests.unit.broker.transacting import BROKER, GIVEN_UP, HALF, OP, World, in_a_world
@@ -16,7 +17,6 @@ from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import encode_properties
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import ConsumerSendMsgBack, SendMessageV2, TransactionOutcome
-from turbopump.testing.simulated_disk import SimulatedDisk
 
 FREE_MIN = 20 * SEGMENT
 SEND = SendMessageV2(topic="F", queue_id=0)

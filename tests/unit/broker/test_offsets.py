@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
+from tests.simulation.world.simulation import Simulation
 from tests.unit.broker.talking import Talk, converse, in_virtual_time, talking, watched
 
 from turbopump.broker.broker import Broker
@@ -23,7 +24,6 @@ from turbopump.protocol.requests.offsets import (
     SearchOffset,
     UpdateConsumerOffset,
 )
-from turbopump.testing.simulation import Simulation
 
 
 def commit(

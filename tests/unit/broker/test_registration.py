@@ -30,7 +30,7 @@ from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.protocol.requests.topics import CreateTopic, DataVersion, DeleteTopic
 from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.response import Response
-from turbopump.remoting.router import RequestContext, Router
+from turbopump.remoting.router import HELD, Outcome, RequestContext, Router
 from turbopump.remoting.server import RemotingServer
 
 
@@ -160,13 +160,13 @@ class RecordingNameServer:
 
     def _register(
         self, request: RegisterBroker, context: RequestContext
-    ) -> Response[RegisterBrokerReply] | None:
+    ) -> Outcome[RegisterBrokerReply]:
         body = RegisterBrokerBody.decode(context.body).topic_config_serialize_wrapper
         topics = [name for name in body.topic_config_table if name[0] == "T" and name != "TBW102"]
         assert (len(body.topic_config_table) > len(topics)) is not bool(request.partial)
         self.ha_addresses.add(request.ha_server_addr)
         self.registrations.append((bool(request.partial), body.data_version, topics))
-        return Response(RegisterBrokerReply()) if self.answers else None
+        return Response(RegisterBrokerReply()) if self.answers else HELD
 
 
 @in_loop(tell)

@@ -3,6 +3,7 @@
 import asyncio
 
 from tests.loops import in_loop
+from tests.simulation.world.simulation import Simulation
 from tests.unit.broker.popping import pop_request
 from tests.unit.broker.talking import SERVER, Talk, in_virtual_time, pull
 from tests.unit.remoting.serving import frame
@@ -12,7 +13,6 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command, decode_command
 from turbopump.protocol.frame import FrameReader
 from turbopump.remoting.wire import WAITING_MAX, WRITE_SIZE
-from turbopump.testing.simulation import Simulation
 
 SIZE = 1_000_000
 LOGS = {"mapped_file_size_commit_log": 16 << 20, "max_message_size": 2 * SIZE}

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
+from tests.simulation.world.simulation import Simulation
 from tests.unit.broker.popping import Popper
 from tests.unit.broker.talking import SERVER, Talk, converse, in_virtual_time, pull
 from tests.unit.broker.transacting import HALF, OP, Transactor
@@ -22,7 +23,6 @@ from turbopump.protocol.requests.send import TransactionOutcome
 from turbopump.store.queues.consume_queue import ConsumeQueue
 from turbopump.store.system_calls import outlive_lost_pages
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
-from turbopump.testing.simulation import Simulation
 
 REVIVE = "rmq_sys_REVIVE_LOG_DefaultCluster"
 TOPICS = ["T", SCHEDULE_TOPIC, TIMER_TOPIC, HALF, OP, REVIVE, "%RETRY%g_T"]

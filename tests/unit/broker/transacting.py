@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+from tests.simulation.world.simulation import Simulation, simulate
 from tests.unit.broker.talking import SMALL, Client
 
 from turbopump.broker.broker import Broker
@@ -23,8 +24,7 @@ from turbopump.protocol.requests.send import (
     SendMessageReply,
     TransactionOutcome,
 )
-from turbopump.remoting.router import RequestContext
-from turbopump.testing.simulation import Simulation, simulate
+from turbopump.remoting.router import HELD, Ready, RequestContext
 
 HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
@@ -99,7 +99,7 @@ class Transactor:
     async def end(self, half: SendMessageReply, outcome: int, **fields: Any) -> Command:
         return await self.client.ask(self.ending(half, outcome, **fields))
 
-    async def _take(self, request: CheckTransactionState, context: RequestContext) -> None:
+    async def _take(self, request: CheckTransactionState, context: RequestContext) -> Ready:
         asked = Asked(request, context.body, asyncio.get_running_loop().time())
         self.asked.append(asked)
         outcome = self.answer(asked.message)
@@ -115,6 +115,7 @@ class Transactor:
                 transaction_id=request.transaction_id,
             )
             await self.client.remoting.send_oneway(self.client.address, answer)
+        return HELD
 
 
 class World:

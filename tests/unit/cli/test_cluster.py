@@ -40,8 +40,8 @@ def test_what_a_slave_has_not_proved_and_why_one_does_not_copy_is_shown() -> Non
     ]
     assert lines == [
         "a 0  h:1  master  log 0",
-        "  slave h:9  log 0  behind 0  in sync  not proved  0 bytes/s  left 0 s",
-        "  slave h:8  log 0  behind 0  in sync  0 bytes/s  left 0 s",
+        "  slave h:9  log 0  behind 0  in sync  not proved  0 bytes/s  0 s left",
+        "  slave h:8  log 0  behind 0  in sync  0 bytes/s  0 s left",
         "a 1  h:2  slave  log 0  does not copy: it has another log",
     ]
 

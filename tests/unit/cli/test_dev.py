@@ -164,7 +164,7 @@ def test_what_cannot_be_done_is_one_sentence(run_here: Run, namesrv: str) -> Non
     for arguments, words in (
         (
             ("topic", "create", "T", "--cluster", "nowhere"),
-            "there is no cluster nowhere; the name server knows: Default",
+            "cluster nowhere does not exist; the name server knows: Default",
         ),
         (("topic", "create", "T", "--broker", "127.0.0.1:1"), "cannot connect to 127.0.0.1:1"),
     ):
@@ -193,7 +193,7 @@ def test_lines_are_sent_and_the_results_come_in_their_order(
 def test_a_bad_line_ends_produce_with_its_number(run_here: Run, namesrv: str, topic: str) -> None:
     done = run_here("produce", topic, "-n", namesrv, text='{"body": "x"}\nnonsense\n')
     assert done.returncode == 1
-    assert done.stderr.startswith("turbopump: line 2 is no message: ")
+    assert done.stderr.startswith("turbopump: line 2 is not a message: ")
     assert done.stderr.count("\n") == 1
     done = run_here("produce", "TBW102", "-n", namesrv, text='{"body": ""}\n')
     assert done.returncode == 1

@@ -146,7 +146,7 @@ def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None
             "turbopump: 10.0.0.1 can be reached from other machines",
         ),
         (["broker", "--host", "::"], 2, "turbopump: :: can be reached from other machines"),
-        (["broker", "--advertise", "a:b"], 2, "turbopump: --advertise 'a:b' has no usable port"),
+        (["broker", "--advertise", "a:b"], 2, "turbopump: --advertise 'a:b' has no valid port"),
         (["broker", "-n", "nowhere"], 2, "turbopump: namesrvAddr 'nowhere' has no port"),
         (
             ["broker", "-c", "/no/such/file"],
@@ -162,7 +162,7 @@ def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None
         (
             ["topic", "list", "-n", "127.0.0.1:1"],
             1,
-            "turbopump: no name server can be reached: cannot connect to 127.0",
+            "turbopump: cannot reach a name server: cannot connect to 127.0",
         ),
     ],
 )

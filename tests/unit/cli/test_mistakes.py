@@ -37,15 +37,15 @@ MISTAKES = [
         "message by-time orders --begin 2000 --end 1000",
         "--begin 1970-01-01T00:00:02.000Z is after --end 1970-01-01T00:00:01.000Z",
     ),
-    ("message by-time orders --begin 99999999999999999999", "'99999999999999999999' is no time"),
+    ("message by-time orders --begin 99999999999999999999", "'99999999999999999999' is not a time"),
     ("offset clone billing billing", "SOURCE and TARGET are both billing"),
     (
         "topic create T --broker broker-a",
-        "Invalid value for '--broker': address 'broker-a' has no port: HOST:PORT is expected",
+        "Invalid value for '--broker': address 'broker-a' has no port: expected HOST:PORT",
     ),
     (
         "offset reset g T --begin --broker a:1;b:1",
-        "Invalid value for '--broker': address 'a:1;b:1' has no usable host: HOST:PORT is expected",
+        "Invalid value for '--broker': address 'a:1;b:1' has no valid host: expected HOST:PORT",
     ),
     ("topic list -n nowhere", "name server address 'nowhere' has no port"),
 ]
@@ -117,10 +117,10 @@ def test_a_refused_connection_is_told_in_the_systems_words(
 ) -> None:
     assert main(["topic", "list", "-n", "127.0.0.1:1"]) == 1
     assert capsys.readouterr().err == (
-        "turbopump: no name server can be reached: cannot connect to 127.0.0.1:1: Connection "
+        "turbopump: cannot reach a name server: cannot connect to 127.0.0.1:1: Connection "
         "refused. "
-        "Look at -n and NAMESRV_ADDR, and whether it runs (`turbopump dev` starts one, "
-        "`turbopump doctor` tells more)\n"
+        "Check -n, NAMESRV_ADDR, and that a name server is running (`turbopump dev` starts one, "
+        "`turbopump doctor` shows more)\n"
     )
 
 
@@ -129,7 +129,7 @@ def test_the_topics_of_a_cluster_that_is_not_there_are_an_error(
 ) -> None:
     assert main(["topic", "list", "-n", rocketmq.namesrv, "--cluster", "nowhere"]) == 1
     assert (
-        "there is no cluster nowhere; the name server knows: DefaultCluster"
+        "cluster nowhere does not exist; the name server knows: DefaultCluster"
         in capsys.readouterr().err
     )
 

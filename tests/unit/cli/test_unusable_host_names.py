@@ -117,6 +117,6 @@ def test_commands_say_that_it_cannot_be_reached(
             command += f" -n {rocketmq.namesrv}"
         assert main(command.split()) == 1, command
         told = capsys.readouterr()
-        assert f"connect to {address}: 'mq..example' is no host name" in told.out + told.err, (
+        assert f"connect to {address}: 'mq..example' is not a host name" in told.out + told.err, (
             command
         )

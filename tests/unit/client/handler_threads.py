@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from turbopump.client.consumer.delivery import Delivery, Handled
-from turbopump.client.consumer.handling import HandlerThreads
+from turbopump.client.consumer.handling import HandlerPool
 from turbopump.client.consumer.ready_messages import ReadyMessages
 
 PATIENCE_S = 20
@@ -83,9 +83,9 @@ async def threads(
     *,
     concurrency: int,
     on_take: Callable[[Handled], None] | None = None,
-) -> AsyncIterator[tuple[HandlerThreads, ReadyMessages]]:
+) -> AsyncIterator[tuple[HandlerPool, ReadyMessages]]:
     ready = ReadyMessages(on_take)
-    pool = HandlerThreads(handle, ready, concurrency=concurrency)
+    pool = HandlerPool(handle, ready, concurrency=concurrency)
     pool.start()
     try:
         yield pool, ready

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.scripted_cluster import ScriptedCluster
 
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
 from turbopump.protocol import fastjson
 from turbopump.protocol.requests.assignment import LockBatchMq, LockBatchRequestBody
-from turbopump.testing.simulation import Simulation
 
 FIRST = ConsumeFrom.FIRST
 DIRECTORY = Path("/home/.rocketmq_offsets")

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from tests.simulation.world.simulation import Simulation
+
 from turbopump.message.codec import encode_entry, encode_host
 from turbopump.message.message import MessageQueue
 from turbopump.message.properties import decode_properties
@@ -70,10 +72,9 @@ from turbopump.protocol.requests.send import (
 )
 from turbopump.protocol.requests.topics import CreateTopic, TopicList
 from turbopump.remoting.response import Response
-from turbopump.remoting.router import RequestContext, Router
+from turbopump.remoting.router import HELD, Outcome, RequestContext, Router
 from turbopump.remoting.server import RemotingServer
 from turbopump.remoting.wire import Wire
-from turbopump.testing.simulation import Simulation
 
 HOST = "127.0.0.1"
 NOT_FOUND = Response(code=ResponseCode.QUERY_NOT_FOUND, remark="not found")
@@ -123,10 +124,10 @@ class ScriptedNameServer:
         )
         self.known_brokers.update({b.name: b.data for b in brokers})
 
-    def _route(self, request: GetRouteInfo, context: RequestContext) -> Response | None:
+    def _route(self, request: GetRouteInfo, context: RequestContext) -> Outcome:
         self.asked.append(request.topic)
         if self.silent:
-            return None
+            return HELD
         if request.topic in self.denied:
             return Response(code=ResponseCode.NO_PERMISSION, remark="not you")
         data = self.routes.get(request.topic)
@@ -288,12 +289,13 @@ class ScriptedBroker:
 
     def _scripted(
         self, handler: Callable[[Any, RequestContext], Response | bytes | None]
-    ) -> Callable[..., Response | bytes | None]:
-        def answer(request: Request[Any], context: RequestContext) -> Response | bytes | None:
+    ) -> Callable[..., Outcome]:
+        def answer(request: Request[Any], context: RequestContext) -> Outcome:
             self.received.append((request, context.body))
             self.forms.append(context.frame.serialize_type)
             script = self.script[int(request.code)]
-            return script.popleft() if script else handler(request, context)
+            outcome = script.popleft() if script else handler(request, context)
+            return HELD if outcome is None else outcome
 
         return answer
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from tests.simulation.world.network import SimulatedNetwork
 from tests.unit.client.scripted_cluster import HOST, ScriptedBroker, refusal
 
 from turbopump.filtering.sql92 import compile_sql
@@ -53,7 +54,6 @@ from turbopump.protocol.requests.pop import (
 )
 from turbopump.remoting.response import Response
 from turbopump.remoting.router import RequestContext
-from turbopump.testing.simulated_network import SimulatedNetwork
 
 Place = tuple[str, int, int]
 """Topic as stored, queue id, queue offset."""

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.scripted_cluster import ScriptedBroker, ScriptedCluster, scripted_cluster
 from tests.unit.client.scripted_pops import ScriptedPops
 
 from turbopump import ConsumeFrom, PoppedMessage, SimpleConsumer
-from turbopump.testing.simulation import Simulation
 
 
 def consumer_of(cluster: ScriptedCluster, **settings: Any) -> SimpleConsumer:

@@ -8,11 +8,11 @@ from typing import Any
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from tests.simulation.world.simulation import Simulation, simulate
 from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster
 
 from turbopump.client.open_telemetry import OpenTelemetry
 from turbopump.client.producer import Producer
-from turbopump.testing.simulation import Simulation, simulate
 
 
 class Spans:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client import push_consumers
 from tests.unit.client.producers import producer_of
 from tests.unit.client.scripted_answers import entry, reply
@@ -36,7 +37,6 @@ from turbopump.protocol.requests.namesrv import (
 )
 from turbopump.protocol.requests.topics import QUEUES_MAX
 from turbopump.remoting.response import Response
-from turbopump.testing.simulation import Simulation
 
 MANY = 2**31 - 1
 SOON_S = 5.0

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.producers import producer_of
 from tests.unit.client.scripted_cluster import scripted_cluster
 
@@ -21,7 +22,6 @@ from turbopump.errors import ConfigError, MessageError
 from turbopump.message.codec import decode_entry
 from turbopump.message.message import Message
 from turbopump.protocol.requests.send import SendBatchMessage, SendMessageV2
-from turbopump.testing.simulation import Simulation
 
 settings = pytest.mark.parametrize("settings", [{}, {"auto_batch": AutoBatch()}])
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.producers import producer_of
 from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster
 
 from turbopump.errors import ClientErrorCode, RouteNotFoundError, SendError
 from turbopump.protocol.codes import RequestCode
-from turbopump.testing.simulation import Simulation
 
 
 def says_nothing(cluster: ScriptedCluster) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.producers import a_request, producer_of
 from tests.unit.client.scripted_cluster import deaf_to_sends, scripted_cluster, until
 
@@ -33,7 +34,6 @@ from turbopump.protocol.requests.send import (
     SendReplyMessageV2,
 )
 from turbopump.remoting.response import Response
-from turbopump.testing.simulation import Simulation
 
 ROOM: dict[str, Any] = {"back_pressure": BackPressure(messages=4)}
 BATCHES: dict[str, Any] = {"auto_batch": AutoBatch(hold=20.0)}

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.push_consumers import consumer_of
 from tests.unit.client.scripted_cluster import refusal, scripted_cluster, until
 
 from turbopump.protocol.codes import RequestCode, ResponseCode
-from turbopump.testing.simulation import Simulation
 
 
 @in_loop(simulated)

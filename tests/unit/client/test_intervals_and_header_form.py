@@ -7,6 +7,7 @@ import logging
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.producers import producer_of
 from tests.unit.client.scripted_cluster import scripted_cluster, until
 
@@ -18,7 +19,6 @@ from turbopump.message.message import Message
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.frame import JSON, ROCKETMQ
 from turbopump.protocol.requests.offsets import UpdateConsumerOffset
-from turbopump.testing.simulation import Simulation
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.scripted_cluster import ScriptedCluster, refusal, scripted_cluster, until
 
 from turbopump import Message, MessageQueue, Producer, PullConsumer, Sql
@@ -20,7 +21,6 @@ from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.requests.offsets import UpdateConsumerOffset
 from turbopump.protocol.requests.pull import PullMessage
 from turbopump.testing.broker_in_loop import running_broker
-from turbopump.testing.simulation import Simulation
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
 OTHER = MessageQueue("orders", "broker-a", 1)

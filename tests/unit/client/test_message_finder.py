@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.scripted_cluster import HOST, ScriptedCluster, refusal, scripted_cluster
 
 from turbopump.broker.broker import Broker
@@ -39,7 +40,6 @@ from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.response import Response
 from turbopump.testing.broker_in_loop import SMALL_FILES
-from turbopump.testing.simulation import Simulation
 
 
 class TickingClock(SystemClock):

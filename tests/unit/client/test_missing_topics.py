@@ -8,6 +8,7 @@ import logging
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client import push_consumers, simple_consumers
 from tests.unit.client.producers import producer_of
 from tests.unit.client.scripted_cluster import refusal, scripted_cluster, until
@@ -25,7 +26,6 @@ from turbopump.client.sending.queue_chooser import LatencyFaults
 from turbopump.errors import SEE_DOCTOR
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.requests.topics import TopicQueueMappingInfo
-from turbopump.testing.simulation import Simulation
 
 MEANT = "it does not exist (did you mean orders?)"
 
@@ -193,7 +193,7 @@ async def test_errors_whose_cause_lies_elsewhere_point_at_the_doctor(
         with pytest.raises(SendError, match="`turbopump doctor -t TOPIC` tells more"):
             await producer.send("orders", b"x")
         await cluster.broker.stop()
-        with pytest.raises(SendError, match="`turbopump doctor` tells more"):
+        with pytest.raises(SendError, match="`turbopump doctor` shows more"):
             await producer.send("orders", b"x")
         with pytest.raises(ConnectError) as refused:
             await consumer.pull(queue, 0)

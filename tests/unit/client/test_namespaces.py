@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.producers import producer_of
 from tests.unit.client.scripted_cluster import scripted_cluster, until
 
@@ -27,7 +28,6 @@ from turbopump.protocol.requests.offsets import UpdateConsumerOffset
 from turbopump.protocol.requests.pull import PullMessage
 from turbopump.protocol.requests.send import ConsumerSendMsgBack, SendMessageV2
 from turbopump.testing import running_broker
-from turbopump.testing.simulation import Simulation
 
 WIRED_RETRY = "%RETRY%space%readers"
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.producers import a_request, producer_of
 from tests.unit.client.scripted_cluster import ScriptedBroker, ScriptedCluster, scripted_cluster
 
@@ -27,7 +28,6 @@ from turbopump.protocol.requests.send import (
 )
 from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.response import Response
-from turbopump.testing.simulation import Simulation
 
 Begin = Callable[[Producer], Coroutine[Any, Any, object]]
 PATIENCE_S = 30.0

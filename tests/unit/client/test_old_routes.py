@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.producers import producer_of
 from tests.unit.client.scripted_cluster import (
     ScriptedBroker,
@@ -39,7 +40,6 @@ from turbopump.protocol.requests.send import (
 from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.response import Response
 from turbopump.remoting.router import RequestContext
-from turbopump.testing.simulation import Simulation
 
 SEND = RequestCode.SEND_MESSAGE_V2
 QUEUE = MessageQueue("orders", "broker-a", 1)

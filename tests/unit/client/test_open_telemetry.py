@@ -16,14 +16,16 @@ pytest.importorskip(
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.spans import Spans, context_of, with_producer
 
 from turbopump import blocking
 from turbopump.client.consumer.offsets import ConsumeFrom
 from turbopump.client.hooks import SendContext, SendHook
 from turbopump.client.open_telemetry import OpenTelemetry
-from turbopump.client.producer import DEFAULT_GROUP, Producer
+from turbopump.client.producer import Producer
 from turbopump.client.push_consumer import PushConsumer
+from turbopump.client.sending.settings import DEFAULT_GROUP
 from turbopump.errors import SendError
 from turbopump.message.codec import decode_entry
 from turbopump.message.message import Message, MessageQueue, ReceivedMessage
@@ -31,7 +33,6 @@ from turbopump.message.properties import decode_properties
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.testing import BrokerThread
-from turbopump.testing.simulation import Simulation
 
 
 def stored(cluster: ScriptedCluster) -> list[ReceivedMessage]:

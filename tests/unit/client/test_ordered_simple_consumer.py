@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.pop_clients import NAMESRV, TOPIC, World
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.scripted_cluster import until
 from tests.unit.client.simple_consumers import bodies, consumer_of, popping
 
 from turbopump import ConsumeFrom, MessageQueue, Producer, SimpleConsumer
 from turbopump.errors import ConfigError
 from turbopump.protocol.requests.pop import Notification, PopMessage
-from turbopump.testing.simulation import Simulation
 
 
 @in_loop(simulated)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.push_consumers import consumer_of
 from tests.unit.client.scripted_cluster import ScriptedBroker, ScriptedCluster, scripted_cluster
 
@@ -22,7 +23,6 @@ from turbopump.protocol.requests.offsets import ResetConsumerOffset, ResetOffset
 from turbopump.protocol.requests.pull import PullMessage, PullMessageReply
 from turbopump.protocol.requests.send import CheckTransactionState
 from turbopump.remoting.response import Response
-from turbopump.testing.simulation import Simulation
 
 TIMES = 500
 

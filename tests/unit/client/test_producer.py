@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.forks import in_a_fork
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.producers import producer_of
 from tests.unit.client.scripted_cluster import (
     ScriptedNameServer,
@@ -35,7 +36,6 @@ from turbopump.message.message import Message, MessageQueue
 from turbopump.message.properties import SysFlag, decode_properties
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.requests.send import SendBatchMessage, SendMessageV2
-from turbopump.testing.simulation import Simulation
 
 
 @in_loop(simulated)

@@ -6,6 +6,7 @@ from collections.abc import Awaitable
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.scripted_cluster import ScriptedCluster, refusal, scripted_cluster
 
 from turbopump.client.pull_consumer import PullConsumer, PullStatus
@@ -19,7 +20,6 @@ from turbopump.errors import (
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.requests.offsets import UpdateConsumerOffset
-from turbopump.testing.simulation import Simulation
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
 

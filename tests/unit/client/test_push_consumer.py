@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import START_MS, Simulation
 from tests.unit.client.push_consumers import committed, consumer_of, fill
 from tests.unit.client.scripted_cluster import refusal, scripted_cluster, until
 
@@ -23,7 +24,6 @@ from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.requests.clients import GetConsumerListByGroup
 from turbopump.protocol.requests.offsets import UpdateConsumerOffset
 from turbopump.protocol.requests.pull import PullMessage, PullSysFlag
-from turbopump.testing.simulation import START_MS, Simulation
 
 
 async def fail_at(consumer: PushConsumer, body: bytes) -> None:
@@ -815,7 +815,7 @@ async def test_a_handler_may_close_its_consumer_and_its_message_is_done(
 async def test_a_consumer_leaves_its_group_though_closing_it_fails(
     simulation: Simulation, /, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def failing(self: Assignment, timeout: float) -> None:
+    async def failing(self: Assignment, timeout: float, *, give_back_taken: bool) -> None:
         raise ZeroDivisionError
 
     async with scripted_cluster(simulation, queues=1) as cluster:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.producers import producer_of
 from tests.unit.client.scripted_cluster import ScriptedBroker, scripted_cluster
 
@@ -32,7 +33,6 @@ from turbopump.remoting.response import Response
 from turbopump.remoting.router import RequestContext
 from turbopump.testing import running_broker
 from turbopump.testing.broker_in_loop import BrokerThread, RunningBroker
-from turbopump.testing.simulation import Simulation
 
 AT = datetime(2026, 11, 22, 3, 30, tzinfo=UTC)
 

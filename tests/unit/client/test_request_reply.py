@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation, simulate
 from tests.unit.client.producers import REQUEST, a_request
 from tests.unit.client.scripted_cluster import (
     ScriptedBroker,
@@ -19,9 +20,10 @@ from tests.unit.client.scripted_cluster import (
 )
 
 from turbopump.client.consumer.offsets import ConsumeFrom
-from turbopump.client.producer import DEFAULT_GROUP, Producer
+from turbopump.client.producer import Producer
 from turbopump.client.push_consumer import PushConsumer
 from turbopump.client.request_reply import reply_to
+from turbopump.client.sending.settings import DEFAULT_GROUP
 from turbopump.errors import (
     ClientErrorCode,
     ConfigError,
@@ -39,7 +41,6 @@ from turbopump.message.properties import LZ4, ZLIB, ZSTD, SysFlag, decode_proper
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.requests.clients import Heartbeat
 from turbopump.protocol.requests.send import SendMessageV2, SendReplyMessageV2
-from turbopump.testing.simulation import Simulation, simulate
 
 Scenario = Callable[[ScriptedCluster, Producer], Coroutine[Any, Any, None]]
 

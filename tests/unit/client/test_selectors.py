@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.producers import producer_of
 from tests.unit.client.scripted_cluster import refusal, scripted_cluster
 
@@ -17,7 +18,6 @@ from turbopump.message.codec import decode_entry
 from turbopump.message.message import Message, MessageQueue
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.requests.send import SendMessageV2
-from turbopump.testing.simulation import Simulation
 
 QUEUES = [
     MessageQueue("t", broker, i) for broker in ("near@a", "near@b", "far@c") for i in range(4)

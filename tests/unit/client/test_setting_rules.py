@@ -11,13 +11,14 @@ import pytest
 from turbopump import blocking
 from turbopump.client.hooks import SendHook
 from turbopump.client.lite_pull_consumer import LitePullConsumer
-from turbopump.client.producer import DEFAULT_GROUP, Producer
+from turbopump.client.producer import Producer
 from turbopump.client.pull_consumer import PullConsumer
 from turbopump.client.push_consumer import PushConsumer
 from turbopump.client.selectors import HashRing
 from turbopump.client.sending.accumulator import AutoBatch
 from turbopump.client.sending.back_pressure import BackPressure
 from turbopump.client.sending.queue_chooser import LatencyFaults
+from turbopump.client.sending.settings import DEFAULT_GROUP
 from turbopump.client.simple_consumer import SimpleConsumer
 from turbopump.clock import SystemClock
 from turbopump.errors import ConfigError
@@ -76,7 +77,7 @@ UNUSABLE = [
     ({"random": 7}, r"random=7 is no random.Random, as in random.Random\(7\), or None"),
     ({"instance_name": "\ud800"}, r"instance_name='\\ud800' must be text .* in valid Unicode"),
     ({"retry_unless_ok": "no"}, "retry_unless_ok='no' must be True or False"),
-    ({"namesrv": 9876}, "namesrv=9876 is no name server: HOST:PORT is expected"),
+    ({"namesrv": 9876}, "namesrv=9876 is no name server: expected HOST:PORT"),
     ({"group": 5}, "group=5 is no group: its name is expected"),
     ({"compress_from": True}, "compress_from=True must be a number of bytes"),
     (

@@ -11,23 +11,22 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.push_consumers import broadcasting
 from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
 
 from turbopump import blocking
 from turbopump.auth.signatures import Credentials
-from turbopump.client.environment import environment_of
 from turbopump.client.heartbeat import InstanceMember
-from turbopump.client.identity import InstanceSettings
 from turbopump.client.instance import ClientInstance
 from turbopump.client.producer import Producer
 from turbopump.client.pull_consumer import PullConsumer
 from turbopump.client.push_consumer import PushConsumer
+from turbopump.client.settings import ClientSettings
 from turbopump.client.shared_instances import join_broadcasting
 from turbopump.errors import ConfigError, NotStartedError
 from turbopump.protocol.requests.clients import ConsumerData
 from turbopump.testing import BrokerThread
-from turbopump.testing.simulation import Simulation
 
 
 def client_of(kind: type, cluster: ScriptedCluster, **settings: object):  # type: ignore[no-untyped-def]
@@ -304,13 +303,13 @@ def test_a_name_is_free_again_when_the_loop_of_who_had_it_is_dropped() -> None:
 
     def dropped_while_it_broadcasts() -> str:
         loop = asyncio.SelectorEventLoop()
-        settings = InstanceSettings((NOBODY,))
+        settings = ClientSettings((NOBODY,))
         _, instance = loop.run_until_complete(joins(settings))
         return instance.client_id
 
-    async def joins(settings: InstanceSettings) -> tuple[InstanceSettings, ClientInstance]:
+    async def joins(settings: ClientSettings) -> tuple[ClientSettings, ClientInstance]:
         member = InstanceMember("readers", consumer=lambda: ConsumerData("readers"))
-        return join_broadcasting(settings, environment_of(None, None, None), member)
+        return join_broadcasting(settings, settings.environment(), member)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.scripted_cluster import until
 from tests.unit.client.simple_consumers import bodies, consumer_of, popping
 
@@ -32,7 +33,6 @@ from turbopump.protocol.requests.pop import (
 )
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.remoting.response import Response
-from turbopump.testing.simulation import Simulation
 
 
 @in_loop(simulated)

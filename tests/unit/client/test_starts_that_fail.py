@@ -11,15 +11,15 @@ from typing import Any, cast
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
 
 from turbopump import LitePullConsumer, MessageQueue, Producer, PushConsumer, SimpleConsumer
 from turbopump.client.allocation import allocate_average
-from turbopump.client.consumer.rebalance import QueueListeners
+from turbopump.client.consumer.queue_listeners import QueueListeners
 from turbopump.errors import NotStartedError, RouteNotFoundError
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.requests.clients import GetConsumerListByGroup
-from turbopump.testing.simulation import Simulation
 
 Consumer = PushConsumer | LitePullConsumer | SimpleConsumer
 

@@ -7,6 +7,7 @@ import logging
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.producers import producer_of
 from tests.unit.client.scripted_cluster import refusal, scripted_cluster
 
@@ -14,7 +15,6 @@ from turbopump.client.sending.send_result import SendStatus
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.protocol.requests.topics import CreateTopic
-from turbopump.testing.simulation import Simulation
 
 INHERITABLE = 7
 

@@ -7,6 +7,7 @@ import asyncio
 from contextlib import AsyncExitStack
 
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.producers import producer_of
 from tests.unit.client.push_consumers import consumer_of, fill
 from tests.unit.client.scripted_cluster import refusal, scripted_cluster, until
@@ -31,7 +32,6 @@ from turbopump.errors import SendError
 from turbopump.message.message import Message
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.frame import ROCKETMQ
-from turbopump.testing.simulation import Simulation
 
 
 @in_loop(simulated)

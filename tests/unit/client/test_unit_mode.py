@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.broker.talking import Talk, consumer, converse, subscription
 from tests.unit.client.producers import producer_of
 from tests.unit.client.push_consumers import consumer_of
@@ -12,7 +13,6 @@ from tests.unit.client.scripted_cluster import scripted_cluster, until
 
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.protocol.requests.topics import CreateTopic
-from turbopump.testing.simulation import Simulation
 
 
 @in_loop(simulated)

@@ -17,7 +17,7 @@ from turbopump import Message, TransactionState
 from turbopump.blocking import Producer, TransactionProducer
 from turbopump.client import loop_thread
 from turbopump.client import producer as asyncio_producer
-from turbopump.client.consumer.handling import HandlerPool, HandlerThreads
+from turbopump.client.consumer.handling import HandlerPool
 from turbopump.client.consumer.ready_messages import ReadyMessages
 from turbopump.client.loop_thread import LoopThread, the_loop_thread
 from turbopump.client.user_function import UserFunction
@@ -113,8 +113,7 @@ async def test_a_handler_that_raises_it_gets_the_message_again_and_the_next_one_
         def handle(message: Any) -> Any:
             return wild(message) if message.queue_offset == 1 else None
 
-    kind = HandlerPool if form is coroutine else HandlerThreads
-    pool = kind(handle, ready, concurrency=1)
+    pool = HandlerPool(handle, ready, concurrency=1)
     pool.start()
     ready.put(messages_of(queue, 3))
     await until(lambda: len(queue.said) == 3)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from tests.simulation.world.simulation import Simulation, simulate
 from tests.unit.store.looked_up import message_in_queue
 
 from turbopump import TransactionProducer, TransactionState
@@ -16,7 +17,6 @@ from turbopump.config.namesrv_config import NamesrvConfig
 from turbopump.message.message import ReceivedMessage
 from turbopump.namesrv.server import NameServer
 from turbopump.testing.broker_in_loop import SMALL_FILES
-from turbopump.testing.simulation import Simulation, simulate
 
 COMMIT, ROLLBACK, UNKNOWN = (
     TransactionState.COMMIT,

@@ -6,6 +6,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tests.simulation.world.disk import SimulatedDisk
+from tests.simulation.world.loop import SimulatedLoop, run_in
+from tests.simulation.world.network import SimulatedNetwork
+from tests.simulation.world.simulation import SimulatedClock
+
 from turbopump.config.namesrv_config import NamesrvConfig
 from turbopump.message.codec import body_crc32
 from turbopump.namesrv.server import NameServer
@@ -21,10 +26,6 @@ from turbopump.protocol.requests.namesrv import (
 )
 from turbopump.protocol.requests.topics import DataVersion, TopicConfig
 from turbopump.remoting.client import RemotingClient
-from turbopump.testing.simulated_disk import SimulatedDisk
-from turbopump.testing.simulated_loop import SimulatedLoop, run_in
-from turbopump.testing.simulated_network import SimulatedNetwork
-from turbopump.testing.simulation import SimulatedClock
 
 T = TypeVar("T")
 

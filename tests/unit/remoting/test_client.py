@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.loops import in_loop, on_a_client_s_host
+from tests.simulation.world.simulation import Simulation
 from tests.unit.remoting.serving import serving, until
 
 from turbopump.errors import (
@@ -35,10 +36,9 @@ from turbopump.protocol.requests.offsets import GetMaxOffset, GetMinOffset, Offs
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.remoting.client import RemotingClient, split_address
 from turbopump.remoting.response import Response
-from turbopump.remoting.router import RequestContext, Router
+from turbopump.remoting.router import HELD, Outcome, RequestContext, Router
 from turbopump.remoting.server import RemotingServer
 from turbopump.remoting.wire import Wire
-from turbopump.testing.simulation import Simulation
 
 MAX = GetMaxOffset(topic="T", queue_id=0)
 
@@ -57,11 +57,13 @@ class Patient:
         self.router.add(GetMinOffset, self._keep)
         self.router.add(GetMaxOffset, self._never)
 
-    def _keep(self, request: GetMinOffset, context: RequestContext) -> None:
+    def _keep(self, request: GetMinOffset, context: RequestContext) -> Outcome:
         self.asked.append((request, context))
+        return HELD
 
-    def _never(self, _request: GetMaxOffset, context: RequestContext) -> None:
+    def _never(self, _request: GetMaxOffset, context: RequestContext) -> Outcome:
         self.peers.append(context.peer)
+        return HELD
 
     def answer(self) -> None:
         """Answer everyone, the last one first."""
@@ -389,8 +391,9 @@ async def test_the_server_may_ask_the_client_on_the_same_connection() -> None:
         heard: list[str] = []
         router = Router()
 
-        def notice(request: NotifyConsumerIdsChanged, _context: RequestContext) -> None:
+        def notice(request: NotifyConsumerIdsChanged, _context: RequestContext) -> Outcome:
             heard.append(request.consumer_group)
+            return HELD
 
         router.add(NotifyConsumerIdsChanged, notice)
         client = RemotingClient(router)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.remoting.serving import frame, raw_peer, serving, until
 
 from turbopump.protocol.codes import ResponseCode
@@ -15,7 +16,6 @@ from turbopump.protocol.requests.offsets import GetMinOffset, OffsetReply
 from turbopump.remoting.response import Refusal, Response, refusal
 from turbopump.remoting.router import RequestContext, Router
 from turbopump.remoting.server import RemotingServer
-from turbopump.testing.simulation import Simulation
 
 MIN = GetMinOffset(topic="T", queue_id=5)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.remoting.serving import frame, raw_peer, serving, until
 
 from turbopump.errors import ConfigError, MessageError
@@ -17,11 +18,10 @@ from turbopump.protocol.frame import JSON, ROCKETMQ, frame_head
 from turbopump.protocol.requests.clients import UnregisterClient
 from turbopump.protocol.requests.offsets import GetMaxOffset, GetMinOffset, OffsetReply
 from turbopump.remoting.response import Response
-from turbopump.remoting.router import RequestContext, Router
+from turbopump.remoting.router import HELD, Ready, RequestContext, Router
 from turbopump.remoting.served import Served
 from turbopump.remoting.server import RemotingServer
 from turbopump.repeated_line import report_all
-from turbopump.testing.simulation import Simulation
 
 MIN = GetMinOffset(topic="T", queue_id=5)
 
@@ -116,13 +116,13 @@ async def test_later_answers_and_their_failures_reach_the_peer_in_their_own_time
     router = Router()
     gates: list[asyncio.Future[None]] = []
 
-    async def later(request: GetMinOffset, _context: RequestContext) -> Response | None:
+    async def later(request: GetMinOffset, _context: RequestContext) -> Ready:
         gate = asyncio.get_running_loop().create_future()
         gates.append(gate)
         await gate
         if request.queue_id == 1:
             raise MessageError("told as it is")
-        return Response(OffsetReply(offset=request.queue_id)) if request.queue_id != 2 else None
+        return Response(OffsetReply(offset=request.queue_id)) if request.queue_id != 2 else HELD
 
     router.add(GetMinOffset, later)
     async with serving(router) as (_, host, port), raw_peer(host, port) as peer:
@@ -388,7 +388,7 @@ async def test_every_header_field_as_it_came_is_there_for_whom_it_concerns() -> 
 def test_a_code_has_one_handler() -> None:
     router = answering()
     with pytest.raises(AssertionError, match="code 31 has two handlers"):
-        router.add(GetMinOffset, lambda _request, _context: None)
+        router.add(GetMinOffset, lambda _request, _context: HELD)
 
 
 @in_loop

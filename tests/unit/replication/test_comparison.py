@@ -202,7 +202,7 @@ def test_a_digest_that_was_not_asked_for_is_refused() -> None:
     there = MasterComparison((OWN,))
     there.received(SlaveComparison(0, 10, ()).begin(), span(10))
     there.received(bytes(DIGEST_SIZE), span(10))
-    with pytest.raises(ProtocolError, match="not asked"):
+    with pytest.raises(ProtocolError, match="answer to no question"):
         there.received(bytes(DIGEST_SIZE), span(10))
 
 
@@ -211,7 +211,7 @@ def test_a_digest_that_was_not_asked_for_is_refused() -> None:
     [
         (frame(0, b"")[:8] + (11).to_bytes(4), "asks for 11 bytes at 0"),
         (frame(5, b"")[:8] + (6).to_bytes(4), "asks for 6 bytes at 5"),
-        (frame(0, b"")[:8] + (-9).to_bytes(4, signed=True), "says -9"),
+        (frame(0, b"")[:8] + (-9).to_bytes(4, signed=True), "sent verdict -9"),
         (frame(0, b"") + (-1).to_bytes(4, signed=True), "a history of -1 entries"),
     ],
 )
@@ -225,18 +225,18 @@ def test_a_master_that_asks_what_cannot_be_is_refused(said: bytes, words: str) -
     [
         (
             Verdict.DIFFERS,
-            "another log: from offset 7 on .*goes on to 9.*store dump.*then empty this store",
-            "another log: from offset 7 on, up to 9.*store dump.*then empty its store",
+            "another log: its bytes from offset 7 on .*ends at 9.*dump.*then empty this store",
+            "another log: its bytes from offset 7 up to 9.*store dump.*then empty its store",
         ),
         (
             Verdict.AHEAD,
-            "up to 9, .*only up to 7.*make this slave the master, or empty this store",
-            "up to 9, .*only up to 7.*make the slave the master, or empty the slave's store",
+            "ends at 9, .*at 7: .*make this slave the master, or empty this store",
+            "ends at 9, .*at 7: .*make the slave the master, or empty the slave's store",
         ),
         (
             Verdict.TOO_OLD,
             "ends at 9, .*begins at 7.*empty this store",
-            "up to 9, .*begins at 7.*empty the slave's store",
+            "ends at 9, .*begins at 7.*empty the slave's store",
         ),
     ],
 )

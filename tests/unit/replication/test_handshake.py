@@ -71,7 +71,7 @@ def test_what_was_said_once_proves_nothing_to_another_connection() -> None:
     slaves, masters = conversation()
     with pytest.raises(ProtocolError, match="other innerClientAuthenticationCredentials"):
         master(nonce=b"\3" * NONCE_SIZE).received(slaves)
-    with pytest.raises(ProtocolError, match="it is of another cluster"):
+    with pytest.raises(ProtocolError, match="it belongs to another cluster"):
         SlaveHandshake(OURS, b"\3" * NONCE_SIZE).received(masters)
 
 
@@ -86,7 +86,7 @@ def test_another_user_or_secret_is_refused_on_both_sides(other: Credentials) -> 
     rogue = master(rules=PeerRules(closed=True, credentials=other))
     slave = SlaveHandshake(OURS, ONE)
     slave.received(rogue.received(slave.begin()).said)
-    with pytest.raises(ProtocolError, match="it is of another cluster"):
+    with pytest.raises(ProtocolError, match="it belongs to another cluster"):
         slave.received(b"x" * PROOF_SIZE)
 
 
@@ -116,7 +116,7 @@ def test_what_is_neither_an_offset_nor_a_handshake_is_refused(first: bytes) -> N
 
 
 def test_a_master_that_does_not_shake_hands_is_refused_in_words() -> None:
-    with pytest.raises(ProtocolError, match=r"as Apache's brokers.*into haAllowedPeers here"):
+    with pytest.raises(ProtocolError, match=r"like Apache's brokers.*to haAllowedPeers here"):
         SlaveHandshake(OURS, ONE).received(frame(100))
 
 

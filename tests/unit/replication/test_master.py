@@ -74,10 +74,10 @@ def test_flow_control_sends_so_many_bytes_in_a_second() -> None:
 @pytest.mark.parametrize(
     ("wanted", "words"),
     [
-        (501, "has the log up to 501, and this master only up to 500.*nothing is cut by itself"),
-        (99, "wants the log from 99 on, and it begins at 100.*empty the slave's store"),
+        (501, "log ends at 501, but this master's at 500.*nothing is cut automatically"),
+        (99, "wants the log from 99 on, but this master's begins at 100.*empty the slave's store"),
         (-1, "reports the offset -1: it speaks no HA"),
-        (0x474554202F204854, "this master only up to 500"),
+        (0x474554202F204854, "this master's at 500"),
     ],
 )
 def test_a_slave_that_cannot_be_served_is_refused_in_words(wanted: int, words: str) -> None:

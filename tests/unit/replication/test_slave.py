@@ -58,7 +58,9 @@ def test_the_byte_at_0_which_cannot_be_asked_for_is_0() -> None:
 def test_a_frame_that_does_not_go_on_where_the_log_ends_is_refused() -> None:
     master = connected(100)
     master.received(frame(100, b"abc"), 0.0)
-    with pytest.raises(ProtocolError, match="sends offset 104, and the slave's log goes on at 103"):
+    with pytest.raises(
+        ProtocolError, match="sent offset 104, but the slave's log continues at 103"
+    ):
         master.received(frame(104, b"d"), 0.0)
 
 

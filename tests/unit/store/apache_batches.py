@@ -16,7 +16,7 @@ from turbopump.message.codec import decode_entries
 from turbopump.message.properties import SysFlag
 from turbopump.store.files import StorePaths
 from turbopump.store.message_store import MessageStore, NewMessage
-from turbopump.store.recovery.provenance import APACHE_LOCK_MARK
+from turbopump.store.provenance import APACHE_LOCK_MARK
 
 INNER: Final = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
 TOPIC: Final = "B"

@@ -12,8 +12,8 @@ from turbopump.message.codec import decode_entries
 from turbopump.message.java import tags_code
 from turbopump.store.disk import SystemDisk
 from turbopump.store.files import StorePaths
-from turbopump.store.log.packed_batch import pack_batch
 from turbopump.store.message_store import MessageStore, NewMessage, PutResult, StoreConfig
+from turbopump.store.packed_batch import pack_batch
 from turbopump.store.queues.consume_queue import UNIT_SIZE, unpack_unit
 
 HOST = bytes([127, 0, 0, 1]) + (10911).to_bytes(4)

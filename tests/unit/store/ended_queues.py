@@ -12,7 +12,7 @@ from tests.crash.in_memory import HOST, ROOT, Image, Opened, StillClock, config,
 
 from turbopump.store.message_store import MessageStore, NewMessage
 from turbopump.store.queues.consume_queue import UNIT_SIZE
-from turbopump.store.recovery.queue_ends import NotedQueueEnds
+from turbopump.store.queues.queue_ends import NotedQueueEnds
 from turbopump.store.retention import NextStep, RetentionRules
 
 RECORD = ROOT / "turbopump.queues.json"

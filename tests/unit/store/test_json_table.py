@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fuzzing import examples
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 
 from turbopump.store.disk import SystemDisk
 from turbopump.store.json_table import JsonTable, before_the_damage
-from turbopump.testing.simulation import Simulation
 
 
 def table(path: Path, failures: list[str] | None = None) -> JsonTable:

@@ -9,6 +9,10 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from tests.simulation.world.disk import SimulatedDisk
+from tests.simulation.world.loop import SimulatedLoop
+from tests.simulation.world.mount import PowerCut
+from tests.simulation.world.simulation import SimulatedClock
 from tests.unit.store.directory import HOST, Directory, bodies, put
 from tests.unit.store.looked_up import find_by_key
 from tests.unit.store.retained import (
@@ -31,10 +35,6 @@ from turbopump.store.log.scanner import EntryWalk
 from turbopump.store.message_store import MessageStore, NewMessage, StoreConfig
 from turbopump.store.queues.checked_entries import GetStatus
 from turbopump.store.retention import MANUAL_ROUNDS, NextStep
-from turbopump.testing.simulated_disk import SimulatedDisk
-from turbopump.testing.simulated_loop import SimulatedLoop
-from turbopump.testing.simulated_mount import PowerCut
-from turbopump.testing.simulation import SimulatedClock
 
 
 def test_old_segments_go_and_queues_and_indexes_begin_where_the_log_does(tmp_path: Path) -> None:

@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.simulation.world.disk import SimulatedDisk
+from tests.simulation.world.loop import SimulatedLoop
+from tests.simulation.world.simulation import SimulatedClock
 from tests.unit.store.directory import HOST, Directory, bodies, put
 from tests.unit.store.retained import ALWAYS, clean, flush
 
@@ -18,9 +21,6 @@ from turbopump.errors import StoreClosedError, StoreDamagedError, StoreError
 from turbopump.store.disk import SystemDisk
 from turbopump.store.files import StorePaths
 from turbopump.store.message_store import MessageStore, NewMessage, StoreConfig
-from turbopump.testing.simulated_disk import SimulatedDisk
-from turbopump.testing.simulated_loop import SimulatedLoop
-from turbopump.testing.simulation import SimulatedClock
 
 BODIES = [b"%03d " % number + b"x" * 900 for number in range(24)]
 """Four to a segment of 4096: six segments."""

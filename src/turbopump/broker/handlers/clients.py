@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Final, TypeVar, cast
 
 import msgspec
 from msgspec.structs import replace
 
-from turbopump.broker.background import TurnShare
 from turbopump.broker.consumers import (
     TAG,
     ClientTable,
@@ -52,7 +50,8 @@ from turbopump.protocol.requests.offsets import (
     GetConsumerStatusFromClient,
 )
 from turbopump.remoting.response import Refusal, Response, refusal
-from turbopump.remoting.router import Outcome, RequestContext, Router
+from turbopump.remoting.router import RequestContext, Router
+from turbopump.remoting.turns import Steps, Turns
 from turbopump.remoting.wire import Wire
 from turbopump.repeated_line import RepeatedLine
 from turbopump.store.log.cold_reads import ColdReads
@@ -67,8 +66,6 @@ NOTICE_AT_ONCE: Final = 50
 NOTICE_PAUSE_S seconds a member: each then asks for the whole list, which takes some 0.1 ms."""
 NOTICE_PAUSE_S: Final = 0.001
 NOTICE_PAUSE_MAX_S: Final = 2.0
-LEFT_IN_A_TURN: Final = 500
-"""The same of those that a lost connection leaves."""
 
 T = TypeVar("T")
 
@@ -96,7 +93,7 @@ class ClientsHandler:
     topics: TopicTable
     groups: GroupTable
     request_modes: RequestModes
-    share: TurnShare
+    turns: Turns
 
     def __post_init__(self) -> None:
         self._conflicts: dict[str, tuple[str, ...]] = {}
@@ -109,16 +106,17 @@ class ClientsHandler:
 
     def add_to(self, router: Router) -> None:
         """Answer these requests."""
-        router.add(requests.Heartbeat, self.share.of(self.heartbeat))
-        router.add(requests.UnregisterClient, self.share.of(self.unregister))
+        router.add(requests.Heartbeat, self.heartbeat)
+        router.add(requests.UnregisterClient, self.unregister)
         router.add(requests.GetConsumerListByGroup, self.consumer_list)
         router.add_with_body(requests.CheckClientConfig, self.check)
 
     def heartbeat(
         self, _request: requests.Heartbeat, context: RequestContext
-    ) -> Outcome[requests.HeartbeatReply]:
+    ) -> Steps[Response[requests.HeartbeatReply]]:
         """RocketMQ reports no conflicts. The remark beside code 0 is read by our clients and by no
         other."""
+        yield  # thousands may come at once
         try:
             data = requests.read_heartbeat(context.body)
         except ProtocolError as error:
@@ -126,7 +124,7 @@ class ClientsHandler:
         if not data.client_id:
             return refusal(ResponseCode.SYSTEM_ERROR, "the heartbeat has no clientID")
         producing = bool(data.producer_data_set) and self._may_produce(data.client_id, context)
-        return self._note(data, context, producing=producing)
+        return (yield from self._note(data, context, producing=producing))
 
     def _may_produce(self, client_id: str, context: RequestContext) -> bool:
         """Whether the groups of producers in a heartbeat count: the broker asks their members about
@@ -143,7 +141,7 @@ class ClientsHandler:
         context: RequestContext,
         *,
         producing: bool,
-    ) -> Generator[None, None, Response[requests.HeartbeatReply]]:
+    ) -> Steps[Response[requests.HeartbeatReply]]:
         """Note what a heartbeat says, a step for each group."""
         peer, now, language = context.peer, context.peer.now(), int(context.command.language)
         assert data.client_id is not None
@@ -226,7 +224,8 @@ class ClientsHandler:
 
     def unregister(
         self, request: requests.UnregisterClient, context: RequestContext
-    ) -> Response[None]:
+    ) -> Steps[Response[None]]:
+        yield  # thousands may come at once
         if request.producer_group:
             self.clients.remove_producer(context.peer, request.producer_group)
         if request.consumer_group and self.clients.remove_consumer(
@@ -269,17 +268,14 @@ class ClientsHandler:
 
     def connection_lost(self, peer: Wire) -> None:
         """Forget a connection that has ended."""
-        self._leave(self.clients.remove_peer(peer), peer.now())
+        self.turns.run(peer, self._leave(self.clients.remove_peer(peer), peer.now()))
 
-    def _leave(self, groups: Iterator[str], now: float) -> None:
-        """These groups lose a member each; those that are too many for this turn, later."""
-        more = False
-        for name in islice(groups, LEFT_IN_A_TURN):
+    def _leave(self, groups: Iterator[str], now: float) -> Steps[None]:
+        """These groups lose a member each."""
+        for name in groups:
             self._look_for_conflicts(name, now, changed=True)
             self.notify(name)
-            more = True
-        if more:
-            asyncio.get_running_loop().call_soon(self._leave, groups, now)
+            yield
 
     def close_silent(self, now: float, timeout: float) -> None:
         """Close the connections of clients that have sent no heartbeat for ``timeout`` seconds."""

@@ -6,7 +6,6 @@ Source: apache/rocketmq ``AdminBrokerProcessor.getConsumeStats`` and its neighbo
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -306,9 +305,6 @@ def _language(member: Member) -> LanguageCode:
 # Source: apache/rocketmq ``AdminBrokerProcessor.updateAndCreateSubscriptionGroup`` and its
 # neighbours.
 
-IN_ONE_TURN: Final = 500
-"""So many groups of a list are looked at, or made, in one turn of the loop."""
-
 
 @dataclass(eq=False)
 class GroupsHandler:
@@ -332,18 +328,18 @@ class GroupsHandler:
         self,
         _request: group_requests.CreateGroup,
         config: group_requests.SubscriptionGroupConfig,
-        _context: RequestContext,
+        context: RequestContext,
     ) -> Response[None]:
-        return await self._put([config])
+        return await self._put([config], context)
 
     async def create_list(
         self,
         _request: group_requests.CreateGroupList,
         body: group_requests.SubscriptionGroupList,
-        _context: RequestContext,
+        context: RequestContext,
     ) -> Response[None]:
         """All of them, or none if one has no legal name or too many queues."""
-        return await self._put(body.group_config_list)
+        return await self._put(body.group_config_list, context)
 
     async def delete(
         self, request: group_requests.DeleteGroup, context: RequestContext
@@ -396,17 +392,18 @@ class GroupsHandler:
         body = group_requests.GroupForbidden(group=group, topic=topic, readable=readable)
         return refused or Response(body)
 
-    async def _put(self, configs: list[group_requests.SubscriptionGroupConfig]) -> Response[None]:
-        for number, config in enumerate(configs, 1):
+    async def _put(
+        self, configs: list[group_requests.SubscriptionGroupConfig], context: RequestContext
+    ) -> Response[None]:
+        turns = context.served.turns
+        for config in configs:
+            await turns.pause()
             fault = group_fault(config.group_name or "")
             if fault is None and config.retry_queue_nums > QUEUES_MAX:
                 fault = f"retryQueueNums is {config.retry_queue_nums}; give {QUEUES_MAX} at most"
             if fault is not None:
                 return refusal(ResponseCode.INVALID_PARAMETER, fault)
-            if number % IN_ONE_TURN == 0:
-                await asyncio.sleep(0)
-        for number, config in enumerate(configs, 1):
+        for config in configs:
+            await turns.pause()
             self.groups.put(config)
-            if number % IN_ONE_TURN == 0:
-                await asyncio.sleep(0)
         return await not_saved(self.groups) or Response()

@@ -34,8 +34,6 @@ SAVE_PATIENCE_S: Final = 0.7
 CLIENT_ID_MAX: Final = 1024
 NAME_MAX: Final = 255
 """Of brokers. What is longer is kept in nobody's memory."""
-QUEUES_AT_ONCE: Final = 200
-"""So many are locked or freed before others have their turn; some 3 µs each."""
 
 
 @dataclass(eq=False)
@@ -75,9 +73,9 @@ class LocksHandler:
         self, group: str, client_id: str, wanted: Sequence[MessageQueue]
     ) -> Steps[Response[LockBatchResponseBody] | Awaitable[Response[LockBatchResponseBody]]]:
         kept, granted = self.saved_locks, dict[MessageQueue, int]()
-        for at in range(0, len(wanted), QUEUES_AT_ONCE):
-            queues = [queue for queue in wanted[at : at + QUEUES_AT_ONCE] if self._is_here(queue)]
-            granted |= kept.locks.lock(group, queues, client_id, self.clock.monotonic())
+        for queue in wanted:
+            if self._is_here(queue):
+                granted |= kept.locks.lock(group, [queue], client_id, self.clock.monotonic())
             yield
         if max(granted.values(), default=0) <= kept.saved_change.value:
             return _answer(granted)
@@ -103,8 +101,8 @@ class LocksHandler:
     def _unlock(
         self, group: str, client_id: str, queues: Sequence[MessageQueue]
     ) -> Steps[Response[None]]:
-        for at in range(0, len(queues), QUEUES_AT_ONCE):
-            self.saved_locks.locks.unlock(group, queues[at : at + QUEUES_AT_ONCE], client_id)
+        for queue in queues:
+            self.saved_locks.locks.unlock(group, [queue], client_id)
             yield
         self.saved_locks.save()
         return Response()

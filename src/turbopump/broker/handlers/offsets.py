@@ -155,7 +155,7 @@ class OffsetsHandler:
 
 
 QUEUES_AT_ONCE: Final = 32
-"""So many queues are looked at, or set, before others have their turn."""
+"""So many queues are looked at before others have their turn."""
 QUEUES_LOGGED: Final = 100
 
 
@@ -259,15 +259,14 @@ class OffsetControlHandler:
     ) -> Steps[dict[MessageQueue, int]]:
         group, topic = request.group, request.topic
         now: dict[MessageQueue, int] = {}
-        for number, (queue_id, offset) in enumerate(wanted.items(), 1):
+        for queue_id, offset in wanted.items():
             stands = self.offsets.find(group, topic, queue_id)
             if not forced and stands is not None and stands <= offset:
                 offset = stands
             elif not broadcast:
                 self.offsets.reset(group, topic, queue_id, offset)
             now[MessageQueue(topic, self.config.broker_name, queue_id)] = offset
-            if number % QUEUES_AT_ONCE == 0:
-                yield
+            yield
         return now
 
     def _push(self, request: ResetOffset, now: dict[MessageQueue, int]) -> Steps[None]:

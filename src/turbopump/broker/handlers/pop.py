@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable
 from functools import partial
 from typing import Final, TypeVar
 
-from turbopump.broker.consumers import TAG, Subscription, no_property_filter, read_subscription
+from turbopump.broker.consumers import (
+    TAG,
+    SubscriptionFilter,
+    no_property_filter,
+    read_subscription,
+)
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.pop.held_pops import ANY_QUEUE, TopicGroup
 from turbopump.broker.pop.offsets import GroupQueue
 from turbopump.broker.pop.pop import Pop
-from turbopump.broker.pop.reader import QUEUES_AT_ONCE, PoppedEntries, PopQuery, peek
+from turbopump.broker.pop.reader import PoppedEntries, PopQuery, peek
 from turbopump.broker.pop.records import COUNT_MAX
 from turbopump.broker.read_checks import (
     ban_remark,
@@ -46,7 +50,7 @@ from turbopump.protocol.requests.pop import (
 )
 from turbopump.protocol.requests.topics import PERM_READ
 from turbopump.remoting.response import Response
-from turbopump.remoting.router import Outcome, RequestContext, Router, failure_response
+from turbopump.remoting.router import HELD, Outcome, Ready, RequestContext, Router
 from turbopump.remoting.turns import Steps
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.consume_queue_table import unserved_text
@@ -96,9 +100,7 @@ class PopHandler:
         router.add(Notification, self.notify)
         router.add(PollingInfo, self.waiting)
 
-    async def pop(
-        self, request: PopMessage, context: RequestContext
-    ) -> Response[PopMessageReply] | None:
+    async def pop(self, request: PopMessage, context: RequestContext) -> Ready[PopMessageReply]:
         """Answer with messages, or hold."""
         born_ms = request.born_time or self._clock.now_ms()
         if self._clock.now_ms() - born_ms - request.poll_time > LATE_MS:
@@ -153,8 +155,8 @@ class PopHandler:
         deadline: float,
         *,
         expired: bool,
-    ) -> Response[PopMessageReply] | None:
-        """Messages; or the answer that there are none; or None: the pop waits."""
+    ) -> Ready[PopMessageReply]:
+        """Messages; or the answer that there are none; or HELD: the pop waits."""
         if self._groups.is_banned(wish.group, wish.topic):  # perhaps while it waited
             remark = ban_remark(wish.group, wish.topic)
             return Response(PopMessageReply(), code=ResponseCode.NO_PERMISSION, remark=remark)
@@ -185,7 +187,7 @@ class PopHandler:
             return _nothing(wish, taken, ResponseCode.POLLING_TIMEOUT)
         if not self._hold(wish, queue_id, context, deadline, left):
             return _nothing(wish, taken, ResponseCode.POLLING_FULL)
-        return None
+        return HELD
 
     def _hold(
         self, wish: PopQuery, queue_id: int, context: RequestContext, deadline: float, left: float
@@ -201,7 +203,9 @@ class PopHandler:
                 held.look(line)
                 return
             task = asyncio.ensure_future(
-                _answer(self._take(wish, queue_id, context, deadline, expired=expired), context)
+                context.settle_awaited(
+                    self._take(wish, queue_id, context, deadline, expired=expired)
+                )
             )
             self._woken.add(task)
             task.add_done_callback(self._woken.discard)
@@ -266,7 +270,7 @@ class PopHandler:
 
     def _notify(
         self, request: Notification, context: RequestContext
-    ) -> Steps[Response[NotificationReply] | None]:
+    ) -> Steps[Ready[NotificationReply]]:
         line = TopicGroup(request.topic, request.consumer_group)
         queue_id, ordered = max(request.queue_id, ANY_QUEUE), bool(request.order)
         found = yield from self._look(line, queue_id, ordered=ordered)
@@ -287,7 +291,7 @@ class PopHandler:
             line, queue_id, left, again, context.served, takes=False, ordered=ordered
         ):
             return Response(NotificationReply(has_msg=False, polling_full=True))
-        return None
+        return HELD
 
     def _notified(
         self, line: TopicGroup, queue_id: int, *, ordered: bool
@@ -298,11 +302,10 @@ class PopHandler:
     def _look(self, line: TopicGroup, queue_id: int, *, ordered: bool) -> Steps[bool]:
         """Whether a pop would find something."""
         view = self._pop.view
-        for number, queue in enumerate(view.queues(line, queue_id, ordered=ordered), 1):
+        for queue in view.queues(line, queue_id, ordered=ordered):
             if view.has_more(queue):
                 return True
-            if number % QUEUES_AT_ONCE == 0:
-                yield
+            yield
         return False
 
     def waiting(self, request: PollingInfo, _context: RequestContext) -> Response[PollingInfoReply]:
@@ -390,7 +393,7 @@ class PopHandler:
         )
         return Response(PopMessageReply(), code=ResponseCode.INVALID_PARAMETER, remark=remark)
 
-    def _subscription(self, request: PopMessage) -> Subscription | Response[PopMessageReply]:
+    def _subscription(self, request: PopMessage) -> SubscriptionFilter | Response[PopMessageReply]:
         kind = request.exp_type or TAG
         if kind != TAG and not self._config.enable_property_filter:
             return no_property_filter(kind)
@@ -400,25 +403,13 @@ class PopHandler:
         try:
             subscription = read_subscription(data)
         except ValueError as error:
-            subscription = Subscription(data, frozenset(), fault=str(error))
+            subscription = SubscriptionFilter(data, frozenset(), fault=str(error))
         if subscription.fault is not None:
             remark = f"parse the consumer's subscription failed: {subscription.fault}"
             return Response(
                 PopMessageReply(), code=ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark=remark
             )
         return subscription
-
-
-async def _answer(
-    taking: Awaitable[Response[PopMessageReply] | None], context: RequestContext
-) -> None:
-    """Send what a pop that was woken has come to."""
-    try:
-        response = await taking
-    except Exception as error:  # as the connection does for an answer at once
-        response = failure_response(error, context)
-    if response is not None and not context.peer.closed:
-        context.answer(response)
 
 
 def _header(wish: PopQuery, taken: PoppedEntries) -> PopMessageReply:

@@ -10,7 +10,6 @@ success.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.offsets import ConsumerOffsets
@@ -44,8 +43,6 @@ from turbopump.remoting.response import Refusal, Response, refusal
 from turbopump.remoting.router import RequestContext, Router
 from turbopump.store.message_store import MessageStore
 
-ACKS_AT_ONCE: Final = 16
-"""So many of a batch are noted before others have their turn; some 50 µs each."""
 OFFSETS_MAX, BITS_SIZE_MAX = 1024, 8 * 1024
 """Messages that one acknowledgement names, and bytes of its bits. A pop gives 32 at most."""
 
@@ -89,9 +86,8 @@ class PopAcksHandler:
         if not body.acks:
             return Response(code=ResponseCode.NO_MESSAGE)
         answer = Response()
-        for number, ack in enumerate(body.acks, 1):
-            if number % ACKS_AT_ONCE == 0:
-                await context.served.turns.pause()
+        for ack in body.acks:
+            await context.served.turns.pause()
             response = await self._acknowledge_some(
                 ack, body.broker_name or self.config.broker_name
             )

@@ -36,11 +36,11 @@ from turbopump.protocol.requests.pull import (
     PullSysFlag,
 )
 from turbopump.remoting.response import Response, encode_response, refusal
-from turbopump.remoting.router import Outcome, RequestContext, Router, failure_response
+from turbopump.remoting.router import HELD, Outcome, RequestContext, Router
 from turbopump.remoting.wire import Wire
 from turbopump.repeated_line import RepeatedLine
 from turbopump.store.message_store import MessageStore
-from turbopump.store.queues.checked_entries import GetResult, GetStatus
+from turbopump.store.queues.checked_entries import REBUILDING, GetResult, GetStatus
 
 SUSPEND_MAX_S: Final = 120.0
 """Longest that a pull is held, whatever it asks for."""
@@ -194,7 +194,7 @@ class PullHandler:
             return self._read(pull)
         self._cold_held += 1
         asyncio.get_running_loop().call_later(COLD_HOLD_S, self._read_held_cold, pull)
-        return None
+        return HELD
 
     def _read_held_cold(self, pull: _Pull) -> None:
         self._cold_held -= 1
@@ -253,7 +253,11 @@ class PullHandler:
         if result.damages and self.repair.fetch(
             damaged_ranges(result.damages), partial(self.read_later, pull)
         ):
-            return None
+            return HELD
+        if result.unreadable is REBUILDING and self.store.rebuild.when_over(
+            partial(self.read_later, pull)
+        ):
+            return HELD
         if result.count or result.unreadable is not None or pull.context.peer.closed:
             return self._answer(pull, offset, result)
         beyond = self._is_slave and result.status in _ONLY_A_MASTER_KNOWS
@@ -274,7 +278,7 @@ class PullHandler:
             pull.context.frame = _DECODED
             assert pull.deadline is not None
             self.held.hold(queue, pull.offset, pull.deadline - now, pull, pull.context.served)
-            return None
+            return HELD
         if deadline is None or pull.offset > offset:
             return self._read(pull)  # the queue grew since it was read, or none of it matched
         return self._answer(pull, offset, result)
@@ -296,11 +300,7 @@ class PullHandler:
         if served.full:
             served.when_room(partial(self.read_later, pull))
             return
-        try:
-            outcome = self._read(pull)
-        except Exception as error:
-            outcome = failure_response(error, pull.context)
-        pull.context.settle(outcome)
+        pull.context.settle_call(self._read, pull)
 
     def _answer(self, pull: _Pull, offset: int, result: GetResult) -> Outcome[PullMessageReply]:
         """The answer to a pull; what was passed over is logged."""

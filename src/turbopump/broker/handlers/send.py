@@ -58,11 +58,11 @@ from turbopump.protocol.requests.send import (
     SendMessageV2,
 )
 from turbopump.remoting.response import Response, encode_response, refusal
-from turbopump.remoting.router import LATER, Outcome, RequestContext, Router
+from turbopump.remoting.router import HELD, NO_ROOM, Outcome, RequestContext, Router
 from turbopump.remoting.wire import Wire
 from turbopump.store.confirmed import Confirmed
-from turbopump.store.log.packed_batch import pack_batch
 from turbopump.store.message_store import MessageStore, NewMessage
+from turbopump.store.packed_batch import pack_batch
 from turbopump.store.queues.consume_queue import UNIT_SIZE
 
 ANNOUNCE_WAIT_S: Final = 1.0
@@ -191,7 +191,7 @@ class SendHandler:
                 reconsume_times=request.reconsume_times or 0,
             )
         except (OSError, StoreError, MessageError) as error:
-            return LATER if isinstance(error, RoomInMakingError) else store_refusal(error)
+            return NO_ROOM if isinstance(error, RoomInMakingError) else store_refusal(error)
         frame = send_reply(
             self._reply_head,
             self._reply_tail,
@@ -272,7 +272,7 @@ class SendHandler:
                 store_host=self._store_host,
             )
         except (OSError, StoreError, MessageError) as error:
-            return LATER if isinstance(error, RoomInMakingError) else store_refusal(error)
+            return NO_ROOM if isinstance(error, RoomInMakingError) else store_refusal(error)
         frame = batch_reply(
             self._reply_head,
             self._reply_tail,
@@ -300,7 +300,7 @@ class SendHandler:
             return self._held.hold_both(log_end, self._topics.new_saving(), frame)
         if not context.flag & FLAG_ONEWAY:
             self._held.hold(log_end, context.peer, frame)
-        return None
+        return HELD
 
     def _late(self, frame: bytes, copied: bool) -> bytes:
         """The answer ``frame``, of a message that is stored and not confirmed. ``copied``: enough

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
-from turbopump.broker.background import TurnShare
 from turbopump.broker.held_pulls import HeldPulls
 from turbopump.broker.offsets import ConsumerOffsets
 from turbopump.broker.reading import answer
@@ -56,7 +55,9 @@ from turbopump.protocol.requests.topics import (
 )
 from turbopump.remoting.response import Refusal, Response, refusal
 from turbopump.remoting.router import Outcome, RequestContext, Router
-from turbopump.store.log.cold_reads import ColdReads, Steps
+from turbopump.remoting.turns import Steps
+from turbopump.store.log.cold_reads import ColdReads
+from turbopump.store.log.cold_reads import Steps as ReadSteps
 from turbopump.store.message_store import MessageStore
 
 ANNOUNCE_WAIT_S: Final = 2.0
@@ -67,8 +68,6 @@ QUEUES_AT_ONCE: Final = 16
 """So many queues are looked at before others have their turn; some 10 µs each."""
 LIST_MAX: Final = 10_000
 """Topics in one request."""
-IN_ONE_TURN: Final = 100
-"""So many of them are looked at, or made, in one turn of the loop."""
 
 log = logging.getLogger(__name__)
 
@@ -112,14 +111,13 @@ class TopicsHandler:
     records: TopicRecords
     reads: ColdReads
     announce: Callable[[], list[asyncio.Future[bool]]]
-    share: TurnShare
 
     def __post_init__(self) -> None:
         self._topics = self.records.topics
 
     def add_to(self, router: Router) -> None:
         """Answer these requests."""
-        router.add(CreateTopic, self.share.of(self.create))
+        router.add(CreateTopic, self.create)
         router.add_with_body(CreateTopicList, self.create_list)
         router.add(DeleteTopic, self.delete)
         router.add(GetTopicConfig, self.one)
@@ -127,8 +125,11 @@ class TopicsHandler:
         router.add(GetSystemTopicsOfBroker, self.list_system)
         router.add(GetTopicStatsInfo, if_served(self._topics, self.queues))
 
-    def create(self, request: CreateTopic, context: RequestContext) -> Outcome[None]:
+    def create(
+        self, request: CreateTopic, context: RequestContext
+    ) -> Steps[Response[None] | Awaitable[Response[None]]]:
         """Create a topic, or change it."""
+        yield  # thousands may come at once
         missing = [name for name in _NEEDED if name not in (context.command.ext or {})]
         if missing:
             remark = f"CreateTopic (17) cannot be read: field {missing[0]} is missing"
@@ -158,7 +159,7 @@ class TopicsHandler:
             self._topics.put(topic)
         return self._safe(self._topics)
 
-    def _inherit(self, request: CreateTopic) -> Outcome[None]:
+    def _inherit(self, request: CreateTopic) -> Response[None] | Awaitable[Response[None]]:
         """A producer is about to send to a topic that it does not know."""
         name = request.topic
         fault = topic_name_fault(name) or self._system_fault(name)
@@ -175,7 +176,7 @@ class TopicsHandler:
         return self._safe(self._topics)
 
     async def create_list(
-        self, _request: CreateTopicList, body: CreateTopicListRequestBody, _context: RequestContext
+        self, _request: CreateTopicList, body: CreateTopicListRequestBody, context: RequestContext
     ) -> Response[None]:
         """The same for several: all or none. RocketMQ: after one that changes nothing, the rest is
         not looked at."""
@@ -186,26 +187,18 @@ class TopicsHandler:
                 f"{LIST_MAX} at once"
             )
             return refusal(ResponseCode.INVALID_PARAMETER, remark)
-        return await self._put([(topic, topic.attributes or {}) for topic in wanted])
-
-    async def _put(
-        self, wanted: list[tuple[TopicConfig, Mapping[str, str] | str]]
-    ) -> Response[None]:
-        """Each topic with the changes of its attributes."""
-        topics = []
-        for number, (topic, changes) in enumerate(wanted, 1):
-            made = self._judge(topic, changes)
+        turns, topics = context.served.turns, []
+        for topic in wanted:
+            await turns.pause()
+            made = self._judge(topic, topic.attributes or {})
             if isinstance(made, Response):
                 return made
             topics.append(made)
-            if number % IN_ONE_TURN == 0:
-                await asyncio.sleep(0)
-        for number, topic in enumerate(topics, 1):
+        for topic in topics:
+            await turns.pause()
             assert topic.topic_name is not None
             if topic != self._topics.find(topic.topic_name):
                 self._topics.put(topic)
-            if number % IN_ONE_TURN == 0:
-                await asyncio.sleep(0)
         return await self._safe(self._topics)
 
     async def _safe(self, *tables: SavedTable[Any]) -> Response[None]:
@@ -306,7 +299,7 @@ class TopicsHandler:
 
         return answer(self.reads, self._offsets_of(request.topic, count), respond, context)
 
-    def _offsets_of(self, topic: str, count: int) -> Steps[dict[MessageQueue, TopicOffset]]:
+    def _offsets_of(self, topic: str, count: int) -> ReadSteps[dict[MessageQueue, TopicOffset]]:
         store, found = self.records.store, {}
         for queue_id in range(count):
             if queue_id % QUEUES_AT_ONCE == QUEUES_AT_ONCE - 1:

@@ -24,8 +24,8 @@ from turbopump.protocol.requests.send import (
     TransactionOutcome,
 )
 from turbopump.remoting.response import Refusal, Response, refusal
+from turbopump.remoting.router import HELD, RequestContext, Router
 from turbopump.remoting.router import Outcome as Answer
-from turbopump.remoting.router import RequestContext, Router
 
 UNDER_WAY_MAX: Final = 100_000
 """Ends that wait for the disk; more are refused (as many as RocketMQ's
@@ -62,7 +62,7 @@ class TransactionsHandler:
                 "rolls back, 0 is unknown"
             )
         if outcome is TransactionOutcome.UNKNOWN:
-            return None
+            return HELD  # it is asked again
         if self._under_way >= UNDER_WAY_MAX:
             return refusal(
                 ResponseCode.SYSTEM_BUSY,

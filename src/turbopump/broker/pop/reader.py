@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from turbopump.broker.consumers import Subscription
+from turbopump.broker.consumers import SubscriptionFilter
 from turbopump.broker.log_repair import LogRepair, damaged_ranges
 from turbopump.broker.pop.held_pops import PopView
 from turbopump.broker.pop.offsets import GroupQueue, PopOffsets, TakenInOrder
@@ -45,8 +45,6 @@ _damaged = RepeatedLine(
     log, logging.ERROR, "damaged message topic=%s queue=%d offset=%d log_offset=%d cause=%s"
 )
 
-QUEUES_AT_ONCE: Final = 64
-"""So many queues are looked into before others have their turn; some 20 µs each."""
 _ELSEWHERE: Final = (
     GetStatus.OFFSET_TOO_SMALL,
     GetStatus.OFFSET_OVERFLOW_BADLY,
@@ -65,7 +63,7 @@ class PopQuery:
     count_max: int
     invisible_ms: int
     init_mode: int
-    subscription: Subscription
+    subscription: SubscriptionFilter
     pause: Callable[[], Awaitable[None]]
     ordered: bool = False
     attempt_id: str | None = None
@@ -102,9 +100,8 @@ class PopReader:
     async def take(self, wish: PopQuery, queues: list[GroupQueue], taken: PoppedEntries) -> None:
         """Take what there is in each queue in turn, until ``wish`` is satisfied. A queue that
         somebody else pops just now is left out."""
-        for number, queue in enumerate(queues, 1):
-            if number % QUEUES_AT_ONCE == 0:
-                await wish.pause()
+        for queue in queues:
+            await wish.pause()
             if self.view.is_at_end(queue):  # nearly all queues of nearly all pops
                 continue
             if not self.view.offsets.lock(queue):
@@ -226,7 +223,7 @@ class PopReader:
 
 
 def queue_offsets(data: bytes) -> list[int]:
-    """The queue offset of every entry (see the ruler in ``message/codec.py``)."""
+    """The queue offset of every entry (see the ruler in ``message/entry.py``)."""
     offsets, at = [], 0
     while at < len(data):
         offsets.append(int.from_bytes(data[at + 20 : at + 28]))
@@ -252,9 +249,8 @@ async def peek(
     is written down, and no offset moves. Raises StoreError. RocketMQ: ``PeekMessageProcessor``."""
     parts: list[bytes] = []
     count = left = 0
-    for number, queue in enumerate(queues, 1):
-        if number % QUEUES_AT_ONCE == 0:
-            await pause()
+    for queue in queues:
+        await pause()
         start = offsets.find(queue)
         if start is None:
             start = store.min_offset(queue.topic, queue.queue_id)

@@ -53,6 +53,7 @@ SETTLING_LATE_S: Final = 0.5
 """The same when that takes long."""
 SLEEP_MAX_S: Final = 60.0
 _AT_ONCE: Final = 32
+"""Records that are read together."""
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +126,7 @@ class Reviving:
                     f"queue offset {opened.read} of {topic} cannot be read: {result.status.value}"
                 )
             opened.read = result.next_offset
-            await asyncio.sleep(0)
+            await self._redelivery.forwarding.turns.pause()
 
     def _take(self, message: ReceivedMessage) -> None:
         offset = message.queue_offset
@@ -248,7 +249,8 @@ class Redelivery:
             )
             return []
         offsets = list(entry.left)
-        for number, offset in enumerate(offsets, 1):
+        for offset in offsets:
+            await self.forwarding.turns.pause()
             fault = await self._put_back_one(key, offset)
             if fault is not None:
                 log.error(
@@ -256,8 +258,6 @@ class Redelivery:
                     f"queue={key.queue_id} offset={offset} cause={fault}"
                 )
             entry.left.remove(offset)
-            if number % _AT_ONCE == 0:
-                await asyncio.sleep(0)
         self.look(TopicGroup(topic, key.group))
         return offsets
 
@@ -270,6 +270,7 @@ class Redelivery:
         if found.fault is not None:
             return found.fault
         try:
+            await self.forwarding.turns.pause()
             await self._put(found.message, key)
         except MessageError as error:
             return str(error)

@@ -285,7 +285,7 @@ class DelayLevel:
         found = await read_queue(self.store, SCHEDULE_TOPIC, queue.queue_id, begin, due_count)
         async with self.turn:
             await self._deliver(found)
-            await asyncio.sleep(0)  # the others' turn
+            await self.forwarding.turns.pause()
         if self.position == begin:
             where = f"queue offset {begin} of {SCHEDULE_TOPIC} queue {queue.queue_id}"
             raise StoreError(f"{where} cannot be read: {found.status.name}")

@@ -8,7 +8,6 @@ too. What cannot be delivered is a sentence in place of its message, and stops n
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from turbopump.broker.reading import read_pieces
 from turbopump.broker.schedule.timer_messages import DueSlot, TimerMessage, timer_message
 from turbopump.errors import StoreDamagedError, StoredMessageError
 from turbopump.message.codec import decode_entry, entry_fault
+from turbopump.remoting.turns import Turns
 from turbopump.store.disk import Piece
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, ConsumeQueue
@@ -38,8 +38,6 @@ _LATE_SLOTS = 4
 at most as many slots."""
 _COARSEST_MS = 1000
 """The greatest precision that there is."""
-_PAUSE_EVERY: Final = 500
-"""Units that are passed over in one go."""
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +63,7 @@ class TimerRepair:
     store: MessageStore
     queue: ConsumeQueue
     pass_over: Callable[[int, int, str], None]
+    turns: Turns
     _unread: dict[int, int] = field(default_factory=dict)
     _doubted: set[int] = field(default_factory=set)
     _held: dict[tuple[str, bool], tuple[int, int, DueSlot]] = field(default_factory=dict)
@@ -182,14 +181,13 @@ class TimerRepair:
             f"precision={pending.config.precision_ms}"
         )
         waiting: list[TimerUnit] = []
-        for looked, unit in enumerate(pending.log.scan(self._position, old.end), 1):
+        for unit in pending.log.scan(self._position, old.end):
+            await self.turns.pause()
             if unit.time >= old.read_time:
                 waiting.append(unit)
             if len(waiting) == SLICE:
                 await self._put_again(old, waiting, now)
                 waiting = []
-            elif looked % _PAUSE_EVERY == 0:
-                await asyncio.sleep(0)
         if pending.log.scanned_to < old.end:
             raise StoreDamagedError(
                 f"the timer log is damaged at position {pending.log.scanned_to}"
@@ -216,7 +214,7 @@ class TimerRepair:
                     self._last_offset = unit.offset
                 self._position = unit.position + TIMER_UNIT_SIZE
             units = units[len(positions) :]
-            await asyncio.sleep(0)
+            await self.turns.pause()
 
     # --- timer log and wheel anew, from the queue
     #

@@ -103,7 +103,7 @@ class Timers:
         self._clock = clock
         self._queue = store.queues.find_or_make(TIMER_TOPIC, 0)
         self._saving = TimerSaving(pending, store, self._queue, disk, clock, flush_interval)
-        self._repair = TimerRepair(pending, store, self._queue, self._pass_over)
+        self._repair = TimerRepair(pending, store, self._queue, self._pass_over, forwarding.turns)
         self._task = RetryingTask(
             "timers",
             self._step,
@@ -236,7 +236,7 @@ class Timers:
                     await self._take(number, offset, size, message)
                 pending.queue_offset = number + 1
             self._saving.touch()
-            await asyncio.sleep(0)
+            await self._forwarding.turns.pause()
         if self._repair.active and self._repair.finish(queue.end.value, self._clock.now_ms()):
             self._saving.touch()
 
@@ -326,8 +326,7 @@ class Timers:
             if isinstance(message, TimerMessage) and message.recalled is not None:
                 meant = names.setdefault((message.topic, message.recalled), set())
                 meant.add((message.due, message.until))
-            if number % SLICE == 0:
-                await asyncio.sleep(0)
+            await self._forwarding.turns.pause()
         return names
 
     async def _deliver_all(
@@ -358,7 +357,7 @@ class Timers:
                     await self._deliver(message, due.written[number], rolls=rolls)
                 pending.delivered = number + 1
             self._saving.touch()
-            await asyncio.sleep(0)
+            await self._forwarding.turns.pause()
 
     async def _deliver(self, timer: TimerMessage, written: int, *, rolls: bool) -> None:
         message = timer.message

@@ -47,7 +47,6 @@ TRIED_ROUNDS: Final = 3
 PRODUCERS_TRIED: Final = 3
 TAKE_S: Final = 0.1
 """How long a producer that is slow to read is waited for before another one is asked."""
-SLICE: Final = 16
 ABSENT_MAX_MS: Final = 300_000
 """So long a half message whose producers are away stands where it is, at most: then it goes behind
 the others, so that the offset in the queue moves on."""
@@ -186,12 +185,10 @@ class TransactionChecks:
         # producers are away stays where it is for a while; the round goes on behind it.
         begun, end = self.clock.now_ms(), self._end
         before = (self.asked, self.unheard, self.given_up)
-        pending, soonest, copies, looked = self.endings.pending, begun + _LONG_MS, 0, 0
+        pending, soonest, copies = self.endings.pending, begun + _LONG_MS, 0
         offset = pending.offset
         while True:
-            looked += 1
-            if looked % SLICE == 0:
-                await asyncio.sleep(0)
+            await self.forwarding.turns.pause()
             pending.begin_at(self.store.min_offset(HALF_TOPIC, QUEUE))
             if not pending.advance():
                 continue

@@ -54,8 +54,6 @@ MARKS_READ_BACK: Final = 100
 remembered."""
 CLOSE_S: Final = 2.0
 _EVER: Final = 1 << 62
-SLICE: Final = 16
-"""Messages that are looked at in one turn, some 0.5 ms."""
 
 
 class Transactions:
@@ -93,7 +91,6 @@ class Transactions:
         )
         self._ended_known = asyncio.Event()
         self._copies_known = asyncio.Event()
-        self._looked = 0
         self._task: asyncio.Task[None] | None = None
 
     def _begin(self, topic: str) -> int:
@@ -222,9 +219,7 @@ class Transactions:
         return False
 
     async def _in_queue(self, topic: str, index: int) -> StoredEntry | None:
-        self._looked += 1
-        if self._looked % SLICE == 0:
-            await asyncio.sleep(0)
+        await self._forwarding.turns.pause()
         return await self._patiently(lambda: self._store.lookup.entry_in_queue(topic, QUEUE, index))
 
     async def _patiently(self, steps: Callable[[], Steps[T]]) -> T:

@@ -7,29 +7,27 @@ offsets: it tells its owner.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, Protocol
 
-from turbopump.client.setting_rules import SettingRule, check, is_number, is_whole
+from turbopump.client.setting_rules import SettingRule, is_number, is_whole
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import failure_text
 
-RETRY_RULES: Final[Mapping[str, SettingRule]] = {
-    "delay": SettingRule(
-        lambda value: is_number(value) and -(2**31) < value < 2**31,
-        "must be a number of seconds, or a timedelta",
-    ).or_none(),
-    "level": SettingRule(
-        lambda value: is_whole(value) and -(2**31) <= value < 2**31,
-        "must be a whole number: a delay level, 0 for one that grows with each attempt, -1 for a "
-        "dead letter at once",
-    ),
-    "reason": SettingRule(
-        lambda value: isinstance(value, BaseException | str), "must be text or an exception"
-    ).or_none(),
-}
+_DELAY: Final = SettingRule(
+    lambda value: is_number(value) and -(2**31) < value < 2**31,
+    "must be a number of seconds, or a timedelta",
+).or_none()
+_LEVEL: Final = SettingRule(
+    lambda value: is_whole(value) and -(2**31) <= value < 2**31,
+    "must be a whole number: a delay level, 0 for one that grows with each attempt, -1 for a dead "
+    "letter at once",
+)
+_REASON: Final = SettingRule(
+    lambda value: isinstance(value, BaseException | str), "must be text or an exception"
+).or_none()
 
 
 class LateHandlerError(TimeoutError):
@@ -187,7 +185,9 @@ def checked_delay(
         return None
     if isinstance(delay, timedelta):
         delay = delay.total_seconds()
-    check(RETRY_RULES, {"delay": delay, "level": level, "reason": reason})
+    _DELAY.check("delay", delay)
+    _LEVEL.check("level", level)
+    _REASON.check("reason", reason)
     return delay
 
 
@@ -277,15 +277,6 @@ Handled = Delivery | DeliveryBatch
 def messages_in(handled: Handled) -> Sequence[Delivery]:
     """One, or those of a batch."""
     return handled.messages if isinstance(handled, DeliveryBatch) else (handled,)
-
-
-def called_with_lists(handler: BatchHandler) -> Callable[[Handled], object]:
-    """``handler`` as the pools call it. It gets a list of its own, which it may change."""
-
-    def call(handled: Handled) -> object:
-        return handler(list(messages_in(handled)))
-
-    return call
 
 
 def keys_of(handled: Handled) -> str:

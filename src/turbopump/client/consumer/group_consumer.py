@@ -15,20 +15,19 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from turbopump.client.consumer.delivery import Delivery, is_retry
 from turbopump.client.consumer.offsets import ConsumeFrom
-from turbopump.client.consumer.queue_table import CommittedTable
+from turbopump.client.consumer.queue_table import QueueTable
 from turbopump.client.consumer.rebalance import Balancer
-from turbopump.client.consumer.subscription import Subscription, Wanted, topic_subscription
-from turbopump.client.environment import Environment
+from turbopump.client.consumer.settings import SubscriberSettings
+from turbopump.client.consumer.subscription import Wanted, first_subscriptions, topic_subscription
 from turbopump.client.heartbeat import InstanceMember, Operated
-from turbopump.client.identity import InstanceSettings
 from turbopump.client.instance import ClientInstance
 from turbopump.client.lifecycle import InContext, Lifecycle, Running
 from turbopump.client.operator_requests import running_info
 from turbopump.client.producer import Producer
-from turbopump.client.tracing import Tracing
+from turbopump.client.settings import ClientSettings
+from turbopump.client.tracing import Tracing, trace_topic
 from turbopump.clock import Clock
 from turbopump.errors import NotStartedError
-from turbopump.message.message import MessageQueue
 from turbopump.protocol.requests import clients, consumers
 
 
@@ -47,11 +46,15 @@ class GroupConsumer(InContext, Generic[RunningT]):
     """A consumer that subscribes to topics. ``_group`` and the topics of ``_subscriptions`` are as
     brokers know them."""
 
-    group: str
-    _group: str
-    _namespace: str | None
-    _environment: Environment
-    _subscriptions: dict[str, Subscription]
+    def __init__(self, settings: SubscriberSettings) -> None:
+        self.group = settings.group
+        self._group = settings.wire_group
+        self._namespace = settings.namespace
+        self._environment = settings.environment()
+        self._subscriptions = first_subscriptions(
+            self._namespace, settings.topic, settings.tags, self._environment.clock.now_ms()
+        )
+
     lifecycle: Lifecycle[RunningT]
 
     @property
@@ -80,8 +83,10 @@ class GroupConsumer(InContext, Generic[RunningT]):
             await self.lifecycle.undo(end)
             raise
 
-    def _tracing(self, settings: InstanceSettings, topic: str | None) -> Tracing | None:
-        """What it has beside it that traces to ``topic``; None: it does not trace."""
+    def _tracing(self, settings: ClientSettings, trace: bool | str) -> Tracing | None:
+        """Return what traces this consumer's messages, as its setting ``trace`` says; None: nothing
+        does."""
+        topic = trace_topic(trace)
         if topic is None:
             return None
         return Tracing(
@@ -131,7 +136,7 @@ class RunningConsumer:
         instance: ClientInstance,
         member: InstanceMember,
         tracing: Tracing | None,
-        table: CommittedTable[Any],
+        table: QueueTable[Any],
         balancer: Balancer,
     ) -> None:
         self.instance = instance
@@ -186,12 +191,7 @@ class RunningConsumer:
         return self._info_with(concurrency=0, ordered=False, statuses={})
 
     def _info_with(
-        self,
-        *,
-        concurrency: int,
-        ordered: bool,
-        statuses: Mapping[str, consumers.ConsumeStatus],
-        popped: Mapping[MessageQueue, consumers.PopProcessQueueInfo] | None = None,
+        self, *, concurrency: int, ordered: bool, statuses: Mapping[str, consumers.ConsumeStatus]
     ) -> consumers.ConsumerRunningInfo:
         assert self.member.consumer is not None
         return running_info(
@@ -202,7 +202,6 @@ class RunningConsumer:
             ordered=ordered,
             started_ms=self._started_ms,
             statuses=statuses,
-            popped=popped,
         )
 
     async def _consume_directly(self, _message: Delivery) -> consumers.ConsumeMessageDirectlyResult:

@@ -288,11 +288,10 @@ def single_handle(message: HasHandle) -> handles.PopHandle:
 
 
 class PopResult(NamedTuple, Generic[MessageT]):
-    """``wanted`` by the filter; the ``unwanted`` came because brokers compare hashes of tags.
-    ``full``: too many pops wait there."""
+    """``messages`` to hand out, of those that ``came``. ``full``: too many pops wait there."""
 
-    wanted: Sequence[MessageT]
-    unwanted: Sequence[MessageT] = ()
+    messages: list[MessageT]
+    came: int = 0
     full: bool = False
 
 

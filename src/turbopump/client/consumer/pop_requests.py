@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from turbopump import errors
 from turbopump.client.consumer.pop import (
     ANSWER_S,
+    GIVEN_BACK_S,
     HasHandle,
     MessageT,
     PoppedDelivery,
@@ -48,6 +49,15 @@ _not_acknowledged = RepeatedLine(
     logging.WARNING,
     "messages cannot be acknowledged, tried again until they come again broker=%s count=%d "
     "cause=%s",
+)
+_not_changed = RepeatedLine(
+    log,
+    logging.WARNING,
+    "time of a message not changed, it comes again when its time is over group=%s msg_id=%s "
+    "cause=%s",
+)
+_becomes_dead = RepeatedLine(
+    log, logging.WARNING, "retried too often, becomes a dead letter group=%s msg_id=%s"
 )
 
 AT_ONCE_MAX: Final = 512
@@ -90,12 +100,15 @@ class _Receipt(NamedTuple):
 @dataclass(eq=False)
 class PopRequests:
     """Of one group, by the name that brokers know; users know topics without ``namespace``.
-    ``init_mode``: where the group begins in a queue without an offset."""
+    ``init_mode``: where the group begins in a queue without an offset. ``backs`` makes dead letters
+    of messages that come again after ``retries_max`` retries (None: without limit)."""
 
     instance: ClientInstance
     group: str
     init_mode: requests.InitMode
     namespace: str | None
+    backs: SendBack
+    retries_max: int | None
 
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -104,7 +117,6 @@ class PopRequests:
         self._waiting: dict[str, list[_PendingChange]] = {}
         self._sending: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._refused = False
 
     async def pop(
         self,
@@ -122,8 +134,10 @@ class PopRequests:
 
         ``wait_s``: how long the broker may hold it. ``attempt_id``: it is an ordered pop, and one
         that is made again because no answer came gets what the first one took. Messages come
-        without ``namespace``; damaged ones are logged and left out, and come again. Raises
-        RemotingError, and BodyError for an answer that cannot be read.
+        without ``namespace``; damaged ones are logged and left out, and come again. Those that the
+        filter does not want are acknowledged: they came because brokers compare hashes of tags.
+        Those that were retried too often become dead letters. Raises RemotingError, and BodyError
+        for an answer that cannot be read.
         """
         address = await introduced_master(self.instance, queue)
         request = requests.PopMessage(
@@ -142,7 +156,7 @@ class PopRequests:
         )
         command = await self.instance.remoting.exchange(address, request, timeout=wait_s + ANSWER_S)
         if command.code in _NOTHING:
-            return PopResult((), full=command.code == ResponseCode.POLLING_FULL)
+            return PopResult([], full=command.code == ResponseCode.POLLING_FULL)
         if command.code != ResponseCode.SUCCESS:
             raise errors.ResponseError(
                 command.code, command.remark, request="PopMessage", address=address
@@ -156,12 +170,19 @@ class PopRequests:
                 f"the answer of {address} to a pop cannot be read: {error}"
             ) from None
         log_damaged(damaged)
+        deadline = self._loop.time() + invisible_s
+        topic = unwrap(self.namespace, queue.topic)
         wanted: list[MessageT] = []
-        unwanted: list[MessageT] = []
         for message in messages:
-            (wanted if subscription.wants(message) else unwanted).append(message)
-            message.topic = unwrap(self.namespace, queue.topic)
-        return PopResult(wanted, unwanted)
+            message.topic = topic
+            if not subscription.wants(message):
+                self.acknowledge_later(message, deadline)
+            elif self.retries_max is not None and message.reconsume_times > self.retries_max:
+                _becomes_dead(self.group, message.msg_id, kind=self.group)
+                self.bury(message, deadline)
+            else:
+                wanted.append(message)
+        return PopResult(wanted, len(messages))
 
     # --- acknowledgements that nobody waits for
 
@@ -172,20 +193,34 @@ class PopRequests:
         self._waiting.setdefault(broker_name, []).append(_PendingChange(message, deadline))
         if broker_name not in self._sending:
             self._sending.add(broker_name)
-            self.spawn(self._send(broker_name), name=f"acknowledge to {broker_name}")
+            self._spawn(self._send(broker_name), f"acknowledge to {broker_name}")
 
-    def bury(
-        self, backs: SendBack, message: PoppedMessage | PoppedDelivery, deadline: float
-    ) -> None:
+    def bury(self, message: PoppedMessage | PoppedDelivery, deadline: float) -> None:
         """It becomes a dead letter, and is done when it is one."""
 
         def settled(taken: bool) -> None:
             if taken:
                 self.acknowledge_later(message, deadline)
 
-        backs.begin(message, None, -1, settled)
+        self.backs.begin(message, None, -1, settled)
 
-    def spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
+    def give_back(self, message: PoppedMessage | PoppedDelivery) -> None:
+        """It is not handled, and comes again soon."""
+        self.change_later(message, GIVEN_BACK_S)
+
+    def change_later(self, message: PoppedMessage | PoppedDelivery, seconds: float) -> None:
+        """Have the message delivered again ``seconds`` from now, without waiting for the answer."""
+        self._spawn(self._try_to_change(message, seconds), f"change {message.msg_id}")
+
+    async def _try_to_change(self, message: PoppedMessage | PoppedDelivery, seconds: float) -> None:
+        try:
+            await self.change_invisible_time(message, seconds)
+        except (errors.RemotingError, errors.MessageError) as error:
+            # else it comes too late: the message is on its way
+            if getattr(error, "code", None) != ResponseCode.NO_MESSAGE:
+                _not_changed(self.group, message.msg_id, error, kind=self.group)
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         """Do this too, and let ``finish`` wait for it."""
         task = self.instance.spawn(work, name=name)
         self._tasks.add(task)
@@ -205,12 +240,11 @@ class PopRequests:
                 waiting[:] = later
                 try:
                     await self.acknowledge(one.message for one in now)
-                    self._refused = False
                 except (errors.RemotingError, errors.MessageError) as error:
                     code = error.code if isinstance(error, errors.ResponseError) else None
                     # it comes too late: the message comes again, or has come
                     if code != ResponseCode.NO_MESSAGE:
-                        self._log_refused(broker_name, len(now), error)
+                        _not_acknowledged(broker_name, len(now), error, kind=broker_name)
                     if isinstance(error, errors.RemotingError) and code not in _FINAL:
                         waiting[:0] = [
                             one for one in now if one.deadline > self._loop.time() + PAUSE_S
@@ -219,11 +253,6 @@ class PopRequests:
                             await asyncio.sleep(PAUSE_S)
         finally:
             self._sending.discard(broker_name)
-
-    def _log_refused(self, broker_name: str, count: int, error: Exception) -> None:
-        if not self._refused:  # one line when it begins
-            _not_acknowledged(broker_name, count, error, kind=broker_name)
-        self._refused = True
 
     # --- those that somebody waits for, and changes
 

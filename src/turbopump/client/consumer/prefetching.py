@@ -11,16 +11,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, MutableMapping
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 
-from turbopump.client.allocation import Strategy
-from turbopump.client.consumer.offsets import ConsumeFrom, OffsetStore
+from turbopump.client.consumer.offsets import OffsetStore
 from turbopump.client.consumer.pull import PullAnswer, pull_request, wanted_messages
 from turbopump.client.consumer.queue_loop import PullLoop
-from turbopump.client.consumer.queue_table import CommittedTable
+from turbopump.client.consumer.queue_table import QueueTable
 from turbopump.client.consumer.rebalance import QueueChange
+from turbopump.client.consumer.settings import LitePullConsumerSettings
 from turbopump.client.consumer.subscription import Subscription
 from turbopump.client.instance import ClientInstance
 from turbopump.message.message import MessageQueue, ReceivedMessage
@@ -28,23 +26,7 @@ from turbopump.protocol.requests.consumers import ProcessQueueInfo
 from turbopump.protocol.requests.pull import PullMessage
 
 
-@dataclass(frozen=True, slots=True)
-class LitePullSettings:
-    """As its user gave them, checked: see ``LitePullConsumer``. RocketMQ:
-    ``pullThresholdForQueue``, ``pullThresholdSizeForQueue``, ``pullThresholdForAll``,
-    ``pullBatchSize`` (10 there)."""
-
-    consume_from: ConsumeFrom | datetime
-    auto_commit: bool
-    queue_messages_max: int
-    queue_bytes_max: int
-    messages_max: int
-    pull_batch: int
-    strategy: Strategy
-    namespace: str | None
-
-
-class Prefetching(CommittedTable["PrefetchedQueue"]):
+class Prefetching(QueueTable["PrefetchedQueue"]):
     """``subscriptions`` as they are when a queue is begun. With ``auto_commit`` what was polled is
     done at the next poll, and is committed every five seconds and when its queue is lost; else what
     ``commit_these`` was asked to, until the brokers have it."""
@@ -55,7 +37,7 @@ class Prefetching(CommittedTable["PrefetchedQueue"]):
         group: str,
         subscriptions: MutableMapping[str, Subscription],
         offsets: OffsetStore,
-        settings: LitePullSettings,
+        settings: LitePullConsumerSettings,
     ) -> None:
         super().__init__(instance, group, subscriptions, offsets)
         self._brokers = offsets
@@ -185,7 +167,7 @@ class PrefetchedQueue(PullLoop[ReceivedMessage]):
         subscription: Subscription,
         queue: MessageQueue,
         offsets: OffsetStore,
-        settings: LitePullSettings,
+        settings: LitePullConsumerSettings,
         *,
         room: Callable[[PrefetchedQueue], bool],
         on_arrival: Callable[[], None],
@@ -194,10 +176,7 @@ class PrefetchedQueue(PullLoop[ReceivedMessage]):
         self.paused = False
         self.bytes = 0
         """Of the messages that wait to be taken, as stored."""
-        self.done_offset: int | None = None
-        """Everything below it is done; None while the group's offset is not known yet."""
-        self.sent_offset: int | None = None
-        """The offset that was committed last, if the broker may still know it."""
+        self._done_offset: int | None = None
         self.owed_offset: int | None = None
         """The offset to commit without ``auto_commit``: one that a commit was asked for, or the
         broker's own answer, which holds only once it is committed."""
@@ -225,12 +204,18 @@ class PrefetchedQueue(PullLoop[ReceivedMessage]):
         return len(self._ready)
 
     @property
+    def done_offset(self) -> int | None:
+        return self._done_offset
+
+    @done_offset.setter
+    def done_offset(self, offset: int | None) -> None:
+        self._done_offset = offset
+
+    @property
     def to_commit(self) -> int | None:
-        """The offset to commit."""
         return self.done_offset if self._settings.auto_commit else self.owed_offset
 
     def info(self) -> ProcessQueueInfo:
-        """As an operator sees it."""
         return ProcessQueueInfo(commit_offset=self.done_offset or 0, cached_msg_count=self.waiting)
 
     @property

@@ -12,20 +12,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import MutableMapping
-from dataclasses import dataclass
 from typing import ClassVar, Final, Generic, TypeVar
 
 from turbopump import errors
-from turbopump.client.consumer.ordered import OrderSettings
 from turbopump.client.consumer.pull import PullAnswer, PullStatus, log_damaged, pull
-from turbopump.client.consumer.ready_messages import ReadyMessages
-from turbopump.client.consumer.send_back import SendBack
-from turbopump.client.consumer.statistics import Consumption
-from turbopump.client.consumer.subscription import Subscription
 from turbopump.client.instance import ClientInstance
 from turbopump.message.message import MessageQueue, ReceivedMessage
 from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.consumers import PopProcessQueueInfo, ProcessQueueInfo
 from turbopump.protocol.requests.namesrv import MASTER_ID
 from turbopump.protocol.requests.pull import PullMessage
 from turbopump.repeated_line import RepeatedLine
@@ -53,22 +47,6 @@ _UNKNOWN_TO_BROKER: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Membership:
-    """What the queues of one push consumer share. ``subscriptions`` by topic, as they are at any
-    time. ``backs`` None: it is broadcast. ``order`` None: not in order. ``consumption`` notes what
-    is read and what ends. ``namespace``: users get messages with topics without it."""
-
-    instance: ClientInstance
-    group: str
-    subscriptions: MutableMapping[str, Subscription]
-    ready: ReadyMessages
-    backs: SendBack | None
-    consumption: Consumption
-    order: OrderSettings | None
-    namespace: str | None
-
-
 class QueueLoop(ABC):
     """Reads ``queue`` in a task of its own, from ``start`` to ``stop``."""
 
@@ -83,6 +61,22 @@ class QueueLoop(ABC):
         self._room: asyncio.Future[None] | None = None
         """Done when there is room; None: nobody waits for it."""
         self._fails = False
+        self.sent_offset: int | None = None
+        """Offset that was committed last, if the broker may still know it."""
+
+    @property
+    def done_offset(self) -> int | None:
+        """Everything below it is done. None: not known yet, or nothing is committed."""
+        return None
+
+    @property
+    def to_commit(self) -> int | None:
+        """Offset to commit. None: nothing."""
+        return None
+
+    @abstractmethod
+    def info(self) -> ProcessQueueInfo | PopProcessQueueInfo:
+        """The queue as an operator sees it."""
 
     def start(self) -> None:
         """Begin to read."""

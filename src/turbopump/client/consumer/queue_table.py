@@ -1,5 +1,5 @@
-"""The queues that are ours at the moment, by what reads each; of those that are pulled, what is
-committed.
+"""Table of the queues that are ours at the moment, each with the loop that reads it; and what is
+committed of each.
 
 One rule: an offset that a broker has is not committed again, and one that it could not be sent goes
 with the next commit. It must not know how queues are divided, or who gets their messages.
@@ -11,48 +11,44 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, MutableMapping
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 from weakref import WeakValueDictionary
 
 from turbopump.client.consumer.offsets import LocalOffsets, OffsetStore
+from turbopump.client.consumer.queue_loop import QueueLoop
 from turbopump.client.consumer.rebalance import QueueChange
 from turbopump.client.consumer.subscription import Subscription
 from turbopump.client.instance import ClientInstance
 from turbopump.errors import RemotingError
 from turbopump.message.message import MessageQueue
-from turbopump.protocol.requests.consumers import ProcessQueueInfo
+from turbopump.protocol.requests.consumers import PopProcessQueueInfo, ProcessQueueInfo
 from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
 _reset = RepeatedLine(log, logging.INFO, "offset reset queue=%s group=%s from=%s to=%d")
 
 
-class ReadQueue(Protocol):
-    """What reads a queue."""
-
-    def start(self) -> None: ...
-
-    def stop(self) -> None: ...
-
-    def look(self) -> None: ...
-
-    def info(self) -> Any: ...
-
-
-QueueT = TypeVar("QueueT", bound=ReadQueue)
+QueueT = TypeVar("QueueT", bound=QueueLoop)
 
 
 class QueueTable(ABC, Generic[QueueT]):
-    """``subscriptions`` by topic, as they are at any time."""
+    """Our queues, each with the loop that reads it. ``subscriptions`` by topic, as they are at any
+    time. Offsets are committed to ``offsets`` every five seconds, and when asked to."""
 
     def __init__(
-        self, instance: ClientInstance, group: str, subscriptions: MutableMapping[str, Subscription]
+        self,
+        instance: ClientInstance,
+        group: str,
+        subscriptions: MutableMapping[str, Subscription],
+        offsets: OffsetStore | LocalOffsets,
     ) -> None:
         self._instance = instance
         self._group = group
         self._subscriptions = subscriptions
+        self._offsets = offsets
         self._queues: dict[MessageQueue, QueueT] = {}
         self._closing = False
+        self._committing = WeakValueDictionary[MessageQueue, asyncio.Lock]()
 
     @property
     def queues(self) -> Collection[MessageQueue]:
@@ -63,7 +59,7 @@ class QueueTable(ABC, Generic[QueueT]):
         """Our queues of one topic."""
         return [queue for queue in self._queues if queue.topic == topic]
 
-    def infos(self) -> dict[MessageQueue, Any]:
+    def infos(self) -> dict[MessageQueue, ProcessQueueInfo | PopProcessQueueInfo]:
         """Each queue as an operator sees it."""
         return {queue: one.info() for queue, one in self._queues.items()}
 
@@ -72,7 +68,7 @@ class QueueTable(ABC, Generic[QueueT]):
         """Make a change real; False if a gained queue could not be begun yet."""
 
     def stop(self, topic: str | None = None) -> None:
-        """Nothing new comes, of ``topic`` or at all; what is in hand may still be settled."""
+        """Read no more, of ``topic`` or at all. Messages in hand may still be settled."""
         self._closing = self._closing or topic is None
         for queue, one in self._queues.items():
             if topic in (None, queue.topic):
@@ -88,39 +84,7 @@ class QueueTable(ABC, Generic[QueueT]):
             queue not in self._queues and queue.topic in self._subscriptions and not self._closing
         )
 
-
-class CommittedQueue(ReadQueue, Protocol):
-    """``queue`` is done up to ``done_offset`` (None: not known yet). ``sent_offset`` was committed
-    last, ``to_commit`` is to be committed; None: nothing."""
-
-    queue: MessageQueue
-    sent_offset: int | None
-
-    @property
-    def done_offset(self) -> int | None: ...
-
-    @property
-    def to_commit(self) -> int | None: ...
-
-    def info(self) -> ProcessQueueInfo: ...
-
-
-CommittedT = TypeVar("CommittedT", bound=CommittedQueue)
-
-
-class CommittedTable(QueueTable[CommittedT]):
-    """Queues whose offsets are committed to ``offsets``: every five seconds, and when asked to."""
-
-    def __init__(
-        self,
-        instance: ClientInstance,
-        group: str,
-        subscriptions: MutableMapping[str, Subscription],
-        offsets: OffsetStore | LocalOffsets,
-    ) -> None:
-        super().__init__(instance, group, subscriptions)
-        self._offsets = offsets
-        self._committing = WeakValueDictionary[MessageQueue, asyncio.Lock]()
+    # --- offsets
 
     def done_offsets(self) -> dict[MessageQueue, int]:
         """Up to where each queue is done."""
@@ -141,7 +105,7 @@ class CommittedTable(QueueTable[CommittedT]):
         self._instance.spawn(self.commit(final=True), name="commit after a reset")
 
     @abstractmethod
-    def _go_to(self, one: CommittedT, offset: int) -> None: ...
+    def _go_to(self, one: QueueT, offset: int) -> None: ...
 
     async def commit_for_ever(self) -> None:
         """Every ``commit_interval``."""
@@ -169,7 +133,7 @@ class CommittedTable(QueueTable[CommittedT]):
             self._queues[queue].sent_offset = None
         self._offsets.forget(its)
 
-    async def _commit(self, one: CommittedT, *, final: bool) -> None:
+    async def _commit(self, one: QueueT, *, final: bool) -> None:
         try:
             await self._commit_or_raise(one)
         except RemotingError as error:
@@ -183,7 +147,7 @@ class CommittedTable(QueueTable[CommittedT]):
                 error,
             )
 
-    async def _commit_or_raise(self, one: CommittedT) -> None:
+    async def _commit_or_raise(self, one: QueueT) -> None:
         # One at a time, and who waited looks again: an offset from before its wait may be one from
         # before a reset.
         async with self._committing.setdefault(one.queue, asyncio.Lock()):

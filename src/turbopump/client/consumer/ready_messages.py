@@ -42,7 +42,7 @@ class ReadyMessages:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._on_take = on_take
-        self._batch = batch
+        self.batch = batch
         self._ordered = ordered
         self._ready: deque[Delivery] = deque()
         self._waiters: deque[asyncio.Future[None]] = deque()
@@ -50,7 +50,8 @@ class ReadyMessages:
         self._closed = False
         self._waking = 0
         self._listener: Callable[[], None] | None = None
-        self._turn_started = self._loop.time()
+        self.turn_end = self._loop.time() + TURN_MAX_S
+        """When takers are to let the loop do other things, by its clock."""
         self._one_taker = Lock()
         """Of several threads, one looks what goes together. Others take nothing then: where they
         get in each other's way, fewer are quicker (no-op handlers: 2.5 us a message in lists of
@@ -105,28 +106,18 @@ class ReadyMessages:
         self._ready.clear()
         self._wake(len(self._waiters))
 
-    def now(self) -> Handled | None:
-        """The next message if there is one and the loop need not do other things first; else
-        ``take`` waits for it."""
-        return None if self._loop.time() - self._turn_started > TURN_MAX_S else self._next()
+    async def next_turn(self) -> None:
+        """Let the loop do other things."""
+        await asyncio.sleep(0)
+        self.turn_end = self._loop.time() + TURN_MAX_S
 
     async def take(self) -> Handled:
         """The next message, when there is one. Raises NoMoreMessages once closed."""
         while True:
-            message = self._next()
+            if self._loop.time() > self.turn_end:
+                await self.next_turn()
+            message = self.begin()
             if message is not None:
-                if self._loop.time() - self._turn_started > TURN_MAX_S:
-                    self._turn_started = self._loop.time() + 1.0  # only one taker yields
-                    try:
-                        await asyncio.sleep(0)
-                    except asyncio.CancelledError:
-                        self.give_back(message)
-                        raise
-                    finally:
-                        self._turn_started = self._loop.time()
-                    if not message.wanted:
-                        message.left()
-                        continue
                 return message
             if self._closed:
                 raise NoMoreMessages
@@ -136,87 +127,66 @@ class ReadyMessages:
         """At least one message and at most ``count``, from one without batches. Raises
         NoMoreMessages once closed."""
         messages = [*messages_in(await self.take())]
-        while len(messages) < count and (handed := self._next()) is not None:
+        while len(messages) < count and (handed := self.begin()) is not None:
             messages += messages_in(handed)
         return messages
 
     @property
     def waiting(self) -> int:
         """How many could be taken now, and perhaps some that are not wanted any more."""
-        return 0 if self.paused else -(-len(self._ready) // (self._batch or 1))
+        return 0 if self.paused else -(-len(self._ready) // (self.batch or 1))
 
     def begin(self) -> Handled | None:
-        """From any thread: the next if there is one."""
-        if self._batch is not None:
-            return self._begin_together(self._batch)
+        """Hand out the next, from any thread; None if there is none."""
+        if self.batch is not None:
+            return self._begin_batch(self.batch)
         while not self.paused:
             try:
                 message = self._ready.popleft()
             except IndexError:
                 return None
-            if message.wanted and self._begin(message):
-                return self._handed(message)
-        return None
-
-    def _begin_together(self, count: int) -> Handled | None:
-        while self._one_taker.acquire(blocking=False):
-            try:
-                messages = [] if self.paused or self._closed else self._together(count)
-            finally:
-                self._one_taker.release()
-            if not messages:
-                return None
-            taken = [message for message in messages if self._begin(message)]
-            if taken:
-                return self._handed(DeliveryBatch(taken, ordered=self._ordered))
-        return None
-
-    def _next(self) -> Handled | None:
-        if self._batch is None:
-            while self._ready and not self.paused:
-                message = self._ready.popleft()
-                if message.wanted:
-                    message.taken = True
-                    if self._on_take is not None:  # as _handed, in place: once for every message
-                        self._on_take(message)
-                    return message
-            return None
-        messages = [] if self.paused else self._together(self._batch)
-        for message in messages:
+            # In a thread its queue may be dropped now. Either the queue sees that the message is
+            # taken, or it is seen here that it is not wanted.
             message.taken = True
-        return self._handed(DeliveryBatch(messages, ordered=self._ordered)) if messages else None
+            if message.wanted:
+                if self._on_take is not None:
+                    self._on_take(message)
+                return message
+            message.left()
+        return None
 
-    def _handed(self, handed: Handled) -> Handled:
+    def _begin_batch(self, count: int) -> Handled | None:
+        if not self._one_taker.acquire(blocking=False):
+            return None
+        try:
+            messages = self._together(count)
+        finally:
+            self._one_taker.release()
+        if not messages:
+            return None
+        batch = DeliveryBatch(messages, ordered=self._ordered)
         if self._on_take is not None:
-            self._on_take(handed)
-        return handed
+            self._on_take(batch)
+        return batch
 
     def _together(self, count: int) -> list[Delivery]:
-        """The next messages, of one queue. In a thread, the loop may put messages in meanwhile, or
-        close."""
+        """Take the next messages, of one queue. In a thread, the loop may put messages in
+        meanwhile, or close."""
         ready, together = self._ready, list[Delivery]()
-        while len(together) < count:
+        while len(together) < count and not self.paused and not self._closed:
             try:
                 message = ready.popleft()
             except IndexError:
                 break
-            if not message.wanted:
-                continue
             if together and not message.goes_with(together[0]):
                 ready.appendleft(message)
                 break
-            together.append(message)
+            message.taken = True
+            if message.wanted:
+                together.append(message)
+            else:
+                message.left()
         return together
-
-    def _begin(self, message: Delivery) -> bool:
-        """In a thread: if its queue is dropped now, either it is seen there that the message is
-        taken, or here that it is not wanted."""
-        message.taken = True
-        if message.wanted:
-            return True
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(message.left)
-        return False
 
     async def _more(self) -> None:
         waiter = self._loop.create_future()
@@ -231,7 +201,7 @@ class ReadyMessages:
                 with contextlib.suppress(ValueError):
                     self._waiters.remove(waiter)
             raise
-        self._turn_started = self._loop.time()
+        self.turn_end = self._loop.time() + TURN_MAX_S
 
     def _wake_more(self) -> None:
         """Wake one waiting taker, and while messages are left, twice as many in each turn of the

@@ -16,9 +16,7 @@ from typing import Any, Final
 
 from turbopump.client.allocation import Strategy
 from turbopump.client.instance import ClientInstance
-from turbopump.client.namespace import unwrap, unwrapped
 from turbopump.client.routes import TopicRoute
-from turbopump.client.user_function import NotCalledError, UserFunction
 from turbopump.errors import BodyError, RemotingError, ResponseError, RouteNotFoundError
 from turbopump.message.message import MessageQueue
 from turbopump.message.rules import RETRY_PREFIX
@@ -41,10 +39,12 @@ has expired: two seconds after a notice everything has its owner."""
 
 @dataclass(frozen=True, slots=True)
 class QueueChange:
-    """What one look at a topic means for us."""
+    """Queues of a topic that become ours, or others'. ``popped``: those of ``gained`` that are to
+    be popped."""
 
     gained: Sequence[MessageQueue]
     lost: Sequence[MessageQueue]
+    popped: frozenset[MessageQueue] = frozenset()
 
 
 def queue_change(
@@ -155,7 +155,7 @@ class Balancer:
         # or none may. That mends itself: the brokers tell everyone of a change, and each looks
         # again after 20 s in any case. Meanwhile a message can come twice but is not lost, since
         # the group's offset in a queue is at the brokers, and it is what the next owner begins at.
-        # Order needs more than this division: the lock of each queue (``consumer/ordered.py``).
+        # Order needs more than this division: the lock of each queue (``consumer/queue_locks.py``).
         route = await self.instance.routes.get(topic)
         strategy = self.strategy
         clients = [self.instance.client_id] if strategy is None else await self._clients(route)
@@ -243,77 +243,3 @@ async def ask_one(
     if failure is not None:
         raise failure
     raise RouteNotFoundError("the topic has no broker at the moment")
-
-
-# --- Listeners for changes of the queues of a topic. RocketMQ:
-# ``TopicMessageQueueChangeListener``.
-
-
-QueueListener = Callable[[str, Sequence[MessageQueue]], object]
-"""(the topic, its readable queues now, sorted); a coroutine function or a plain one."""
-
-
-class QueueListeners:
-    """The listeners of one consumer; they get names without ``namespace``."""
-
-    def __init__(self, namespace: str | None) -> None:
-        self._namespace = namespace
-        self._listeners: dict[str, list[UserFunction]] = {}
-        self._known: dict[str, tuple[MessageQueue, ...]] = {}
-        self._instance: ClientInstance | None = None
-
-    async def add(self, topic: str, listener: QueueListener) -> None:
-        """Tell of ``topic`` (as brokers know it), from now on or from ``run`` on."""
-        self._listeners.setdefault(topic, []).append(
-            UserFunction(listener, threads=1, name="queue-listener")
-        )
-        if self._instance is not None:
-            await self._learn(topic, self._instance)
-
-    async def run(self, instance: ClientInstance) -> None:
-        """From now on changes are told. A topic that does not exist yet has no queues, and is asked
-        for again."""
-        self._instance = instance
-        while True:
-            for topic in list(self._listeners):
-                await self._learn(topic, instance)
-            await asyncio.sleep(instance.route_interval)
-
-    def route_changed(self, route: TopicRoute) -> None:
-        """Tell, if the queues are others than before."""
-        if (
-            self._instance is None
-            or route.topic not in self._known
-            or self._known[route.topic] == route.subscribe_queues
-        ):
-            return
-        self._known[route.topic] = route.subscribe_queues
-        queues = [unwrapped(self._namespace, queue) for queue in route.subscribe_queues]
-        for listener in self._listeners[route.topic]:
-            self._instance.spawn(
-                self._call(listener, unwrap(self._namespace, route.topic), queues),
-                name="queue listener",
-            )
-
-    def close(self) -> None:
-        """Call nobody, until it is ``run`` again."""
-        self._instance = None
-        for listeners in self._listeners.values():
-            for listener in listeners:
-                listener.close()
-            listeners[:] = [listener.anew() for listener in listeners]
-
-    async def _learn(self, topic: str, instance: ClientInstance) -> None:
-        try:
-            route = await instance.routes.get(topic)
-            self._known.setdefault(topic, route.subscribe_queues)
-        except RouteNotFoundError:
-            self._known.setdefault(topic, ())
-
-    async def _call(self, listener: UserFunction, topic: str, queues: list[MessageQueue]) -> None:
-        try:
-            await listener.call(topic, queues)
-        except NotCalledError:
-            pass  # the consumer is closed
-        except Exception:
-            log.exception("listener for queues failed topic=%s", topic)

@@ -8,77 +8,31 @@ must not know its user's calls.
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable, Collection, Iterable, MutableMapping
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Collection, MutableMapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any
 
-from turbopump.client.allocation import Strategy
-from turbopump.client.consumer.assignment import Assignment, BrokerDivision, PopAssignment
-from turbopump.client.consumer.delivery import (
-    BatchHandler,
-    Delivery,
-    Handled,
-    LateHandlerError,
-    called_with_lists,
-    keys_of,
-)
+from turbopump.client.consumer.assignment import Assignment
+from turbopump.client.consumer.broker_division import BrokerDivision
+from turbopump.client.consumer.delivery import Delivery
+from turbopump.client.consumer.delivery_policy import Membership
 from turbopump.client.consumer.group_consumer import RunningConsumer, consume_directly
-from turbopump.client.consumer.handling import Handler, HandlerPool, HandlerThreads
-from turbopump.client.consumer.offsets import (
-    ConsumeFrom,
-    LocalOffsets,
-    OffsetStore,
-    default_directory,
-)
-from turbopump.client.consumer.ordered import OrderSettings
-from turbopump.client.consumer.process_queue import PullLimits
-from turbopump.client.consumer.queue_loop import Membership
+from turbopump.client.consumer.handling import HandlerPool
+from turbopump.client.consumer.offsets import LocalOffsets, OffsetStore, default_directory
 from turbopump.client.consumer.ready_messages import ReadyMessages
 from turbopump.client.consumer.rebalance import Balancer, QueueChange
 from turbopump.client.consumer.send_back import SendBack
-from turbopump.client.consumer.settings import PopSettings
+from turbopump.client.consumer.settings import PushConsumerSettings
 from turbopump.client.consumer.statistics import Consumption
 from turbopump.client.consumer.subscription import Subscription
 from turbopump.client.heartbeat import InstanceMember
 from turbopump.client.instance import ClientInstance
 from turbopump.client.namespace import unwrap
 from turbopump.client.tracing import Tracing
-from turbopump.client.user_function import is_coroutine_function
 from turbopump.message.handles import pop_retry_topic
 from turbopump.message.message import MessageQueue
 from turbopump.message.properties import RETRY_TOPIC
 from turbopump.protocol.requests.consumers import ConsumeMessageDirectlyResult, ConsumerRunningInfo
-
-if TYPE_CHECKING:
-    from turbopump.store.disk import Disk
-
-log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class PushSettings:
-    """As its user gave them, checked: see ``PushConsumer``. ``order``: in order, and how;
-    ``asks_brokers``: brokers divide the queues; ``limits`` and ``batch``: how much is pulled ahead,
-    and in one pull; ``handler_batch`` None: a handler gets one message at a time."""
-
-    handler: Handler | BatchHandler | None
-    handler_batch: int | None
-    consume_from: ConsumeFrom | datetime
-    order: OrderSettings | None
-    broadcast: bool
-    offsets_directory: Path | None
-    disk: Disk | None
-    max_reconsume_times: int | None
-    strategy: Strategy
-    pop: PopSettings
-    asks_brokers: bool
-    namespace: str | None
-    limits: PullLimits
-    batch: int
-    consume_timeout: float
 
 
 class RunningPush(RunningConsumer):
@@ -91,7 +45,7 @@ class RunningPush(RunningConsumer):
         self,
         instance: ClientInstance,
         member: InstanceMember,
-        settings: PushSettings,
+        settings: PushConsumerSettings,
         subscriptions: MutableMapping[str, Subscription],
         tracing: Tracing | None,
         *,
@@ -101,36 +55,26 @@ class RunningPush(RunningConsumer):
         self.closed = asyncio.Event()
         self._subscriptions = subscriptions
         self._concurrency, self._namespace = concurrency, namespace
-        self._ordered, self._consume_timeout = settings.order is not None, settings.consume_timeout
+        self._ordered, self._consume_timeout = settings.ordered, settings.consume_timeout
         self.consumption = Consumption(
             asyncio.get_running_loop().time, tracing.of_consumer() if tracing is not None else None
         )
         self.ready = ReadyMessages(
-            self.consumption.began, batch=settings.handler_batch, ordered=settings.order is not None
+            self.consumption.began, batch=settings.handler_batch, ordered=settings.ordered
         )
         self._offsets: OffsetStore | LocalOffsets = OffsetStore(instance, group)
         self._backs: SendBack | None = None
         if settings.broadcast:
-            directory = settings.offsets_directory or default_directory()
+            directory = Path(settings.offsets_directory or default_directory())
             self._offsets = LocalOffsets(
                 self._offsets, directory, instance.client_id, group, settings.disk
             )
         else:
             self._backs = SendBack(instance, group, settings.max_reconsume_times, namespace)
         shared = Membership(
-            instance,
-            group,
-            subscriptions,
-            self.ready,
-            self._backs,
-            self.consumption,
-            settings.order,
-            namespace,
+            instance, group, subscriptions, self.ready, self._backs, self.consumption, settings
         )
-        self.assignment = Assignment(
-            shared, settings.consume_from, self._offsets, settings.limits, settings.batch
-        )
-        self.pops = PopAssignment(shared, settings.consume_from, settings.pop)
+        self.assignment = Assignment(shared, self._offsets)
         balancer = Balancer(
             instance,
             group,
@@ -140,36 +84,22 @@ class RunningPush(RunningConsumer):
             apply=self.assignment.apply,
         )
         if settings.asks_brokers:
-            division = BrokerDivision(shared, self.assignment, self.pops, balancer.divide)
-            balancer.leave_to(division.look)
-        self.handlers = self._handlers(settings, concurrency)
+            division = BrokerDivision(shared, self.assignment, balancer.divide)
+            balancer.leave_to(division.divide)
+        self.handlers: HandlerPool | None = None
+        if settings.handler is not None:
+            fate = None
+            if settings.broadcast and not settings.ordered:
+                fate = "is not delivered again (broadcasting)"
+            self.handlers = HandlerPool(
+                settings.handler, self.ready, concurrency=concurrency, fate=fate
+            )
         super().__init__(instance, member, tracing, self.assignment, balancer)
-
-    def _handlers(
-        self, settings: PushSettings, concurrency: int
-    ) -> HandlerPool | HandlerThreads | None:
-        handler = settings.handler
-        if handler is None:
-            return None
-        fate = (
-            "is not delivered again (broadcasting)"
-            if settings.broadcast and settings.order is None
-            else None
-        )
-        kind: type[HandlerPool | HandlerThreads] = (
-            HandlerPool if is_coroutine_function(handler) else HandlerThreads
-        )
-        call = (
-            handler
-            if settings.handler_batch is None
-            else called_with_lists(cast(BatchHandler, handler))
-        )
-        return kind(call, self.ready, concurrency=concurrency, fate=fate)
 
     @property
     def queues(self) -> Collection[MessageQueue]:
         """Those that are ours at the moment, pulled or popped."""
-        return [*self.assignment.queues, *self.pops.queues]
+        return self.assignment.queues
 
     # --- life
 
@@ -182,7 +112,7 @@ class RunningPush(RunningConsumer):
         if self.handlers is not None:
             self.handlers.start()
             if not self._ordered:
-                late = give_back_late(self.handlers.in_hand, self._consume_timeout)
+                late = self.handlers.give_back_late(self._consume_timeout)
                 self._spawn(late, "late handlers")
 
     async def give_up(self, topic: str) -> None:
@@ -193,7 +123,6 @@ class RunningPush(RunningConsumer):
             if name in self._subscriptions:
                 self.assignment.stop(name)
                 del self._subscriptions[name]
-                await self.pops.apply(QueueChange((), self.pops.of_topic(name)))
                 await self.assignment.apply(QueueChange((), self.assignment.of_topic(name)))
 
     def is_handling(self, task: asyncio.Task[Any] | None, thread: int | None) -> bool:
@@ -208,7 +137,6 @@ class RunningPush(RunningConsumer):
         """Go on."""
         self.ready.resume()
         self.assignment.look()
-        self.pops.look()
 
     async def close(self, timeout: float) -> None:
         """Stop pulling, let running handlers finish (``timeout`` seconds at most), commit, leave
@@ -223,15 +151,13 @@ class RunningPush(RunningConsumer):
 
     async def _finish(self, timeout: float) -> None:
         self.assignment.stop()
-        self.pops.stop()
         self.ready.close()
         if self.handlers is not None:
             await self.handlers.stop(timeout)
         if self._backs is not None:
             await self._backs.finish(timeout)
-        await self.assignment.close(timeout)
-        # A handler in a thread cannot be stopped: what it has stays invisible for its time.
-        await self.pops.close(timeout, give_back_taken=self.handlers is None)
+        # A handler in a thread cannot be stopped: what it popped stays invisible for its time.
+        await self.assignment.close(timeout, give_back_taken=self.handlers is None)
         if isinstance(self._offsets, LocalOffsets):
             await self._offsets.close()
         if self._tracing is not None:
@@ -244,7 +170,6 @@ class RunningPush(RunningConsumer):
             concurrency=self._concurrency if self.handlers is None else self.handlers.concurrency,
             ordered=self._ordered,
             statuses=self.consumption.statuses(),
-            popped=self.pops.infos(),
         )
 
     async def _consume_directly(self, message: Delivery) -> ConsumeMessageDirectlyResult:
@@ -253,39 +178,3 @@ class RunningPush(RunningConsumer):
         message.topic = unwrap(self._namespace, message.properties.get(RETRY_TOPIC, message.topic))
         clock = self.instance.environment.clock
         return await consume_directly(message, self.handlers.call, clock, ordered=self._ordered)
-
-
-# --- Messages whose handlers do not come back. RocketMQ: ``ProcessQueue.cleanExpiredMsg``.
-
-LEVEL: Final = 3
-"""The delay level after which such a message comes again: 10 s by Apache's table."""
-
-
-async def give_back_late(in_hand: Callable[[], Iterable[Handled]], timeout: float) -> None:
-    """For ever: of what handlers have ``in_hand``, give back what has been there for ``timeout``
-    seconds."""
-    loop = asyncio.get_running_loop()
-    while True:
-        now = loop.time()
-        next_due = now + timeout
-        for message in in_hand():
-            if message.settled or not message.taken:
-                continue
-            due = message.taken_at + timeout
-            if due <= now:
-                _give_back(message, now - message.taken_at)
-            else:
-                next_due = min(next_due, due)
-        await asyncio.sleep(max(next_due - now, 0.001))
-
-
-def _give_back(message: Handled, seconds: float) -> None:
-    log.warning(
-        "handler has not ended for %.0f s, its message is given back, what it says later does "
-        "not count %s",
-        seconds,
-        keys_of(message),
-    )
-    message.retry(
-        level=LEVEL, reason=LateHandlerError(f"its handler had not ended after {seconds:.0f} s")
-    )

@@ -62,7 +62,6 @@ class SendBack:
     namespace: str | None = None
 
     def __post_init__(self) -> None:
-        self._refused = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(
@@ -103,20 +102,13 @@ class SendBack:
             except RemotingError as error:
                 cause = f"{error}; then "
             else:
-                self._refused = False
                 return True
         try:
             await self._as_plain_message(message, level)
         except (RemotingError, RouteNotFoundError, MessageError) as error:
-            self._log_refused(message, f"{cause}{error}")
+            _not_given_back(self.group, message.msg_id, f"{cause}{error}", kind=self.group)
             return False
-        self._refused = False
         return True
-
-    def _log_refused(self, message: ReceivedMessage, cause: str) -> None:
-        if not self._refused:  # one line when it begins: it is tried again and again
-            _not_given_back(self.group, message.msg_id, cause, kind=self.group)
-        self._refused = True
 
     async def _to_its_broker(
         self, message: ReceivedMessage, queue: MessageQueue, level: int

@@ -1,19 +1,42 @@
-"""What the settings of consumers must be."""
+"""Settings of consumers, and what each must be."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from turbopump.client import setting_rules as rules
-from turbopump.client.allocation import Strategy
+from turbopump.client.allocation import Strategy, strategy_of
+from turbopump.client.consumer.delivery import BatchHandler
+from turbopump.client.consumer.handling import Handler
 from turbopump.client.consumer.offsets import ConsumeFrom
 from turbopump.client.consumer.pop import ATTEMPTS_MAX, BATCH_MAX
+from turbopump.client.consumer.process_queue import PullLimits
+from turbopump.client.consumer.subscription import ALL, Wanted
+from turbopump.client.setting_rules import (
+    BYTES,
+    FUNCTION,
+    SECONDS,
+    SECONDS_OR_0,
+    SWITCH,
+    SettingRule,
+    is_number,
+    is_whole,
+    setting,
+    whole_from,
+)
+from turbopump.client.settings import TRACE, GroupSettings
 from turbopump.errors import ConfigError
-from turbopump.message.message import MessageQueue
+
+if TYPE_CHECKING:
+    from turbopump.store.disk import Disk
+
+ONE_BY_ONE: Final = "handles_one_by_one"
+"""An attribute of handlers that can do nothing with a list of messages."""
+BROKER_STRATEGIES: Final = ("AVG", "AVG_BY_CIRCLE")
+"""The strategies that brokers know by name. RocketMQ: ``QueryAssignmentProcessor``."""
 
 
 def _is_disk(value: object) -> bool:
@@ -22,197 +45,263 @@ def _is_disk(value: object) -> bool:
     )
 
 
-_CONSUME_FROM: Final = rules.SettingRule(
+CONCURRENCY: Final = whole_from(1, " of calls at once")
+_CONSUME_FROM: Final = SettingRule(
     lambda value: isinstance(value, ConsumeFrom | datetime),
     "must be ConsumeFrom.LAST, FIRST or NOW, or a datetime",
 )
-_ALLOCATION: Final = rules.SettingRule(
+_POPPED_FROM: Final = SettingRule(
+    lambda value: value in (ConsumeFrom.LAST, ConsumeFrom.FIRST),
+    "must be ConsumeFrom.LAST or ConsumeFrom.FIRST: brokers know no time here",
+)
+_ALLOCATION: Final = SettingRule(
     lambda value: isinstance(value, str) or callable(value),
     "must be the name of a strategy, as in 'AVG', or a function as turbopump.client.allocation "
     "makes them",
 )
-_BYTES: Final = rules.SettingRule(
-    lambda value: rules.is_whole(value) and value > 0, "must be a number of bytes above 0"
+_BATCH: Final = SettingRule(
+    lambda value: is_whole(value) and 1 <= value <= 1024,
+    "must be a whole number of messages from 1 to 1024",
 )
+_DIRECTORY: Final = SettingRule(
+    lambda value: isinstance(value, str | os.PathLike) and bool(str(value)),
+    "must be the path of a directory",
+)
+_INVISIBLE: Final = SettingRule(  # as Java's client allows
+    lambda value: is_number(value) and 5 <= value <= 300, "must be from 5 to 300 seconds", "s"
+)
+_POP_BATCH: Final = SettingRule(
+    lambda value: is_whole(value) and 1 <= value <= BATCH_MAX,
+    f"must be a whole number from 1 to {BATCH_MAX}",
+)
+_RETRIES: Final = whole_from(0, " of retries").or_none()
+_MESSAGES: Final = whole_from(1, " of messages")
 
-ONE_BY_ONE: Final = "handles_one_by_one"
-"""An attribute of handlers that can do nothing with a list of messages."""
 
-CONCURRENCY_RULES: Final[Mapping[str, rules.SettingRule]] = {
-    "concurrency": rules.whole_from(1, " of calls at once")
-}
-_RETRIES: Final = rules.whole_from(0, " of retries").or_none()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriberSettings(GroupSettings):
+    """Settings of every consumer that subscribes. Raises ConfigError for unusable ones."""
 
-PUSH_RULES: Final[Mapping[str, rules.SettingRule]] = {
-    **CONCURRENCY_RULES,
-    "max_reconsume_times": _RETRIES,
-    "handler": rules.FUNCTION.or_none(),
-    "handler_batch": rules.SettingRule(
-        lambda value: rules.is_whole(value) and 1 <= value <= 1024,
-        "must be a whole number of messages from 1 to 1024",
-    ).or_none(),
-    "consume_from": _CONSUME_FROM,
-    "ordered": rules.SWITCH,
-    "suspend_time": rules.SECONDS,
-    "consume_timeout": rules.SECONDS,
-    "broadcast": rules.SWITCH,
-    "offsets_directory": rules.SettingRule(
-        lambda value: isinstance(value, str | os.PathLike) and bool(str(value)),
-        "must be the path of a directory",
-    ).or_none(),
-    "allocation": _ALLOCATION,
-    "close_timeout": rules.SECONDS_OR_0,
-    "client_rebalance": rules.SWITCH,
-    "pull_batch": rules.SettingRule(
-        lambda value: rules.is_whole(value) and 1 <= value <= 1024,
-        "must be a whole number of messages from 1 to 1024",
-    ),
-    "queue_messages_max": rules.whole_from(1, " of messages"),
-    "queue_bytes_max": _BYTES,
-    "queue_span_max": rules.whole_from(1, " of offsets"),
-    "topic_messages_max": rules.whole_from(1, " of messages").or_none(),
-    "topic_bytes_max": _BYTES.or_none(),
-    "disk": rules.SettingRule(_is_disk, "is no turbopump.store.disk.Disk").or_none(),
-}
-POLL_RULES: Final[Mapping[str, rules.SettingRule]] = {
-    "timeout": rules.SettingRule(
-        lambda value: rules.is_number(value) and value <= float("inf"),
-        "must be a number of seconds (inf: without end)",
-    ),
-    "max_messages": rules.whole_from(1),
-}
-RECEIVE_RULES: Final[Mapping[str, rules.SettingRule]] = {
-    "max_messages": rules.whole_from(1),
-    "invisible_seconds": rules.SECONDS,
-    "timeout": rules.TIMEOUT,
-}
-INVISIBLE_RULES: Final[Mapping[str, rules.SettingRule]] = {"seconds": rules.SECONDS}
-COMMIT_RULES: Final[Mapping[str, rules.SettingRule]] = {
-    "offset": rules.SettingRule(
-        lambda value: rules.is_whole(value) and 0 <= value < 2**63,
-        "must be a whole number, an offset in the queue",
+    group: str
+    """Consumer group. Java: ``consumerGroup``."""
+    topic: str | None = None
+    """Topic to consume; ``subscribe`` adds more."""
+    tags: Wanted = ALL
+    """Messages to take of the topic: ``*``, ``A || B``, ``Tags`` or ``Sql``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushConsumerSettings(SubscriberSettings):
+    """Settings of a ``PushConsumer``. Raises ConfigError for unusable ones."""
+
+    handler: Handler | BatchHandler | None = setting(None, FUNCTION.or_none())
+    """Function that is called with each message: a coroutine function runs on the loop, a plain one
+    in a thread. Java: ``MessageListenerConcurrently``, ``MessageListenerOrderly``."""
+    handler_batch: int | None = setting(None, _BATCH.or_none())
+    """The handler gets lists of up to so many messages of one queue, 1 to 1024. All are done when
+    it returns but those it has settled otherwise. Java: ``consumeMessageBatchMaxSize``."""
+    concurrency: int = setting(20, CONCURRENCY)
+    """Handler calls at once. Java: ``consumeThreadMax``."""
+    consume_from: ConsumeFrom | datetime = setting(ConsumeFrom.LAST, _CONSUME_FROM)
+    """Position where a group begins in a queue in which it has no offset: ``LAST``, ``FIRST``,
+    ``NOW``, or a datetime: see docs/reference/client-settings.md#where-a-group-begins. Java:
+    ``consumeFromWhere``, ``consumeTimestamp``."""
+    ordered: bool = setting(False, SWITCH)
+    """True: one message of a queue after the other, retried in place."""
+    suspend_time: float = setting(1.0, SECONDS)
+    """With ``ordered``: time until a message that failed is handled again. Another value without
+    ``ordered`` is refused. Java: ``suspendCurrentQueueTimeMillis``."""
+    consume_timeout: float = setting(900.0, SECONDS)
+    """A message that its handler has held for so long is sent back (level 3, 10 s). Not with
+    ``ordered``, and not for messages that you take yourself. Java: ``consumeTimeout``."""
+    max_reconsume_times: int | None = setting(None, _RETRIES)
+    """Retries before a message is a dead letter: see
+    docs/reference/client-settings.md#which-maximum-of-retries-holds. None: the group's, usually 16;
+    with ``ordered`` without limit. Java: ``maxReconsumeTimes``."""
+    broadcast: bool = setting(False, SWITCH)
+    """True: every consumer gets every message. Java: ``messageModel``."""
+    offsets_directory: str | Path | None = setting(None, _DIRECTORY.or_none())
+    """With ``broadcast``: where the offsets are kept. None: ``~/.rocketmq_offsets``. Java:
+    ``rocketmq.client.localOffsetStoreDir``."""
+    allocation: str | Strategy = setting("AVG", _ALLOCATION)
+    """Strategy by which queues are divided: see
+    docs/reference/client-settings.md#how-queues-are-divided. Java:
+    ``allocateMessageQueueStrategy``."""
+    trace: bool | str = setting(False, TRACE)
+    """True: records before and after each handling go to ``RMQ_SYS_TRACE_TOPIC``. A name: to that
+    topic: see docs/guide/tracing.md. Java: ``enableTrace``."""
+    close_timeout: float = setting(5.0, SECONDS_OR_0)
+    """Time for which ``close`` waits for running handlers: see
+    docs/explanations/clients.md#closing. Java: ``awaitTerminationMillisWhenShutdown``."""
+    disk: Disk | None = setting(
+        None, SettingRule(_is_disk, "is no turbopump.store.disk.Disk").or_none()
     )
-}
-TAKE_RULES: Final[Mapping[str, rules.SettingRule]] = {"count": rules.whole_from(1, " of messages")}
-QUEUE_RULES: Final[Mapping[str, rules.SettingRule]] = {
-    "queue": rules.SettingRule(
-        lambda value: isinstance(value, MessageQueue),
-        "is no MessageQueue: take one of `await consumer.queues(topic)`",
-    )
-}
-PULL_RULES: Final[Mapping[str, rules.SettingRule]] = {
-    "offset": rules.SettingRule(rules.is_whole, "must be a whole number, an offset in the queue"),
-    "max_messages": rules.whole_from(1),
-    "wait": rules.TIMEOUT,
-    "timeout": rules.TIMEOUT,
-}
-SIMPLE_RULES: Final[Mapping[str, rules.SettingRule]] = {
-    "consume_from": rules.SettingRule(
-        lambda value: value in (ConsumeFrom.LAST, ConsumeFrom.FIRST),
-        "must be ConsumeFrom.LAST or ConsumeFrom.FIRST: brokers know no time here",
-    ),
-    "ordered": rules.SWITCH,
-    "max_reconsume_times": _RETRIES,
-}
-LITE_PULL_RULES: Final[Mapping[str, rules.SettingRule]] = {
-    "consume_from": _CONSUME_FROM,
-    "auto_commit": rules.SWITCH,
-    "pull_batch": rules.whole_from(1, " of messages"),
-    "queue_messages_max": rules.whole_from(1, " of messages"),
-    "queue_bytes_max": _BYTES,
-    "messages_max": rules.whole_from(1, " of messages"),
-    "allocation": _ALLOCATION,
-}
-"""``group``, ``topic``, ``tags``, ``trace``, where it lives and how it pops are checked where they
-are used."""
+    """Disk in place of the system's, for simulations."""
+    pull_batch: int = setting(32, _BATCH)
+    """Messages of one pull. Java: ``pullBatchSize``."""
+    queue_messages_max: int = setting(1000, _MESSAGES)
+    """Messages in hand of one queue. Beyond it pulling waits. Java: ``pullThresholdForQueue``."""
+    queue_bytes_max: int = setting(100 * 1024 * 1024, BYTES)
+    """Bytes in hand of one queue. Beyond it pulling waits. Java: ``pullThresholdSizeForQueue``, in
+    MiB."""
+    queue_span_max: int = setting(2000, whole_from(1, " of offsets"))
+    """Offsets from the first to the last message in hand of one queue. Beyond it pulling waits.
+    Java: ``consumeConcurrentlyMaxSpan``."""
+    topic_messages_max: int | None = setting(None, _MESSAGES.or_none())
+    """Messages in hand of a topic. The queues of the topic that are ours share it in equal parts;
+    in Java all queues of the consumer do. Java: ``pullThresholdForTopic``."""
+    topic_bytes_max: int | None = setting(None, BYTES.or_none())
+    """Bytes in hand of a topic, shared in the same way. Java: ``pullThresholdSizeForTopic``, in
+    MiB."""
+    client_rebalance: bool = setting(True, SWITCH)
+    """False: a broker divides the queues and says whether they are pulled or popped. Not with
+    ``broadcast``, which divides nothing. Nor with ``ordered``, whose members divide and lock the
+    queues themselves (in Java the setting is ignored there). ``allocation`` must be ``AVG`` or
+    ``AVG_BY_CIRCLE``. Java: ``clientRebalance``."""
+    pop_invisible_time: float = setting(60.0, _INVISIBLE)
+    """Time that a popped message is invisible to others: 5 to 300 s; more than a handler ever
+    takes. Java: ``popInvisibleTime``."""
+    pop_batch: int = setting(BATCH_MAX, _POP_BATCH)
+    """Messages in one pop, 32 at most. Java: ``popBatchNums``."""
+    pop_threshold: int = setting(96, whole_from(1))
+    """Messages in hand at most, of a topic on a broker. Java: ``popThresholdForQueue``."""
 
-
-def check_batches(handler: object, handler_batch: int | None) -> None:
-    """Raises ConfigError if nobody could be given lists of messages."""
-    if handler_batch is None:
-        return
-    if handler is None:
-        raise ConfigError(
-            f"handler_batch={handler_batch} without handler=… is of no use: give a handler, or "
-            "take(count) messages yourself"
-        )
-    if getattr(handler, ONE_BY_ONE, False):
-        raise ConfigError(
-            f"handler_batch={handler_batch} gives lists, and an IdempotentConsumer wraps handlers "
-            "of single messages: leave handler_batch out, or go through the list in a handler of "
-            "your own, each with idempotent.handling(message)"
-        )
-
-
-# --- How a push consumer pops, where a broker has it pop.
-
-INVISIBLE_S: Final = 60.0
-INVISIBLE_RANGE_S: Final = (5, 300)
-"""What Java's client allows."""
-THRESHOLD: Final = 96
-_RULES: Final[Mapping[str, rules.SettingRule]] = {
-    "pop_invisible_time": rules.SettingRule(
-        lambda value: (
-            rules.is_number(value) and INVISIBLE_RANGE_S[0] <= value <= INVISIBLE_RANGE_S[1]
-        ),
-        "must be from {} to {} seconds".format(*INVISIBLE_RANGE_S),
-    ),
-    "pop_batch": rules.SettingRule(
-        lambda value: rules.is_whole(value) and 1 <= value <= BATCH_MAX,
-        f"must be a whole number from 1 to {BATCH_MAX}",
-    ),
-    "pop_threshold": rules.whole_from(1),
-}
-_USUAL: Final[Mapping[str, float]] = {
-    "pop_invisible_time": INVISIBLE_S,
-    "pop_batch": BATCH_MAX,
-    "pop_threshold": THRESHOLD,
-}
-BROKER_STRATEGIES: Final = ("AVG", "AVG_BY_CIRCLE")
-"""The strategies that brokers know by name. RocketMQ: ``QueryAssignmentProcessor``."""
-
-
-@dataclass(frozen=True, slots=True)
-class PopSettings:
-    """``strategy``: how brokers are to divide queues (None: none they know); ``invisible_s``: how
-    long a message is ours (``popInvisibleTime``); ``batch``: messages in one pop
-    (``popBatchNums``); ``threshold``: not more in hand than that (``popThresholdForQueue``);
-    ``retries_max``: then a message is a dead letter."""
-
-    strategy: str | None
-    invisible_s: float
-    batch: int
-    threshold: int
-    retries_max: int
-
-
-def pop_settings(
-    allocation: str | Strategy,
-    invisible_s: float,
-    batch: int,
-    threshold: int,
-    retries_max: int | None,
-    *,
-    used: bool,
-) -> PopSettings:
-    """Out of a push consumer's settings; ``used``: brokers may have it pop. Raises ConfigError for
-    what Java's client refuses too, and for what was given in vain."""
-    given = {"pop_invisible_time": invisible_s, "pop_batch": batch, "pop_threshold": threshold}
-    rules.check(_RULES, given)
-    for name, usual in _USUAL.items():
-        if given[name] != usual and not used:
+    def __post_init__(self) -> None:
+        SubscriberSettings.__post_init__(self)
+        if self.offsets_directory is not None and not self.broadcast:
             raise ConfigError(
-                f"{name}={given[name]} is for client_rebalance=False without broadcast, where "
-                "brokers may have queues popped; this "
-                "consumer pulls all of its queues: see pull_batch and queue_messages_max"
+                "offsets_directory is for broadcast=True; the offsets of a group "
+                "are kept by the brokers"
             )
-    strategy = (
-        allocation if isinstance(allocation, str) and allocation in BROKER_STRATEGIES else None
-    )
-    return PopSettings(
-        strategy,
-        invisible_s,
-        batch,
-        threshold,
-        ATTEMPTS_MAX if retries_max is None else retries_max,
-    )
+        if "suspend_time" in self._changed and not self.ordered:
+            raise ConfigError(
+                f"suspend_time={self.suspend_time!r:.80} is for ordered=True, where a message that "
+                "failed is handled again in place; without, "
+                "Retry(delay=seconds) keeps one here for so long"
+            )
+        self._check_batches()
+        self._check_pop()
+
+    def _check_batches(self) -> None:
+        if self.handler_batch is None:
+            return
+        if self.handler is None:
+            raise ConfigError(
+                f"handler_batch={self.handler_batch} without handler=… is of no use: give a "
+                "handler, or take(count) messages yourself"
+            )
+        if getattr(self.handler, ONE_BY_ONE, False):
+            raise ConfigError(
+                f"handler_batch={self.handler_batch} gives lists, and an IdempotentConsumer wraps "
+                "handlers of single messages: leave handler_batch out, or go through the list in a "
+                "handler of your own, each with idempotent.handling(message)"
+            )
+
+    def _check_pop(self) -> None:
+        if self.asks_brokers and self.ordered:
+            raise ConfigError(
+                "client_rebalance=False is not for ordered=True, whose members divide and lock the "
+                "queues themselves; to pop in order use SimpleConsumer(ordered=True)"
+            )
+        strategy_of(self.allocation)
+        for name in ("pop_invisible_time", "pop_batch", "pop_threshold"):
+            if name in self._changed and not self.asks_brokers:
+                raise ConfigError(
+                    f"{name}={self[name]} is for client_rebalance=False without broadcast, where "
+                    "brokers may have queues popped; this "
+                    "consumer pulls all of its queues: see pull_batch and queue_messages_max"
+                )
+        if self.asks_brokers and self.broker_strategy is None:
+            raise ConfigError(
+                f"allocation={self.allocation!r} is not known to brokers: with "
+                "client_rebalance=False give AVG or AVG_BY_CIRCLE"
+            )
+
+    @property
+    def _changed(self) -> list[str]:
+        return [known.name for known in fields(self) if self[known.name] != known.default]
+
+    @property
+    def asks_brokers(self) -> bool:
+        """True: brokers divide the queues."""
+        return not self.client_rebalance and not self.broadcast
+
+    @property
+    def strategy(self) -> Strategy:
+        return strategy_of(self.allocation)
+
+    @property
+    def limits(self) -> PullLimits:
+        """How much is pulled ahead."""
+        return PullLimits(
+            self.queue_messages_max,
+            self.queue_bytes_max,
+            self.queue_span_max,
+            self.topic_messages_max,
+            self.topic_bytes_max,
+        )
+
+    @property
+    def broker_strategy(self) -> str | None:
+        """Strategy by which brokers divide queues; None: not one that they know."""
+        if isinstance(self.allocation, str) and self.allocation in BROKER_STRATEGIES:
+            return self.allocation
+        return None
+
+    @property
+    def retries_max(self) -> int:
+        """Retries of a popped message, then it is a dead letter."""
+        return ATTEMPTS_MAX if self.max_reconsume_times is None else self.max_reconsume_times
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LitePullConsumerSettings(SubscriberSettings):
+    """Settings of a ``LitePullConsumer``. Raises ConfigError for unusable ones."""
+
+    consume_from: ConsumeFrom | datetime = setting(ConsumeFrom.LAST, _CONSUME_FROM)
+    """Position where a group begins in a queue in which it has no offset: as for
+    ``PushConsumer``."""
+    auto_commit: bool = setting(True, SWITCH)
+    """True: what one ``poll`` gave is committed after the next has begun. False: only ``commit``
+    commits. Java: ``autoCommit``."""
+    pull_batch: int = setting(32, _MESSAGES)
+    """Messages asked for at once; brokers give 32 at most by default. Java: ``pullBatchSize``,
+    10."""
+    queue_messages_max: int = setting(1000, _MESSAGES)
+    """Messages pulled ahead of one queue and not yet polled. Beyond it pulling waits. Java:
+    ``pullThresholdForQueue``."""
+    queue_bytes_max: int = setting(100 * 1024 * 1024, BYTES)
+    """Bytes pulled ahead of one queue and not yet polled. Beyond it pulling waits. Java:
+    ``pullThresholdSizeForQueue``, in MiB."""
+    messages_max: int = setting(10_000, _MESSAGES)
+    """Messages pulled ahead over all queues. Pulls that are under way may go beyond it. Java:
+    ``pullThresholdForAll``."""
+    allocation: str | Strategy = setting("AVG", _ALLOCATION)
+    """Strategy by which queues are divided: as for ``PushConsumer``."""
+    trace: bool | str = setting(False, TRACE)
+    """True: records of what was polled go to ``RMQ_SYS_TRACE_TOPIC``. A name: to that topic: see
+    docs/guide/tracing.md."""
+
+    def __post_init__(self) -> None:
+        SubscriberSettings.__post_init__(self)
+        strategy_of(self.allocation)
+
+    @property
+    def strategy(self) -> Strategy:
+        return strategy_of(self.allocation)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimpleConsumerSettings(SubscriberSettings):
+    """Settings of a ``SimpleConsumer``. Raises ConfigError for unusable ones."""
+
+    consume_from: ConsumeFrom = setting(ConsumeFrom.LAST, _POPPED_FROM)
+    """Position where a group without an offset begins: ``LAST`` or ``FIRST``. Brokers know no time
+    here."""
+    ordered: bool = setting(False, SWITCH)
+    """True: nobody of the group gets more of a queue until all that was received of it is
+    acknowledged, or comes again from the first message on that is not. All members alike."""
+    max_reconsume_times: int | None = setting(ATTEMPTS_MAX, _RETRIES)
+    """A message that comes again after so many retries becomes a dead letter instead. None: it
+    comes again without limit. Not with ``ordered``: brokers count for all that was received
+    together, so look at ``attempt`` and decide."""

@@ -8,12 +8,12 @@ apache/rocketmq ``FilterAPI.buildSubscriptionData``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from turbopump.client.namespace import wrap
-from turbopump.client.setting_rules import TOPIC, SettingRule, check, is_name
+from turbopump.client.setting_rules import TOPIC, SettingRule, is_name
 from turbopump.errors import ConfigError
 from turbopump.filtering.sql92 import SqlError, compile_sql
 from turbopump.filtering.tag import list_fault
@@ -25,12 +25,10 @@ from turbopump.protocol.requests.clients import SubscriptionData
 ALL: Final = "*"
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
-_TAGS_RULES: Final[Mapping[str, SettingRule]] = {
-    "tags": SettingRule(
-        lambda value: isinstance(value, str) and is_unicode(value),
-        "are no tags: * for all, 'A || B', Tags([…]) or Sql(…) is expected",
-    )
-}
+_TAGS: Final = SettingRule(
+    lambda value: isinstance(value, str) and is_unicode(value),
+    "are no tags: * for all, 'A || B', Tags([…]) or Sql(…) is expected",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +119,7 @@ def topic_subscription(
     namespace: str | None, topic: str, wanted: Wanted, version: int
 ) -> Subscription:
     """To a topic as the user names it. Raises ConfigError if there can be no such topic."""
-    check({"topic": TOPIC}, {"topic": topic})
+    TOPIC.check("topic", topic)
     topic = wrap(namespace, topic)
     fault = topic_fault(topic)
     if fault is not None:
@@ -148,7 +146,7 @@ def first_subscriptions(
 def tag_subscription(topic: str, expression: str, version: int) -> Subscription:
     """``*`` (or nothing) for all, ``A || B || C`` for some. Raises ConfigError if no tag is in
     it, or something that looks like a filter or another list: it would match nothing."""
-    check(_TAGS_RULES, {"tags": expression})
+    _TAGS.check("tags", expression)
     text = expression.strip()
     if text in ("", ALL):
         return Subscription(topic, ALL, (), version)

@@ -35,14 +35,7 @@ from turbopump.client.dead_letters.journal import (
     read_unlocked,
 )
 from turbopump.client.instance import ClientInstance
-from turbopump.client.setting_rules import (
-    FUNCTION,
-    SECONDS_OR_0,
-    SettingRule,
-    check,
-    is_name,
-    is_seconds,
-)
+from turbopump.client.setting_rules import FUNCTION, SECONDS_OR_0, SettingRule, is_name, is_seconds
 from turbopump.client.user_function import is_coroutine_function
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import ResponseCode
@@ -58,27 +51,28 @@ ROUNDS: Final = 4
 SETTLE_S: Final = 3.0
 """So long after it was sent, a letter that is not in its queue will not come any more."""
 
-_RULES: Final[Mapping[str, SettingRule]] = {
-    "group": SettingRule(is_name, "is no group: its name is expected, as in 'billing'"),
-    "journal": SettingRule(
-        lambda value: isinstance(value, Path),
-        "must be the path of a directory, as in Path('journals')",
-    ),
-    "to": SettingRule(
-        lambda value: isinstance(value, ResendTo), "must be ResendTo.ORIGIN or another ResendTo"
-    ),
-    "wanted": SettingRule(
-        lambda value: callable(value) and not is_coroutine_function(value),
-        "must be a plain function of a DeadLetter",
-    ).or_none(),
-    "in_doubt": SettingRule(
-        lambda value: isinstance(value, InDoubt),
-        "must be InDoubt.LEAVE, InDoubt.SEND or InDoubt.SENT",
-    ),
-    "rate": SettingRule(is_seconds, "must be a number of letters a second above 0").or_none(),
-    "settle": SECONDS_OR_0,
-    "on_progress": FUNCTION,
-}
+_GROUP: Final = SettingRule(is_name, "is no group: its name is expected, as in 'billing'")
+_JOURNAL: Final = SettingRule(
+    lambda value: isinstance(value, Path), "must be the path of a directory, as in Path('journals')"
+)
+_TO: Final = SettingRule(
+    lambda value: isinstance(value, ResendTo), "must be ResendTo.ORIGIN or another ResendTo"
+)
+_WANTED: Final = SettingRule(
+    lambda value: callable(value) and not is_coroutine_function(value),
+    "must be a plain function of a DeadLetter",
+).or_none()
+_IN_DOUBT: Final = SettingRule(
+    lambda value: isinstance(value, InDoubt), "must be InDoubt.LEAVE, InDoubt.SEND or InDoubt.SENT"
+)
+_RATE: Final = SettingRule(is_seconds, "must be a number of letters a second above 0").or_none()
+
+
+def _check_chosen(group: str, journal: Path, to: ResendTo, wanted: Wanted | None) -> None:
+    _GROUP.check("group", group)
+    _JOURNAL.check("journal", journal)
+    _TO.check("to", to)
+    _WANTED.check("wanted", wanted)
 
 
 async def would_resend(
@@ -86,7 +80,7 @@ async def would_resend(
 ) -> ResendReport:
     """What ``resend`` would do, as far as the journal knows; nothing is sent or written.
     ``targets`` counts the letters by topic."""
-    check({name: _RULES[name] for name in ("group", "journal", "to", "wanted")}, locals())
+    _check_chosen(group, journal, to, wanted)
     done = read_journal(read_unlocked(journal, group), journal_path(journal, group))[0].done
     report = ResendReport(group, dry_run=True)
     topics = target.TargetTopics(dead_letters.instance, group, to)
@@ -124,7 +118,11 @@ async def resend(
     MessageNotFoundError if the dead letters cannot be read; OSError if the journal cannot be
     written; ConfigError for arguments that cannot be used.
     """
-    check(_RULES, locals())
+    _check_chosen(group, journal, to, wanted)
+    _IN_DOUBT.check("in_doubt", in_doubt)
+    _RATE.check("rate", rate)
+    SECONDS_OR_0.check("settle", settle)
+    FUNCTION.check("on_progress", on_progress)
     file = JournalFile(journal, group)
     try:
         environment = dead_letters.instance.environment

@@ -1,113 +1,159 @@
-"""Handling a message once per business key: copies of what is done are passed over, twins wait for
+"""Handle a message once per business key: copies of finished messages are skipped, twins wait for
 each other.
 
-One rule: a key is done only after its handler has succeeded, and is written down before the message
-is done.
+One rule: a key is done only after its handler has succeeded, and is recorded before the message is
+done.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import random as random_module
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from random import Random
 from typing import Final
 
 from turbopump.client.consumer.delivery import Delivery, Retry, is_retry
 from turbopump.client.consumer.handling import Handler
 from turbopump.client.consumer.settings import ONE_BY_ONE
-from turbopump.client.environment import SYSTEM_RANDOM
-from turbopump.client.idempotence.store import (
-    HANDLER_RULES,
-    IDEMPOTENCE_RULES,
-    Claim,
-    IdempotenceStore,
+from turbopump.client.environment import RANDOM, SYSTEM_RANDOM
+from turbopump.client.idempotence.store import STORE_METHODS, Claim, IdempotenceStore
+from turbopump.client.setting_rules import (
+    FUNCTION,
+    SECONDS_OR_0,
+    SettingRule,
+    check_settings,
+    is_name,
+    is_number,
+    setting,
+    whole_from,
 )
-from turbopump.client.setting_rules import check
+from turbopump.client.settings import keywords_of
 from turbopump.client.user_function import UserFunction, is_coroutine_function
 from turbopump.message.message import ReceivedMessage
+from turbopump.message.rules import is_unicode
 
 log = logging.getLogger(__name__)
 
 Key = str | Callable[[ReceivedMessage], str | None]
 
-DAY_S: Final = 86_400.0
+LEAST_S: Final = 0.001
+"""Stores count milliseconds."""
+MOST_S: Final = 1e9
+"""31 years. A longer time was meant as for ever."""
 POLL_S: Final = 0.25
-"""So often a twin in another process is looked after."""
+"""Time between questions about a twin in another process."""
 FINISH_ATTEMPTS: Final = 3
-THREADS: Final = 20
 
 
 class TwinWaitError(Exception):
-    """Another message with this key was in hand for longer than ``wait``: this one is to come
+    """Another message with this key was in a handler for longer than ``wait``. This one is to come
     again."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldKey:
-    """A key in our hands, and what keeps it there."""
+    """A key held by this consumer, and the task that renews its lease."""
 
     key: str
     owner: str
     renewal: asyncio.Task[None]
 
 
+def _is_store(value: object) -> bool:
+    return not isinstance(value, type) and all(
+        callable(getattr(value, name, None)) for name in STORE_METHODS
+    )
+
+
+_KEY: Final = SettingRule(
+    lambda value: is_name(value) or callable(value),
+    "must be the name of a property, as in 'order_id', or a function of a message that returns its "
+    "key",
+)
+_STORE: Final = SettingRule(
+    _is_store,
+    "is no store: SqliteStore('done.db'), RedisStore(url), MemoryStore() or one of your own is "
+    "expected",
+)
+_NAME: Final = SettingRule(
+    lambda value: isinstance(value, str) and is_unicode(value), "must be text, in valid Unicode"
+)
+_SECONDS: Final = SettingRule(
+    lambda value: is_number(value) and LEAST_S <= value <= MOST_S,
+    f"must be a number of seconds from {LEAST_S} to {MOST_S:.0f}",
+    "s",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdempotenceSettings:
+    """Settings of an ``IdempotentConsumer``. Raises ConfigError for unusable ones."""
+
+    key: Key = field(metadata={"rule": _KEY})
+    """Business key of a message: the name of a property, or a function of the message. A message
+    with None or an empty key has none and is always handled."""
+    store: IdempotenceStore = field(metadata={"rule": _STORE})
+    """Place where keys are kept: ``MemoryStore``, ``SqliteStore``, ``RedisStore``, or your own."""
+    name: str = setting("", _NAME)
+    """Keys of different names are apart in one store: give each group its own."""
+    keep: float = setting(86_400.0, _SECONDS)
+    """Time for which a key that is done is remembered; longer than any copy of a message can be
+    late."""
+    lease: float = setting(30.0, _SECONDS)
+    """Time after which the key of a consumer that has died comes free. It is renewed while the
+    handler runs."""
+    wait: float = setting(30.0, SECONDS_OR_0)
+    """Time that a twin waits for the handler that has its key. Then it is given back and comes
+    again later."""
+    threads: int = setting(20, whole_from(1, " of handlers at once"))
+    """Threads for plain handlers."""
+    random: Random | None = setting(None, RANDOM)
+    """Random numbers in place of the system's, for tests."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
 class IdempotentConsumer:
-    """Wraps a handler: ``PushConsumer(…, handler=IdempotentConsumer(key="order_id",
+    """Wrap a handler: ``PushConsumer(…, handler=IdempotentConsumer(key="order_id",
     store=SqliteStore("done.db"))(handle))``.
 
-    ``key``: the business key of a message: the name of a property, or a function of the message;
-    None or empty: it has none and is always handled. ``name``: keys of different names are apart in
-    one store: give each group its own. ``keep``: seconds for which it is known that a key is done;
-    longer than any copy of a message can be late. ``lease``: seconds after which a key comes free
-    whose consumer has died; renewed while the handler runs. ``wait``: seconds that a twin waits for
-    the one in hand; then it is given back and comes again later. ``threads``: how many plain
-    handlers run at once. Raises ConfigError for unusable settings, and a handler that is no
-    function.
+    The keywords are the fields of ``IdempotenceSettings``. Raises ConfigError for unusable
+    settings, and for a handler that is no function.
 
-    **Guaranteed**, as long as the store keeps what it was told: a message whose key is done is not
-    handled again within ``keep``; of messages with the same key one is handled at a time; a handler
-    that raises, returns ``Retry`` or calls ``message.retry()`` has not done it, and the next
-    message with that key is handled.
+    **Guaranteed**, as long as the store keeps its records: a message whose key is done is not
+    handled again within ``keep``. Messages with the same key are handled one at a time. A handler
+    that raises, returns ``Retry`` or calls ``message.retry()`` has not done its message, and the
+    next message with that key is handled.
 
-    **Not guaranteed**: if the process dies, or the store fails, *between the handler's success and
-    its being written down*, the message is handled again after the lease. So it is when a process
+    **Not guaranteed**: if the process dies or the store fails *between the handler's success and
+    its record*, the message is handled again after the lease. The same happens when a process
     stands still, or is cut off from the store, for longer than its lease while another takes over.
     Only the handler can close that gap: write the key in the same transaction as the effect. A twin
-    that has waited in vain comes again, and has had an attempt: after the last one it is a dead
+    that has waited in vain comes again, and has used an attempt; after the last one it is a dead
     letter.
     """
 
-    def __init__(
-        self,
-        *,
-        key: Key,
-        store: IdempotenceStore,
-        name: str = "",
-        keep: float = DAY_S,
-        lease: float = 30.0,
-        wait: float = 30.0,
-        threads: int = THREADS,
-        random: random_module.Random | None = None,
-    ) -> None:
-        check(IDEMPOTENCE_RULES, locals())
-        self._key = key
-        self._store = store
-        self._name = name.replace("\\", r"\\").replace(":", r"\:")
-        self._keep = keep
-        self._lease = lease
-        self._wait = wait
-        self._threads = threads
-        self._random = random or SYSTEM_RANDOM
+    @keywords_of(IdempotenceSettings)
+    def __init__(self, settings: IdempotenceSettings) -> None:
+        self._key = settings.key
+        self._store = settings.store
+        self._name = settings.name.replace("\\", r"\\").replace(":", r"\:")
+        self._keep = settings.keep
+        self._lease = settings.lease
+        self._wait = settings.wait
+        self._threads = settings.threads
+        self._random = settings.random or SYSTEM_RANDOM
         self._here: dict[str, asyncio.Event] = {}
-        """Keys that this object has in hand: their twins here wait without asking the store."""
+        """Keys held by this object. Their twins in this process wait without asking the store."""
 
     def __call__(self, handler: Handler) -> Callable[[Delivery], Awaitable[object]]:
-        """The handler to give to a PushConsumer, of either face. A plain function runs in a thread,
-        a coroutine function on the loop."""
-        check(HANDLER_RULES, {"handler": handler})
+        """Return the handler to give to a PushConsumer, asyncio or blocking. A plain function runs
+        in a thread, a coroutine function on the loop."""
+        FUNCTION.check("handler", handler)
         function = UserFunction(handler, threads=self._threads, name="idempotent")
         in_thread = not is_coroutine_function(handler)
 
@@ -149,11 +195,11 @@ class IdempotentConsumer:
 
     @asynccontextmanager
     async def handling(self, message: ReceivedMessage) -> AsyncIterator[bool]:
-        """For ``async for``: ``async with idempotent.handling(message) as first: if first: …``. An
-        exception in the block means not done.
+        """Guard one message of ``async for``: ``async with idempotent.handling(message) as first:
+        if first: …``. An exception in the block means not done.
 
-        Raises TwinWaitError if another has the key in hand for longer than ``wait``; for a message
-        without a key it is always True.
+        Raises TwinWaitError if another has held the key for longer than ``wait``. A message without
+        a key is always first.
         """
         if self.key_of(message) is None:
             yield True
@@ -170,7 +216,7 @@ class IdempotentConsumer:
             await self.end(visit, done=done)
 
     def key_of(self, message: ReceivedMessage) -> str | None:
-        """The key as the store knows it."""
+        """Return the message's key as the store knows it; None: it has none."""
         by = self._key
         key = message.properties.get(by) if isinstance(by, str) else by(message)
         # the first colon without a backslash ends the name

@@ -1,4 +1,4 @@
-"""What an idempotent consumer asks of a store: three states of a key, and who may change them.
+"""Stores of idempotent consumers: three states of a key, and the steps between them.
 
 ::
 
@@ -16,79 +16,29 @@ import asyncio
 import os
 import sqlite3
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from os import PathLike
 from typing import Any, Final, Protocol, TypeVar
 
-from turbopump.client import setting_rules as rules
-from turbopump.client.environment import SYSTEM_CLOCK
+from turbopump.client.environment import CLOCK, SYSTEM_CLOCK
+from turbopump.client.setting_rules import SECONDS, SWITCH, SettingRule, is_name, whole_from
 from turbopump.clock import Clock
 from turbopump.errors import ConfigError
-from turbopump.message.rules import is_unicode
 
-LEAST_S: Final = 0.001
-"""Stores count milliseconds."""
-MOST_S: Final = 1e9
-"""31 years: more than a store could count was meant as for ever."""
-_STORE_METHODS: Final = ("claim", "renew", "finish", "release", "close")
-
-
-def _is_store(value: object) -> bool:
-    return not isinstance(value, type) and all(
-        callable(getattr(value, name, None)) for name in _STORE_METHODS
-    )
-
-
-_SECONDS: Final = rules.SettingRule(
-    lambda value: rules.is_number(value) and LEAST_S <= value <= MOST_S,
-    f"must be a number of seconds from {LEAST_S} to {MOST_S:.0f}",
+STORE_METHODS: Final = ("claim", "renew", "finish", "release", "close")
+_KEYS: Final = whole_from(1, " of keys")
+_PATH: Final = SettingRule(
+    lambda value: isinstance(value, str | os.PathLike) and bool(str(value)),
+    "must be the path of a file",
 )
-
-IDEMPOTENCE_RULES: Final[Mapping[str, rules.SettingRule]] = {
-    "key": rules.SettingRule(
-        lambda value: rules.is_name(value) or callable(value),
-        "must be the name of a property, as in 'order_id', or a function of a message that "
-        "returns its key",
-    ),
-    "store": rules.SettingRule(
-        _is_store,
-        "is no store: SqliteStore('done.db'), RedisStore(url), MemoryStore() or one "
-        "of your own is expected",
-    ),
-    "name": rules.SettingRule(
-        lambda value: isinstance(value, str) and is_unicode(value), "must be text, in valid Unicode"
-    ),
-    "keep": _SECONDS,
-    "lease": _SECONDS,
-    "wait": rules.SECONDS_OR_0,
-    "threads": rules.whole_from(1, " of handlers at once"),
-    "random": rules.ENVIRONMENT_RULES["random"],
-}
-HANDLER_RULES: Final[Mapping[str, rules.SettingRule]] = {"handler": rules.FUNCTION}
-MEMORY_RULES: Final[Mapping[str, rules.SettingRule]] = {
-    "max_keys": rules.whole_from(1, " of keys"),
-    "clock": rules.ENVIRONMENT_RULES["clock"],
-}
-SQLITE_RULES: Final[Mapping[str, rules.SettingRule]] = {
-    **MEMORY_RULES,
-    "path": rules.SettingRule(
-        lambda value: isinstance(value, str | os.PathLike) and bool(str(value)),
-        "must be the path of a file",
-    ),
-    "durable": rules.SWITCH,
-}
-REDIS_RULES: Final[Mapping[str, rules.SettingRule]] = {
-    "url": rules.SettingRule(rules.is_name, "must be text, as in 'redis://host:6379/0'"),
-    "prefix": rules.SettingRule(rules.is_name, "must be text that is not empty, as in 'turbopump'"),
-    "max_keys": rules.whole_from(1, " of keys"),
-    "timeout": rules.SECONDS,
-}
+_URL: Final = SettingRule(is_name, "must be text, as in 'redis://host:6379/0'")
+_PREFIX: Final = SettingRule(is_name, "must be text that is not empty, as in 'turbopump'")
 
 
 class Claim(Enum):
-    """What became of a claim: the key is yours; another has it in hand; it is done."""
+    """Outcome of a claim: the key is yours; another owner holds it; it is done."""
 
     YOURS = "yours"
     HELD = "held"
@@ -96,35 +46,36 @@ class Claim(Enum):
 
 
 class IdempotenceStore(Protocol):
-    """Where it is written down which keys are in hand and which are done. ``owner`` tells claims
-    apart. Durations in seconds. Methods raise what the store's library raises when it fails."""
+    """Record of keys in hand and keys done. ``owner`` tells claims apart. Durations in seconds.
+    Methods raise the errors of the store's library when it fails."""
 
     async def claim(self, key: str, owner: str, lease: float) -> Claim:
         """Take the key for ``lease`` seconds, if it is absent or another's lease is over."""
 
     async def renew(self, key: str, owner: str, lease: float) -> bool:
-        """Have it for ``lease`` seconds from now; False if it is no longer the owner's."""
+        """Hold the key for ``lease`` seconds from now. False: it is no longer the owner's."""
 
     async def finish(self, key: str, owner: str, keep: float) -> bool:
-        """It is done, and stays so for ``keep`` seconds; False if it was no longer the owner's (it
-        is done all the same)."""
+        """Record the key as done for ``keep`` seconds. False: it was no longer the owner's (it is
+        done all the same)."""
 
     async def release(self, key: str, owner: str) -> None:
-        """It is absent again, if it is the owner's."""
+        """Make the key absent again, if it is the owner's."""
 
     async def close(self) -> None:
-        """Let go of files, threads and connections. May be called twice."""
+        """Close files, threads and connections. May be called twice."""
 
 
 MAX_KEYS: Final = 100_000
 
 
 class MemoryStore:
-    """In this process's memory: for one process, and gone with it. ``max_keys``: so many done keys
-    are kept at most, some 200 bytes each. Belongs to one event loop. Raises ConfigError."""
+    """Store in this process's memory; it ends with the process. ``max_keys``: most done keys, some
+    200 bytes each. Belongs to one event loop. Raises ConfigError."""
 
     def __init__(self, *, max_keys: int = MAX_KEYS, clock: Clock | None = None) -> None:
-        rules.check(MEMORY_RULES, locals())
+        _KEYS.check("max_keys", max_keys)
+        CLOCK.check("clock", clock)
         self._max_keys = max_keys
         self._clock = clock or SYSTEM_CLOCK
         self._held: dict[str, tuple[str, float]] = {}
@@ -166,7 +117,7 @@ class MemoryStore:
         pass
 
     def __len__(self) -> int:
-        """Keys that are remembered."""
+        """Number of keys that are remembered."""
         return len(self._held) + len(self._done)
 
     def _is_owners(self, key: str, owner: str) -> bool:
@@ -212,7 +163,10 @@ class SqliteStore:
         durable: bool = False,
         clock: Clock | None = None,
     ) -> None:
-        rules.check(SQLITE_RULES, locals())
+        _PATH.check("path", path)
+        _KEYS.check("max_keys", max_keys)
+        SWITCH.check("durable", durable)
+        CLOCK.check("clock", clock)
         self._path = path
         self._max_keys = max_keys
         self._durable = durable
@@ -380,7 +334,10 @@ class RedisStore:
         max_keys: int = REDIS_MAX_KEYS,
         timeout: float = TIMEOUT_S,
     ) -> None:
-        rules.check(REDIS_RULES, locals())
+        _URL.check("url", url)
+        _PREFIX.check("prefix", prefix)
+        _KEYS.check("max_keys", max_keys)
+        SECONDS.check("timeout", timeout)
         try:
             from redis import asyncio as redis
         except ImportError:

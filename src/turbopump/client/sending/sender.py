@@ -1,14 +1,13 @@
-"""Sending what is packed: the short way of a message, and what all messages of a producer share.
+"""State that all sends of one producer share: settings, connections, routes, faults, counts.
 
-One rule: the short way does nothing that the whole one (``send_attempts.py``) would not; it only
-leaves out what is not needed. Source: apache/rocketmq ``DefaultMQProducerImpl.sendDefaultImpl``.
+One message is sent by ``send_attempts.py``. Source: apache/rocketmq
+``DefaultMQProducerImpl.sendDefaultImpl``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Final
@@ -24,17 +23,9 @@ from turbopump.client.routes import (
     TopicRoute,
 )
 from turbopump.client.sending import send_result
-from turbopump.client.sending.outgoing import LARGE_BODY_SIZE, Outgoing, Packer, SendFrames
+from turbopump.client.sending.outgoing import Outgoing, Packer, SendFrames
 from turbopump.client.sending.queue_chooser import FaultStrategy, QueueSelection
-from turbopump.client.sending.send_attempts import SendAttempts, Target
-from turbopump.client.setting_rules import SECONDS, SettingRule, check, whole_from
-from turbopump.errors import (
-    CallTimeoutError,
-    ClientErrorCode,
-    RemotingError,
-    RouteNotFoundError,
-    SendError,
-)
+from turbopump.errors import CallTimeoutError, ClientErrorCode, RemotingError, RouteNotFoundError
 from turbopump.message.message import MessageQueue
 from turbopump.message.rules import DEFAULT_TOPIC
 from turbopump.protocol.codes import LanguageCode
@@ -51,35 +42,30 @@ LITTLE_S: Final = 0.1
 server."""
 SILENCE_PAUSE_S: Final = 0.1
 """Wait before name servers that kept silent are asked again."""
-
-_RULES: Final[Mapping[str, SettingRule]] = {
-    "send_timeout": SECONDS,
-    "attempt_timeout": SECONDS.or_none(),
-    "retries": whole_from(0),
-}
+SEND_TIMEOUT_S: Final = 3.0
+RETRIES: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class SendRules:
-    """``timeout``: seconds that a send may take with all its retries; ``attempt_timeout``: that one
-    attempt may take while others could follow. ``retries``: attempts after the first.
-    ``retry_codes``: answers that another broker might not give. ``retry_unless_ok``: try another
-    broker if the message is stored, but not as safely as promised. Raises ConfigError."""
+    """Rules of retries.
 
-    timeout: float = 3.0
+    ``timeout``: seconds that a send may take with all its retries. ``attempt_timeout``: seconds
+    that one attempt may take while others could follow. ``retries``: attempts after the first.
+    ``retry_codes``: answers that another broker might not give. ``retry_unless_ok``: try another
+    broker if the message is stored, but not as safely as promised.
+    """
+
+    timeout: float = SEND_TIMEOUT_S
     attempt_timeout: float | None = None
-    retries: int = 2
+    retries: int = RETRIES
     retry_codes: frozenset[int] = send_result.RETRYABLE_CODES
     retry_unless_ok: bool = False
-
-    def __post_init__(self) -> None:
-        times = {"send_timeout": self.timeout, "attempt_timeout": self.attempt_timeout}
-        check(_RULES, {**times, "retries": self.retries})
 
 
 @dataclass(eq=False)
 class Sender:
-    """Sends what is packed, for one producer."""
+    """State that all sends of one producer share."""
 
     instance: ClientInstance
     rules: SendRules
@@ -94,140 +80,43 @@ class Sender:
     under_way: PendingSends = field(default_factory=lambda: PendingSends())
     oneways: Permits = field(default_factory=Permits)
     introduces: bool = False
-    """Whether a broker must know this client before it gets a message."""
+    """True if a broker must know this client before it gets a message."""
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
-    """What runs beside sending until the producer is closed."""
+    """Tasks that run beside sending until the producer is closed."""
 
     def __post_init__(self) -> None:
         self.creation = TopicCreation(self.instance)
         self.encode = self.frames.encode
         self.now_ms = self.instance.environment.clock.now_ms
-        self._time = asyncio.get_running_loop().time
-        self._known = self.instance.routes.known
+        self.time = asyncio.get_running_loop().time
+        self.known = self.instance.routes.known
         self.vip_channel = self.instance.vip_channel
         channel = self.vip_channel or self.instance.remoting
         self.connection, self.connect = channel.connection, channel.connect
-        self._short = not self.hooks and self.rules.attempt_timeout is None
-        self._retries = self.rules.retries > 0
+        self.short = not self.hooks and self.rules.attempt_timeout is None
+        self.may_retry = self.rules.retries > 0
         self.hangs = HangWatch(self.instance, self.under_way, self.rules.timeout)
 
     def introducing(self) -> Sender:
-        """A copy that sends only to brokers that know this client, for they will call back."""
+        """Return a copy that sends only to brokers that know this client, for they will call
+        back."""
         other = copy(self)
-        other.introduces, other._short = True, False
+        other.introduces, other.short = True, False
         return other
 
-    async def deliver(
-        self, outgoing: Outgoing, target: Target = None, timeout: float | None = None
-    ) -> send_result.SendResult:
-        """Returns when a broker has stored it. Raises as ``Producer.send``."""
-        if timeout is None:
-            timeout = self.rules.timeout
-        elif timeout <= 0:
-            raise send_result.no_time(outgoing.msg_id, self.shown(outgoing.topic), timeout)
-        began = self._time()
-        first: send_result.Attempt | None = None
-        under_way = self.under_way
-        under_way.count += 1
-        try:
-            if under_way.count > under_way.limit:
-                timeout = await self._turn(under_way, outgoing, timeout)
-                began = self._time()
-            if len(outgoing.body) >= LARGE_BODY_SIZE:
-                outgoing = await self.packer.compressed(outgoing)
-                began = self._time()  # the time-out is for brokers, not for this
-            route = self._known.get(outgoing.topic)
-            if (
-                target is None
-                and route is not None
-                and self._short
-                and self.faults.empty
-                and is_usual(route)
-            ):
-                queue = self.selection.choose(route)
-                address = route.master(queue.broker_name) or ""
-                connection = self.connection(address)
-                if connection is not None:
-                    kind = send_result.BOUND_SEND_ANSWER
-                    if route.spread and self._retries:
-                        kind = send_result.SEND_ANSWER
-                        if not self.hangs.on:
-                            self.hangs.start()
-                    try:
-                        answer = await self.ask(connection, outgoing, queue, timeout, kind)
-                        now = self._time()
-                        if self.faults.settings is not None:
-                            self.faults.succeeded(queue.broker_name, (now - began) * 1000, now)
-                        result = send_result.result_of(answer, outgoing, queue, address)
-                        self.statistics.count_stored(queue.broker_name, now - began)
-                        if (
-                            result.status is send_result.SendStatus.OK
-                            or not self.rules.retry_unless_ok
-                        ):
-                            return result
-                        first = send_result.Attempt(
-                            queue, address, result.status.value, None, result
-                        )
-                    except RemotingError as error:
-                        first = send_result.Attempt(queue, address, str(error), error)
-            return await SendAttempts(self, outgoing, target, began, timeout).until_stored(first)
-        except (SendError, RouteNotFoundError):
-            self.statistics.given_up += 1
-            raise
-        finally:
-            under_way.count -= 1  # 50 ns less than ``with``
-            if under_way.watched:
-                under_way.wake()
-
-    async def _turn(self, permits: Permits, outgoing: Outgoing, timeout: float) -> float:
-        """The seconds that are left when there is a permit. Raises SendError."""
-        began = self._time()
-        try:
-            await permits.turn(began + timeout)
-        except TimeoutError:
-            spent_ms = (self._time() - began) * 1000
-            oneway = permits is self.oneways
-            raise send_result.no_room(
-                outgoing.msg_id,
-                self.shown(outgoing.topic),
-                f"for {spent_ms:.0f} ms {permits.limit} {'oneway ' if oneway else ''}sends of this "
-                "producer were under way, and that is the most that may "
-                f"({'oneway_permits' if oneway else 'async_permits'}). Nothing was stored: send "
-                "less at once, or check the broker's load",
-                spent_ms,
-                ClientErrorCode.ACCESS_BROKER_TIMEOUT,
-            ) from None
-        return max(timeout - (self._time() - began), 0.001)
-
     def pool_address(self, address: str) -> str:
-        """Where the connection leads to by which a broker is sent to."""
+        """Return the address to which the connection to a broker leads."""
         return address if self.vip_channel is None else self.vip_channel.address(address)
 
     def shown(self, topic: str) -> str:
-        """The topic as the user knows it, for what he reads."""
+        """Return the topic as the user knows it, for texts."""
         return unwrap(self.namespace, topic)
 
-    async def send_oneway(self, outgoing: Outgoing, target: Target) -> None:
-        began, timeout = self._time(), self.rules.timeout
-        oneways = self.oneways
-        oneways.count += 1
-        try:
-            if oneways.count > oneways.limit:
-                await self._turn(oneways, outgoing, timeout)
-            if len(outgoing.body) >= LARGE_BODY_SIZE:
-                outgoing = await self.packer.compressed(outgoing)
-                began = self._time()
-            await SendAttempts(self, outgoing, target, began, timeout).oneway()
-        finally:
-            oneways.count -= 1
-            if oneways.watched:
-                oneways.wake()
-
     def close(self) -> None:
-        """Nothing more is sent, by this one or its copies; what waits for its answer still gets
-        it."""
+        """Send nothing more, by this sender or its copies. A send on its way still gets its
+        answer."""
         self.under_way.closed = True
-        self._short = False
+        self.short = False
 
     def ask(
         self,
@@ -242,10 +131,10 @@ class Sender:
         return connection.start_call(opaque, frame, timeout, kind)
 
     async def route(self, topic: str, timeout: float, *, writable: bool = True) -> TopicRoute:
-        """A route with queues to send to, or any if it need not be ``writable``; the topic is made
-        if it is new. Name servers that keep silent are asked again until ``timeout`` seconds are
-        over. Raises RouteNotFoundError."""
-        known = self._known.get(topic)
+        """Return a route with queues to send to, or any if it need not be ``writable``. The topic
+        is made if it is new. Name servers that keep silent are asked again until ``timeout``
+        seconds are over. Raises RouteNotFoundError."""
+        known = self.known.get(topic)
         if known is not None and is_usual(known):
             return known
         loop = asyncio.get_running_loop()
@@ -274,7 +163,7 @@ class Sender:
         if is_new and not self.under_way.closed:
             # the send itself needs time too
             await self.creation.make(route, max(deadline - loop.time(), 0.001) / 2)
-            route = self._known.get(topic, route)
+            route = self.known.get(topic, route)
         if writable and not route.publish_queues:
             raise RouteNotFoundError(
                 f"no route to topic {self.shown(topic)!r}: it has no writable queue. Check its "
@@ -284,7 +173,8 @@ class Sender:
         return route
 
     async def _found(self, topic: str, writable: bool) -> TopicRoute:
-        """What the name servers know, asked until they answer. Raises RouteNotFoundError."""
+        """Return the route that the name servers know, asked until they answer. Raises
+        RouteNotFoundError."""
         routes = self.instance.routes
         while True:
             try:
@@ -302,16 +192,16 @@ class Sender:
 
 
 def is_usual(route: TopicRoute) -> bool:
-    """Whether the topic exists, with queues to send to."""
+    """Return True if the topic exists, with queues to send to."""
     return not route.inherited and bool(route.publish_queues)
 
 
 @dataclass(slots=True, eq=False)
 class PendingSends(Permits):
-    """What a producer has under way, for a close to wait for; all its senders share one."""
+    """Sends under way, for a close to wait for; all senders of a producer share one."""
 
     closed: bool = False
-    """Nothing is sent from now on, and what fails is not tried again."""
+    """True: nothing is sent from now on, and a failed attempt is not tried again."""
 
     def refuse_if_closed(self, why: str) -> None:
         """Raises ProducerClosedError, with ``why``, after the close."""
@@ -320,20 +210,20 @@ class PendingSends(Permits):
 
 
 HANG_SHARE: Final = 1 / 3
-"""Of ``send_timeout``: after so long without a byte from a broker it is asked whether it lives, and
-has as long to answer; the last third is for another broker."""
+"""Share of ``send_timeout``. After so long without a byte from a broker it is asked for a sign of
+life, and has as long to answer; the last third is for another broker."""
 HANG_PATIENCE_MAX_S: Final = 3.0
 
 
 class HangWatch:
-    """Lets sends leave a broker that hangs (its process is stopped, its machine is gone) for
-    another one.
+    """Let sends leave a broker that hangs (its process is stopped, its machine is gone) for another
+    one.
 
     A broker may be slow for good reasons: under SYNC_FLUSH a send waits for its disk, with replicas
-    for their answers, by default for up to 5 s. Who went elsewhere then would store messages twice.
-    So a broker that says nothing while sends wait is asked something that needs neither, and only
-    if no byte of an answer comes the sends that may go elsewhere end with BrokerHangsError. A timer
-    for each producer, and only while sends are under way.
+    for their answers, by default for up to 5 s. A send that went elsewhere then would be stored
+    twice. So if a broker is silent while sends wait, it is asked something that needs neither disk
+    nor replicas. Only if no byte of an answer comes, the sends that may go elsewhere end with
+    BrokerHangsError. Each producer has one timer, and only while sends are under way.
     """
 
     def __init__(
@@ -346,7 +236,7 @@ class HangWatch:
         self._loop = asyncio.get_running_loop()
         self._looked_at = 0.0
         self._waiting: set[str] = set()
-        """The brokers for which sends waited at the last look."""
+        """Brokers for which sends waited at the last look."""
         self._asked: set[str] = set()
 
     def start(self) -> None:
@@ -392,8 +282,8 @@ class HangWatch:
 
 
 class TopicCreation:
-    """Has each new topic made once, before its first message, on every master that lets new topics
-    inherit; nothing here can fail a send, and the log says where a topic is that could not be made.
+    """Have each new topic made once, before its first message, on every master that lets new topics
+    inherit. A failure here fails no send; the log says where a topic is that could not be made.
 
     Only our brokers are asked to: they leave a topic alone that an operator has made meanwhile.
     RocketMQ: the topic comes into being at the first send, on the one broker that happens to get it
@@ -406,10 +296,10 @@ class TopicCreation:
         self.tried: set[str] = set()
         """Topics that were made, or could not be."""
         self.unsaid: dict[str, str] = {}
-        """Topics that could not be made, and why; logged when a broker gets the first message."""
+        """Reasons why topics could not be made; logged when a broker gets the first message."""
 
     async def make(self, route: TopicRoute, timeout: float) -> None:
-        """Make the topic of an inherited route; returns after ``timeout`` seconds at the latest."""
+        """Make the topic of an inherited route; return after ``timeout`` seconds at the latest."""
         task = self._making.get(route.topic)
         if task is None:
             work = self._make(route, timeout)
@@ -418,7 +308,7 @@ class TopicCreation:
         await asyncio.wait({task}, timeout=timeout)
 
     def landed(self, queue: MessageQueue) -> None:
-        """The first message of a topic that could not be made is on this broker."""
+        """Log that the first message of a topic that could not be made is on this broker."""
         why = self.unsaid.pop(queue.topic, None)
         if why is not None:
             log.warning(

@@ -262,9 +262,6 @@ class GetBrokerMemberGroup(Request[BrokerMemberGroupBody], kw_only=True):
 MAX_INFLATED = 32 << 20
 """Most bytes a compressed registration may inflate to: room for a quarter of a million topics."""
 
-TOPICS_AT_ONCE = 64
-"""Topics of a compressed registration that are read in one step."""
-
 T = TypeVar("T")
 
 
@@ -314,15 +311,14 @@ class RegisterBrokerBody(msgspec.Struct, kw_only=True, rename="camel"):
     def decode_compressed(
         cls, data: bytes, *, with_mappings: bool
     ) -> Generator[None, None, RegisterBrokerBody]:
-        """Read the compressed form, a few topics in each step; `with_mappings` if the sender's
+        """Read the compressed form, one topic a step; `with_mappings` if the sender's
         version is 5.0.0 or later. FastjsonError for a stream that is damaged, too short or too
         long."""
         pieces = _Pieces(inflate(data))
         wrapper = topics.TopicConfigAndMappingSerializeWrapper()
         wrapper.data_version = fastjson.decode(pieces.sized(), topics.DataVersion)
-        for number, line in enumerate(pieces.counted()):
-            if number % TOPICS_AT_ONCE == 0:
-                yield
+        for line in pieces.counted():
+            yield
             topic = topics.TopicConfig.decode_line(line.decode("utf-8", "replace"))
             assert topic.topic_name is not None, "decode_line always finds one"
             wrapper.topic_config_table[topic.topic_name] = topic

@@ -1,8 +1,8 @@
-"""Topics into a lake, exactly once.
+"""Archive topics into a lake, exactly once.
 
-The one rule: the table is the checkpoint. Each batch begins at the offsets that the table has,
-reads up to offsets chosen beforehand, and is committed together with them; so a batch that was
-killed at any point is done again, or was done. There is no state beside the table.
+The table is the checkpoint. Each batch begins at the offsets in the table, reads up to offsets
+chosen in advance, and is committed together with them. So a batch that was killed at any point is
+repeated, or was complete. There is no state beside the table.
 """
 
 from __future__ import annotations
@@ -76,12 +76,14 @@ ROWS_PER_BATCH: Final = 500_000
 """About ten seconds of work, and what is done again after a kill."""
 COMPACT_FROM: Final = 16
 COMPACT_TARGET: Final = 128 << 20
-"""A partition with so many files smaller than half of this is compacted."""
+"""In bytes. A partition is compacted when it has ``COMPACT_FROM`` files smaller than half of
+this."""
 COMPACT_EVERY_S: Final = 3600
-"""So often a run compacts that follows its topics; others do at their end."""
+"""Seconds between two compactions in a run that follows its topics; other runs compact at their
+end."""
 ATTEMPTS: Final = 4
-"""A batch is tried so often while brokers cannot be reached; each attempt waits for them as the
-source does."""
+"""Attempts of a batch while brokers cannot be reached; each attempt waits for them as the source
+does."""
 
 _CHOOSING: Final = (
     "assigned",
@@ -104,9 +106,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class ArchiveReport:
-    """What a run has done. ``messages`` counts offsets, ``rows`` and ``rejected`` what is in the
-    files of this run (counted there), ``lost`` what the broker did not have any more;
-    ``lake_messages`` and ``lake_rows`` are the same of the whole lake."""
+    """Figures of a run. ``messages`` counts offsets; ``rows`` and ``rejected`` count rows in the
+    files of this run; ``lost`` counts messages that the broker no longer had. ``lake_messages`` and
+    ``lake_rows`` are the same of the whole lake."""
 
     messages: int
     rows: int
@@ -126,7 +128,7 @@ class ArchiveReport:
 
     @property
     def agrees(self) -> bool:
-        """Whether what is there is what was to be read."""
+        """True if the number of rows matches the offsets."""
         return (
             self.rows + self.rejected + self.lost == self.messages
             and self.lake_rows == self.lake_messages
@@ -160,21 +162,22 @@ def archive(
     progress: Progress | None = None,
     at_step: Callable[[str], None] = no_step,
 ) -> ArchiveReport:
-    """Append what ``topics`` have and ``lake`` has not, up to where they end now; with ``follow``
-    go on until ``stop`` is set.
+    """Append the messages of ``topics`` that ``lake`` lacks, up to their present end; with
+    ``follow`` continue until ``stop`` is set.
 
-    A new lake takes ``format`` (``parquet`` or ``delta``), ``columns`` and ``bodies``
-    (``json_bodies``, ``avro_bodies``); an old one has its own. A queue that the lake does not know
-    begins at ``starting``: ``earliest``, a time in ms, or ``latest``, which is where it ends when
-    the first run sees it: the lake keeps that offset. Of a topic that the lake knows, a new queue
-    is read from its first message instead of ``latest``. ``interval``: seconds between
-    two batches when there is nothing more. ``options``: further ones of the source, such as
-    credentials. The directory must be the same for driver and executors.
+    A new lake uses ``format`` (``parquet`` or ``delta``), ``columns`` and ``bodies``
+    (``json_bodies``, ``avro_bodies``); an existing one has its own. A queue that the lake does not
+    know begins at ``starting``: ``earliest``, a time in ms, or ``latest``. ``latest`` is the
+    queue's end in the first run, and the lake keeps that offset. A new queue of a known topic is
+    read from its first message instead of ``latest``. ``interval``: seconds between two batches
+    when there is nothing to read. ``options``: further options of the source, such as credentials.
+    The directory must be the same for driver and executors.
 
-    A queue that was made again, or lost its end, is left out, and so is a topic that is not there;
-    the others go on. At its end the run raises DataLossError or RouteNotFoundError for them. With
-    ``restart_queues`` such a queue begins another generation instead. ``max_rejected``: rows, or a
-    share such as ``"5%"``, from which on ``report.ok`` is false; by default, if all were rejected.
+    A queue that was deleted and made again, or lost its end, is left out, and so is a missing
+    topic; the others continue. At its end the run raises DataLossError or RouteNotFoundError for
+    them. With ``restart_queues`` such a queue begins another generation instead. ``max_rejected``:
+    a number of rows, or a share such as ``"5%"``, from which on ``report.ok`` is false; by default
+    only if all rows were rejected.
 
     Raises LakeInUseError, OffsetGapError and LakeError; ConfigError for a wrong argument;
     DataLossError if messages are gone and ``fail_on_data_loss``; RemotingError without a broker.
@@ -182,7 +185,7 @@ def archive(
     root = lake_place(lake)
     rejects = rejected_limit(max_rejected)
     if rows_per_batch < 1:
-        raise ConfigError(f"rows_per_batch is {rows_per_batch}: a message at least is expected")
+        raise ConfigError(f"rows_per_batch is {rows_per_batch}: expected 1 or more")
     definition = _definition(root, format, columns, bodies)
     run = ArchiveRun(
         topics=sorted(set(_texts(topics))),
@@ -214,7 +217,7 @@ def archive(
             except (RemotingError, RouteNotFoundError) as error:
                 if not (follow and _was_away(type(error))):
                     raise
-                _log.warning("%s; the archive goes on when it is back", error)
+                _log.warning("%s; the archive continues when it is back", error)
                 stop.wait(interval)
                 continue
             if not begins and not follow:
@@ -246,15 +249,15 @@ def archive(
 
 
 def rejected_limit(text: int | str | None) -> Callable[[int, int], bool]:
-    """Return a check of a run's good and rejected rows: at most so many, or such a share of all,
-    may be rejected; by default all but one. Raises ConfigError."""
+    """Return a check of a run's good and rejected rows. The limit is a number of rejected rows or a
+    share of all rows; by default not all may be rejected. Raises ConfigError."""
     if text is None:
         return lambda good, rejected: good > 0 or rejected == 0
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", str(text), re.ASCII)
     most = float(found[1]) if found else -1
     if found is None or (not found[2] and "." in found[1]) or (found[2] and most > 100):
         raise ConfigError(
-            f"max_rejected is {text!r}: a number of rows is expected, or a share such as 5%"
+            f"max_rejected is {text!r}: expected a number of rows, or a share such as 5%"
         )
     if found[2]:
         return lambda good, rejected: rejected * 100 <= most * (good + rejected)
@@ -275,7 +278,8 @@ def _definition(
     columns: Sequence[str] | None,
     bodies: Bodies | None,
 ) -> Definition:
-    """What the lake is to be; what is not given is as it is there, or as usual."""
+    """Return the definition of the lake. Arguments that are None keep the existing lake's value, or
+    the default."""
     there = definition_at(root)
     usual = there or Definition(format="parquet", columns=COLUMN_NAMES)
     wanted = Definition(
@@ -284,7 +288,7 @@ def _definition(
         bodies=bodies or usual.bodies,
     )
     if wanted.format not in FORMATS:
-        raise ConfigError(f"there is no format {format!r}: {' or '.join(FORMATS)}")
+        raise ConfigError(f"unknown format {format!r}: use {' or '.join(FORMATS)}")
     if wanted.bodies is not None and "body" not in wanted.columns:
         raise ConfigError("bodies become columns only where the column body is read")
     if there is None:
@@ -300,7 +304,7 @@ def _texts(given: Sequence[str]) -> tuple[str, ...]:
 
 
 def _was_away(kind: type[Exception] | None) -> bool:
-    """Whether an error says that a broker, or every name server, was not there."""
+    """Return True for an error that means an unreachable broker or no reachable name server."""
     if kind is None or issubclass(kind, ResponseError):
         return False
     return issubclass(kind, (RemotingError, RouteNotFoundError))
@@ -358,18 +362,18 @@ class ArchiveRun:
         chosen = [name for name in _CHOOSING if getattr(self.known, name) != getattr(plain, name)]
         if chosen:
             raise ConfigError(
-                "an archive has every message of its topics: the options may say how brokers are "
-                f"reached and read, not what is read ({', '.join(chosen)})"
+                "an archive has every message of its topics: options can say how to "
+                f"reach and read brokers, but cannot select messages ({', '.join(chosen)})"
             )
         if isinstance(self.starting, str) and self.starting not in ("earliest", "latest"):
             raise ConfigError(
-                f"starting is {self.starting!r}: earliest, latest or a time in ms is expected"
+                f"starting is {self.starting!r}: expected earliest, latest or a time in ms"
             )
 
     @contextmanager
     def opened(self, root: Path, definition: Definition) -> Iterator[Lake]:
-        """The lake, made if there is none, while this run writes. Nothing is made where no topic is
-        there, unless the run waits for them."""
+        """Open the lake for writing, and make it if necessary. No lake is made while no topic
+        exists, unless the run waits for topics."""
         if definition_at(root) is None and not self._queues({}) and not self.follow:
             self.raise_fault()
         lake = create_or_open(root, definition)
@@ -406,12 +410,12 @@ class ArchiveRun:
         """Note the fault of a topic or queue that is left out. A run that follows its topics logs
         it at once, as it may never end."""
         if self.follow and name not in self.faults:
-            _log.error("%s; the others go on", fault)
+            _log.error("%s; the others continue", fault)
         self.faults[name] = fault
 
     def look(self, snapshot: Snapshot) -> tuple[Snapshot, Offsets]:
-        """Where the queues end now that can be read, and the lake, in which those that were made
-        again have begun another generation if this run does that."""
+        """Return the lake's state and the present ends of all readable queues. If the run restarts
+        queues, those that were made again begin another generation."""
         ends = self._ends(snapshot)
         if self.restart_queues and self.changed:
             snapshot = self._restart(snapshot, ends)
@@ -451,8 +455,9 @@ class ArchiveRun:
         self.changed.add(queue)
         if not self.restart_queues:
             fault = DataLossError(
-                f"{queue} {what}: the topic or broker was made anew, or lost its end. Give "
-                "--restart-queue (restart_queues) to begin another generation of the queue"
+                f"{queue} {what}: the topic or broker was deleted and made again, or lost "
+                "its end. Use --restart-queue (restart_queues) to begin another "
+                "generation of the queue"
             )
             self._leave_out(str(queue), fault)
 
@@ -596,19 +601,19 @@ class ArchiveRun:
                 continue
             if (queue.topic, queue.broker_name) not in present:
                 if queue not in was_absent:
-                    _log.warning("%s is not in the route at the moment; the others go on", queue)
+                    _log.warning("%s is not in the route now; the others continue", queue)
             elif self.fail_on_data_loss:
                 fault = DataLossError(
-                    f"{queue} is no longer a queue of its topic, which has fewer now: give "
-                    "--skip-lost (fail_on_data_loss) to go on without it"
+                    f"{queue} no longer exists, because its topic has fewer queues now: "
+                    "use --skip-lost (fail_on_data_loss) to continue without it"
                 )
                 self._leave_out(str(queue), fault)
 
     def _missing(
         self, tasks: list[TaskReport], begins: Offsets, ends: Offsets
     ) -> dict[MessageQueue, int]:
-        """How many messages of each queue were not there. Raises OffsetGapError for a queue whose
-        rows are not those between its offsets."""
+        """Count the missing messages of each queue. Raises OffsetGapError for a queue whose rows do
+        not match its offsets."""
         rows: dict[MessageQueue, int] = defaultdict(int)
         for task in tasks:
             for each in task.queues:
@@ -669,7 +674,7 @@ class ArchiveRun:
         return self.counted_to
 
     def _patiently(self, job: Callable[[], list[Any]]) -> list[Any]:
-        """The result of a Spark job, which is made anew if a broker was away."""
+        """Run a Spark job, and run it again if a broker was away."""
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 return job()

@@ -1,8 +1,8 @@
-"""Names of the columns that bodies become: those of the fields, other ones (``field AS column``),
-those with a prefix, or one struct that has all of them.
+"""Names of the columns for bodies: the names of the fields, other ones (``field AS column``), names
+with a prefix, or one struct for all fields.
 
-The one rule: names are settled when a lake is made, and stand in its definition; how bodies are
-read knows nothing of them. It must not know what kinds of bodies there are.
+The names are fixed when a lake is made, and are in its definition; the reading of bodies does not
+know them. Kinds of bodies are unknown here.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def _plain(name: str) -> str:
 def named(
     bodies: Bodies, fields: Sequence[str], names: Mapping[str, str], prefix: str, struct: str
 ) -> Bodies:
-    """These bodies with their columns' names. Raises ConfigError for a prefix and a struct at once,
-    and for an empty name."""
+    """Return the bodies with names for their columns. Raises ConfigError for a prefix together with
+    a struct, and for an empty name."""
     if prefix and struct:
         raise ConfigError("bodies' columns have a prefix or are within a struct: give one of both")
     columns = tuple(names.get(field, f"{prefix}{field}") for field in fields)
@@ -73,8 +73,9 @@ def named_columns(fields: Sequence[pa.Field], bodies: Bodies) -> list[pa.Field]:
 
 
 def renamed(rows: pa.Table, fields: Sequence[pa.Field], bodies: Bodies) -> pa.Table:
-    """The rows, whose last columns are these ``fields``, with the names that a table has. Of two
-    columns with one name the body's stays: a lake without ``bodyFault`` may have such a field."""
+    """Rename the last columns of the rows, which are these ``fields``, as in the table. Of two
+    columns with one name the body's stays: a lake without ``bodyFault`` may have a field of that
+    name."""
     before = rows.num_columns - len(fields)
     given = rows.columns[before:]
     columns = named_columns(fields, bodies)

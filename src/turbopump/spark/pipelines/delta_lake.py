@@ -1,14 +1,13 @@
-"""A lake whose tables are Delta tables, written by ``deltalake`` without a JVM.
+r"""A lake of Delta tables, written by ``deltalake`` without a JVM.
 
-The one rule: offsets are transactions of the table's own log, three for each queue, in the commit
-that adds the files (five once the queue was restarted)::
+Offsets are transactions of the table's own log, three for each queue, in the commit that adds the
+files (five after a restart of the queue)::
 
-    {"txn":{"appId":"turbopump/[\\"end\\",\\"T\\",\\"broker-a\\",0]","version":123}}
+    {"txn":{"appId":"turbopump/[\"end\",\"T\",\"broker-a\",0]","version":123}}
 
 Delta keeps the newest of each through checkpoints, log clean-up, compaction and vacuum. The tables
-``data`` and ``_rejected`` are two, with a log each: ``_rejected`` is committed first, and a batch
-of which only that half is there is done again with the same end. It must not know what is in the
-files.
+``data`` and ``_rejected`` have a log each. ``_rejected`` is committed first; a batch of which only
+that half is committed is repeated with the same end. The content of the files is unknown here.
 """
 
 from __future__ import annotations

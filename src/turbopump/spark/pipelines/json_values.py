@@ -1,10 +1,10 @@
-"""JSON bodies as the values of columns, by a Spark schema.
+"""JSON bodies as values of columns, by a Spark schema.
 
-The one rule: a value is what its sender wrote, or the row does not fit. Spark's ``from_json`` also
-takes what means something else (``1e400`` as infinity, ``"1,000.00"`` as 1000, milliseconds as
-seconds) and what no other parser takes; here each such body is refused, with a code that is the
-same for each row (``Misfit``). docs/guide/pipelines.md has the table; a test compares. It must not
-know rows, files or Spark beyond its types.
+A column gets exactly the value that the sender wrote, or the row does not fit. Spark's
+``from_json`` also accepts texts of another meaning (``1e400`` as infinity, ``"1,000.00"`` as 1000,
+milliseconds as seconds) and texts that no other parser accepts. Here each such body is refused,
+with a code for the reason (``Misfit``). docs/guide/pipelines.md has the table; a test compares.
+Rows, files and Spark beyond its types are unknown here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 UNITS: Final = {"s": 1_000_000, "ms": 1000, "us": 1}
 """Units of a number that is a timestamp, and how many microseconds each has."""
 UNIT_KEY: Final = "timestampUnit"
-"""Where the schema of a lake keeps a field's unit: in the field's metadata."""
+"""Key of a timestamp's unit in the metadata of a field of the lake's schema."""
 SHOWN: Final = 80
 """Characters of a value in a reason."""
 
@@ -45,7 +45,8 @@ _TIME: Final = re.compile(
 _DECIMAL: Final = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
 _EXACT: Final = Context(prec=200, Emax=10_000, Emin=-10_000)
 _NO_NUMBERS: Final = ("NaN", "Infinity", "-Infinity")
-"""Of a double: as Python's ``json`` writes them, and as text, as Spark's ``to_json`` does."""
+"""Texts of doubles that are not numbers: as written by Python's ``json``, and in quotes by Spark's
+``to_json``."""
 _INTEGERS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 
 Read = Callable[[Any], Any]
@@ -87,7 +88,7 @@ class JsonReader:
         try:
             return self._values(parsed_object(body))
         except RecursionError:
-            raise Misfit("not_json", "it is nested too deeply") from None
+            raise Misfit("not_json", "nested too deeply") from None
 
     def _values(self, found: dict[str, Any]) -> list[Any]:
         row = []
@@ -96,14 +97,14 @@ class JsonReader:
             if value is not None:
                 value = read(value)
             elif not nullable:
-                raise Misfit("missing", "it is absent, or null", name)
+                raise Misfit("missing", "absent, or null", name)
             row.append(value)
         return row
 
 
 def parsed_object(body: bytes) -> dict[str, Any]:
-    """The one JSON object that a body is. Of a field that is there twice the last counts. Raises
-    RecursionError too."""
+    """Parse a body, which must be one JSON object. Of a repeated field the last value counts.
+    Raises RecursionError too."""
     try:
         text = body.decode("utf-8")
         try:
@@ -209,7 +210,7 @@ def _map(read_key: Read, read_value: Read, field: str, said: str) -> Read:
 
 
 def _text(field: str) -> Read:
-    """What is no text becomes the JSON that it is."""
+    """Make a reader of text. Values of another type become their JSON."""
 
     def read(value: Any) -> Any:
         text = value if type(value) is str else json_text(value)
@@ -303,7 +304,7 @@ def _binary(field: str) -> Read:
         try:
             return base64.b64decode(value, validate=True)
         except (binascii.Error, ValueError):
-            raise Misfit("wrong_type", f"{shown(value)} is no base64", field) from None
+            raise Misfit("wrong_type", f"{shown(value)} is not base64", field) from None
 
     return read
 

@@ -1,18 +1,18 @@
-"""A lake: a directory with one table of messages and the offsets up to which it has them.
+"""A lake: a directory with one table of messages, and the offsets up to which it is complete.
 
 ::
 
-    LAKE/_lake.json       what the table is: its format, columns and bodies; written once
+    LAKE/_lake.json       definition of the table: its format, columns and bodies; written once
     LAKE/_lock            locked by the one process that writes
-    LAKE/_compacting      there while a host puts small files together
+    LAKE/_compacting      exists while a host merges small files
     LAKE/_staging/        files of a batch that is not committed
     LAKE/data/topic=T/date=2013-01-01/hour=5/part-1b2c3d4e-….parquet       the table
-    LAKE/_rejected/topic=T/date=2013-01-01/hour=5/part-….parquet           what did not fit
+    LAKE/_rejected/topic=T/date=2013-01-01/hour=5/part-….parquet           rows that did not fit
 
-The one rule: the table itself says where it stands. Offsets and files are committed in one atomic
-step, and a batch begins where the last one ended, so there is no checkpoint beside the table that
-could be lost or be of another age. A format (``FORMATS``) knows how that step is made; everything
-else is the same for all. It must not know Spark.
+The table itself contains its offsets. Offsets and files are committed in one atomic step, and a
+batch begins at the end of the last one. There is no separate checkpoint that could be lost or
+outdated. A format (``FORMATS``) implements that step; everything else is the same for all formats.
+Spark is unknown here.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ _LOCK: Final = "_lock"
 _COMPACTING: Final = "_compacting"
 _VERSION: Final = 1
 _VERSION_NAMED: Final = 2
-"""Of a lake whose bodies have ``columns`` or a ``struct``: releases that do not know these refuse
-it."""
+"""Version of a lake whose bodies have ``columns`` or a ``struct``; releases that do not know these
+refuse it."""
 GENERATION: Final = "queueGeneration"
 """The column of a lake in which a queue was restarted; null in rows of a queue's first generation,
 then 1, 2 and so on."""
@@ -78,13 +78,13 @@ class Bodies(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True):
-    """What a lake's table is. It never changes: a table has one shape; a column
-    ``queueGeneration`` alone may come later (``Snapshot.generations``)."""
+    """Definition of a lake's table. It never changes; only a column ``queueGeneration`` may be
+    added later (``Snapshot.generations``)."""
 
     v: int = _VERSION
     format: str
     columns: tuple[str, ...]
-    """Those of the source, without what bodies add."""
+    """Columns of the source, without those of bodies."""
     bodies: Bodies | None = None
 
 
@@ -112,7 +112,7 @@ class DataFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def path(self) -> str:
-        """Where it lies in the lake once it is committed, with ``/``."""
+        """Path in the lake after the commit, with ``/``."""
         topic = quote(self.topic, safe="")
         return f"{self.table}/topic={topic}/date={self.date}/hour={self.hour}/{self.name}"
 
@@ -124,7 +124,7 @@ class DataFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return stats.minValues.queueOffset, stats.maxValues.queueOffset
 
     def may_have(self, offsets: Iterable[int]) -> bool:
-        """Whether one of these offsets may be that of a row."""
+        """Return True if a row may have one of these offsets."""
         bounds = self.offsets()
         return bounds is None or any(bounds[0] <= offset <= bounds[1] for offset in offsets)
 
@@ -139,11 +139,11 @@ def stats_of(bounds: list[tuple[int, int] | None]) -> str:
 
 
 class Stretch(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the table has of one queue: offsets from ``begin`` up to, not including, ``end``, all
-    but ``lost`` of them, which the broker did not have any more.
+    """Offsets of one queue in the table: from ``begin`` to ``end`` (exclusive), except for ``lost``
+    of them, which the broker no longer had.
 
-    A queue that was made again begins another ``generation``, for its offsets come twice then;
-    ``former`` counts the rows of all generations before.
+    A queue that was deleted and made again begins another ``generation``, because its offsets
+    repeat. ``former`` counts the rows of all earlier generations.
     """
 
     begin: int
@@ -154,7 +154,7 @@ class Stretch(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def rows(self) -> int:
-        """How many rows there must be, by the offsets."""
+        """Number of rows that the offsets require."""
         return self.end - self.begin - self.lost + self.former
 
     def to(self, end: int, lost: int) -> Stretch:
@@ -176,7 +176,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     stretches: Stretches
     files: tuple[DataFile, ...]
     unfinished: Offsets | None = None
-    """Where the next batch must end, if a killed writer has committed half of it."""
+    """Required end of the next batch, if a killed writer committed half of it."""
 
     def rows(self, table: str | None = None) -> int:
         """In one table, or in all."""
@@ -184,18 +184,18 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def messages(self) -> int:
-        """How many rows there must be, by the offsets."""
+        """Number of rows that the offsets require."""
         return sum(each.rows for each in self.stretches.values())
 
     @property
     def generations(self) -> dict[MessageQueue, int]:
-        """Those of the queues that were restarted. If there are any, tables have the column
+        """Generations of the restarted queues. If there are any, tables have the column
         ``queueGeneration``."""
         return {queue: each.generation for queue, each in self.stretches.items() if each.generation}
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """What one commit adds: the messages between two sets of offsets, in staged files."""
+    """One commit: the messages between two sets of offsets, in staged files."""
 
     begins: Offsets
     ends: Offsets
@@ -227,7 +227,7 @@ def drop_left(paths: Iterable[Path], own: str) -> None:
 
 
 def is_older(path: Path, seconds: float) -> bool:
-    """Whether what is there has not changed for so long. What is not there any more is not."""
+    """Return True if a file or folder has not changed for this long; False if it does not exist."""
     try:
         return path.stat().st_mtime < time.time() - seconds
     except FileNotFoundError:
@@ -235,7 +235,7 @@ def is_older(path: Path, seconds: float) -> bool:
 
 
 def no_step(_name: str) -> None:
-    """Nothing happens at a step of a commit; tests kill the process there."""
+    """Do nothing at a step of a commit. Tests kill the process there."""
 
 
 class Lake(ABC):
@@ -309,8 +309,8 @@ class Lake(ABC):
             create_exclusively(claim, f"{own}, since {_now()}".encode())
         except FileExistsError:
             raise LakeInUseError(
-                f"{self.root}: another host puts its small files together, as {claim} says: they "
-                "stay as they are here. Where it does not run any more, remove that file"
+                f"{self.root}: another host is compacting, according to {claim}, so this "
+                "run does not compact. If that host no longer runs, remove the file"
             ) from None
         try:
             yield
@@ -323,8 +323,8 @@ class Lake(ABC):
         drop_left(self.staging.iterdir(), staged_name(""))
 
     def move_staged(self, files: Iterable[DataFile]) -> None:
-        """Move staged files to where the table has them, durably. What is there already stays.
-        Raises LakeError for a file that is neither staged nor there."""
+        """Move staged files durably to their final places. Existing files stay. Raises LakeError
+        for a file that is in neither place."""
         folders = set()
         for file in files:
             target = self.root / file.path
@@ -334,7 +334,7 @@ class Lake(ABC):
             except FileNotFoundError:
                 if not target.exists():
                     raise LakeError(
-                        f"{target} is gone, though it is committed: put it back from a backup"
+                        f"{target} is missing, though it was committed: restore it from a backup"
                     ) from None
             folders.add(target.parent)
         for folder in sorted(folders):
@@ -372,8 +372,8 @@ def create_or_open(root: Path, wanted: Definition) -> Lake:
 
 
 def _check_empty(root: Path) -> None:
-    """Raises ConfigError for a directory with files of somebody else. What a killed writer has left
-    does not count, nor does what a file system or a desktop puts into each directory."""
+    """Raise ConfigError if a directory has files of others. Leftovers of a killed writer, and files
+    that a file system or a desktop puts into each directory, do not count."""
     if not root.is_dir():
         return
     strange = sorted(
@@ -384,8 +384,8 @@ def _check_empty(root: Path) -> None:
     # Another host may have made the lake meanwhile.
     if strange and definition_at(root) is None:
         raise ConfigError(
-            f"{root} is no lake, and not empty ({strange[0]!r} is there): give an empty or a new "
-            "directory"
+            f"{root} is not a lake and not empty (it has {strange[0]!r}): give an empty "
+            "or a new directory"
         )
 
 
@@ -395,8 +395,8 @@ def lake_place(place: str | Path) -> Path:
     found = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/", str(place))
     if found:
         raise ConfigError(
-            f"{place} is no directory: a lake is a directory on a file system, and {found[1]} is "
-            "not supported. Give a path"
+            f"{place} is not a directory: a lake is a directory on a file system, and "
+            f"{found[1]} is not supported. Give a path"
         )
     return Path(place)
 
@@ -406,14 +406,14 @@ def check_shape(root: Path, there: Definition, wanted: Definition) -> None:
     for what in ("format", "columns", "bodies"):
         if getattr(there, what) != getattr(wanted, what):
             raise ConfigError(
-                f"{root} is a lake with other {what} ({_said(getattr(there, what))}): a table "
-                "keeps its shape. Leave the option out, or use another directory"
+                f"{root} is a lake with other {what} ({_said(getattr(there, what))}), "
+                "which cannot change. Leave the option out, or use another directory"
             )
 
 
 def definition_at(root: Path) -> Definition | None:
-    """What the lake at ``root`` is; None if there is none. Raises LakeError, and ConfigError as
-    ``lake_place``."""
+    """Read the definition of the lake at ``root``; None if there is none. Raises LakeError, and
+    ConfigError as ``lake_place``."""
     try:
         data = (lake_place(root) / _DEFINITION).read_bytes()
     except FileNotFoundError:
@@ -436,7 +436,7 @@ def open_lake(root: Path) -> Lake:
     if there is none, or none that can be read."""
     definition = definition_at(root)
     if definition is None:
-        raise LakeError(f"{root} is no lake: `turbopump pipeline archive` makes one")
+        raise LakeError(f"{root} is not a lake: `turbopump pipeline archive` makes one")
     return _class_of(definition.format)(root.absolute(), definition)
 
 

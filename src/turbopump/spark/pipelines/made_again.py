@@ -1,9 +1,9 @@
-"""Comparison of a broker's queue with the rows that a lake has of it: the queue may have been made
-again meanwhile.
+"""Comparison of a broker's queue with its rows in a lake, to find queues that were deleted and made
+again.
 
-The one rule: a row and a message at one offset are the same if all columns agree that tell messages
-apart (``IDENTITY``), as far as the lake has them. What cannot be compared is taken for the same: a
-row or a message that is not there any more. It must not know what becomes of the queue.
+A row and a message at one offset are the same if all identifying columns (``IDENTITY``) that the
+lake has are equal. A row or a message that no longer exists cannot be compared and counts as the
+same. The consequences are unknown here.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from turbopump.spark.pipelines.lake import GENERATION, DataFile, Lake, Snapshot
 
 IDENTITY: Final = ("msgId", "offsetMsgId", "commitLogOffset", "bodyCrc", "storeTimestamp")
 _UNIQUE: Final = ("msgId", "offsetMsgId")
-"""One of these tells a message from those of every other broker."""
+"""Each of these columns identifies a message among those of all brokers."""
 
 Row = dict[str, Any]
 
 
 def columns_of(lake: Lake) -> tuple[str, ...]:
-    """Columns of a lake that tell messages apart: the store time at least."""
+    """Return the identifying columns of a lake: at least the store time."""
     return tuple(name for name in IDENTITY if name in lake.definition.columns)
 
 
@@ -97,10 +97,10 @@ def message_at(
 def rows_at(
     lake: Lake, snapshot: Snapshot, wanted: Mapping[MessageQueue, int]
 ) -> dict[MessageQueue, Row]:
-    """The columns that tell messages apart of the lake's rows at these offsets, in the newest
-    generation of each queue; without those that are not there.
+    """Read the identifying columns of the lake's rows at these offsets, in the newest generation of
+    each queue. Missing rows are left out.
 
-    Newest files are opened first, and only those whose offsets may be the wanted ones.
+    Newest files are opened first, and only files that may contain the offsets.
     """
     columns = columns_of(lake)
     schema = arrow_schema((*columns, "brokerName", "queueId", "queueOffset"))

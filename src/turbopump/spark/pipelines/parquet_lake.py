@@ -3,15 +3,15 @@
 ::
 
     LAKE/_manifest/00000000000000000012.json   one file a version, made exclusively
-    LAKE/_removed/00000012/…                   files that a compaction has replaced, for an hour
+    LAKE/_removed/00000012/…                   files replaced by a compaction, for an hour
 
     {"v":1, "version":12, "time_ms":…, "stretches":[["T","broker-a",0,{"begin":0,"end":123}],…],
      "add":[{"name":…},…], "remove":["data/…"], "files":null}
 
-The one rule: the manifest comes first. A version is there or not; only then are its files moved
-from the staging folder into the table's, so a bare glob of that never sees rows that are not
-committed. Each version has all offsets; each tenth also the whole list of files, and is where a
-reader begins. Older ones may go. It must not know what is in the files, but to put them together.
+The manifest is written first. Only when a version exists are its files moved from the staging
+folder into the table's, so that a bare glob of the table never sees uncommitted rows. Each version
+has all offsets. Each tenth version also has the whole list of files; a reader begins there, and
+older versions may be deleted. The content of the files is unknown here, except for merging them.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ FULL_EVERY: Final = 10
 VERSIONS_KEPT: Final = 100
 VERSION: Final = 1
 VERSION_RESTARTED: Final = 2
-"""Of a file of the manifest once a queue was restarted: releases that count only the offsets of one
-generation refuse it."""
+"""Version of a manifest file after the restart of a queue; releases that count only the offsets of
+one generation refuse it."""
 REMOVED_KEPT_S: Final = 3600
-"""A reader that took its list before a compaction may find what it names for so long."""
+"""Seconds for which a reader with a list from before a compaction still finds its files."""
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,8 +94,8 @@ class ParquetLake(Lake):
                 break
             if number - 1 not in numbers:
                 raise LakeError(
-                    f"{self.manifest}: version {number - 1} is missing: the list of files cannot "
-                    "be told. Put it back from a backup"
+                    f"{self.manifest}: version {number - 1} is missing, so the list of "
+                    "files is unknown. Restore it from a backup"
                 )
         oldest = versions.pop()
         files = {file.path: file for file in oldest.files or oldest.add}
@@ -232,7 +232,8 @@ class ParquetLake(Lake):
         gone = [file.path for file in files if not (self.root / file.path).exists()]
         if gone:
             raise LakeError(
-                f"{self.root / gone[0]} is gone, though it is committed: put it back from a backup"
+                f"{self.root / gone[0]} is missing, though it was committed: restore it "
+                "from a backup"
             )
         schema = max((pq.read_schema(self.root / each.path) for each in files), key=len)
         with target.open("xb") as out:
@@ -249,8 +250,9 @@ class ParquetLake(Lake):
         rows = sum(file.rows for file in files)
         if found != rows:
             raise LakeError(
-                f"{self.root}: {len(files)} files of {first.path.rpartition('/')[0]} have {found} "
-                f"rows, but the manifest says {rows}: nothing was changed. Was a file replaced?"
+                f"{self.root}: {len(files)} files of {first.path.rpartition('/')[0]} have "
+                f"{found} rows, but the manifest has {rows}: nothing was changed. Was a "
+                "file replaced?"
             )
         size = target.stat().st_size
         stats = stats_of([file.offsets() for file in files])

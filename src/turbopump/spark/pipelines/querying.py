@@ -1,7 +1,7 @@
-"""SQL over topics and lakes: each is a table that is there when a query names it.
+"""SQL over topics and lakes: each becomes a table when a query names it.
 
-The one rule: nothing is looked at that the query does not name. Spark itself says which table it
-does not know; that one is made and the query is tried again. It must not know how rows are shown.
+Only tables that the query names are opened. Spark reports an unknown table; the module makes that
+table and runs the query again. The display of rows is unknown here.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ def query(
     spark: SparkSession | None = None,
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """What a query says, as a DataFrame.
+    """Run a query and return a DataFrame.
 
-    A lake of ``lakes`` is the table of its name, and ``NAME_rejected`` what did not fit there. Any
-    other table is the topic of that name, read from its beginning to where it ends now;
-    ``options`` are further ones of its source. A name with other characters than letters, digits
+    A lake of ``lakes`` is the table of its name, and ``NAME_rejected`` has the rows that did not
+    fit. Any other table is the topic of that name, read from its beginning to its present end;
+    ``options`` are further options of its source. A name with characters other than letters, digits
     and ``_`` is written in backticks.
 
-    Raises ConfigError for a table that is neither, LakeError for what is no lake, and Spark's
-    AnalysisException for what is no query.
+    Raises ConfigError for a table that is neither, LakeError for a directory that is not a lake,
+    and Spark's AnalysisException for an invalid query.
     """
     spark = spark or rocketmq_session()
     tables: dict[str, DataFrame] = {}
@@ -85,16 +85,16 @@ def _make_table(name: str, rows: DataFrame) -> None:
         rows.createTempView(lakes_.quoted(name))
     except AnalysisException as error:
         raise ConfigError(
-            f"the session has a view {name!r} already: drop it, or give the lake another name "
-            f"({error.getCondition()})"
+            f"the session already has a view {name!r}: drop it, or give the lake another "
+            f"name ({error.getCondition()})"
         ) from None
 
 
 def _check_cases(
     text: str, made: list[str], name_server: str, options: Mapping[str, str] | None
 ) -> None:
-    """Raise ConfigError where a query names two tables that Spark does not tell apart, for their
-    names differ in the case of letters alone: both would have the rows of the first."""
+    """Raise ConfigError if a query names two tables that differ only in the case of letters. Spark
+    does not tell them apart, and both would have the rows of the first."""
     without_texts = re.sub(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|--.*", " ", text)
     words = {
         tick.replace("``", "`") or word
@@ -142,16 +142,17 @@ def _check_topic(options: dict[str, str], tables: list[str]) -> None:
             name = options["topic"]
             has = f"; lakes: {', '.join(tables)}" if tables else ""
             raise ConfigError(
-                f"there is no topic {name!r}{did_you_mean(name, [*topics, *tables])}; topics: "
+                f"unknown topic {name!r}{did_you_mean(name, [*topics, *tables])}; topics: "
                 f"{', '.join(topics) or 'none'}{has}"
             ) from None
 
 
 def _columns_named(text: str) -> str:
-    """The columns of a topic that a query may use: those whose names are in it.
+    """Return the columns of a topic that a query may use: those whose names are in its text.
 
-    All of them where it may mean some without their names: by a star, a natural join, or a query
-    without SELECT. (Reading less is several times as fast, and Spark does not tell a source.)
+    All columns are returned if the query may use columns without their names: by a star, a natural
+    join, or a query without SELECT. (Reading fewer columns is several times as fast, and Spark does
+    not report the needed columns to a source.)
     """
     plain = re.sub(r"\bcount\s*\(\s*\*\s*\)", "", text, flags=re.IGNORECASE)
     words = re.findall(r"\w+", plain.lower())

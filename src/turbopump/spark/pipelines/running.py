@@ -1,8 +1,8 @@
-"""What every pipeline of the command line has: its session, a line of progress, a wish to stop, and
-the sentence of an error.
+"""Common parts of the command line's pipelines: the session, a line of progress, a request to stop,
+and the sentence of an error.
 
-The one rule: a pipeline looks at ``stop`` between two pieces of work, each of which is whole, so a
-stop leaves nothing to put right. It must not know what is being done.
+A pipeline checks ``stop`` between two complete pieces of work, so a stop leaves nothing to repair.
+The work itself is unknown here.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Progress:
         self.shown(self)
 
     def expect(self, rows: int) -> None:
-        """So many are still to be done."""
+        """Set the number of rows still to be done."""
         self.total = self.done + rows
         self.shown(self)
 
@@ -131,9 +131,10 @@ def stopped_by_signals() -> Iterator[threading.Event]:
 
 @contextmanager
 def command_session(name: str, master: str | None) -> Iterator[SparkSession]:
-    """A quiet session for a command, ended at the end; or the one that runs, which goes on. Raises
-    PipelineError for an error of Spark inside the block or the end of its JVM, and
-    KeyboardInterrupt on SIGTERM, also while Spark starts: so nothing is left behind."""
+    """Open a quiet session for a command and stop it at the end; a session that already runs is
+    used and left running. Raises PipelineError for an error of Spark inside the block or the end of
+    its JVM, and KeyboardInterrupt on SIGTERM, also while Spark starts, so that nothing is left
+    behind."""
     with _terminated_as_interrupted(), _without_lines_of_py4j():
         yield from _session_of_command(name, master)
 
@@ -210,14 +211,14 @@ def check_master(master: str) -> None:
     for a minute, and then says something else."""
     if not _MASTER.match(master):
         raise ConfigError(
-            f"{master!r} is no master of Spark: local[*], spark://HOST:PORT, k8s://URL or yarn is "
-            "expected (--master, or the variable MASTER)"
+            f"{master!r} is not a master of Spark: expected local[*], spark://HOST:PORT, "
+            "k8s://URL or yarn (--master, or the variable MASTER)"
         )
     faults = []
     for address in master.removeprefix("spark://").split(",") if "spark://" in master else ():
         host, _, port = address.rpartition(":")
         if not (host and port.isascii() and port.isdigit()):
-            raise ConfigError(f"{master!r} is no master of Spark: spark://HOST:PORT is expected")
+            raise ConfigError(f"{master!r} is not a master of Spark: expected spark://HOST:PORT")
         try:
             socket.create_connection((host.strip("[]"), int(port)), MASTER_PATIENCE_S).close()
         except (OSError, OverflowError, UnicodeError) as error:
@@ -229,23 +230,22 @@ def check_master(master: str) -> None:
 
 
 def _error_of_command(error: Exception, master: str | None) -> Exception:
-    """What to raise for an error of Spark: a sentence. ``master``: where it did not start. What
-    says that the JVM has ended is not always what one looks at a connection for: PySpark wraps it,
-    or py4j does."""
+    """Turn an error of Spark into a sentence. ``master``: the master if Spark did not start. The
+    end of the JVM has several error types, because PySpark or py4j wraps it."""
     if master is not None:
         return PipelineError(f"Spark did not start with master {master}: {start_sentence(error)}")
     code = ended_jvm(10 if isinstance(error, JVM_IS_AWAY) else 0.3)
     if code is not None:
         return PipelineError(
-            f"Spark's JVM has ended (exit code {code}; -9: killed, perhaps for want of memory): "
-            "what is whole stays; start the command again"
+            f"Spark's JVM has ended (exit code {code}; -9: killed, perhaps for lack of "
+            "memory): finished batches are safe; start the command again"
         )
     return PipelineError(spark_sentence(error))
 
 
 @contextmanager
 def unlogged_errors() -> Iterator[None]:
-    """Within it PySpark does not log what is wrong with a query: whoever asks gets the error."""
+    """Keep PySpark from logging errors of a query inside the block; the caller gets the error."""
     # Of PySpark's own class: it takes the logger of this name, and fails on a plain one.
     log = PySparkLogger.getLogger("SQLQueryContextLogger")
     was_disabled, log.disabled = log.disabled, True
@@ -266,7 +266,7 @@ def start_sentence(error: Exception) -> str:
     text = str(error)
     if "JAVA_GATEWAY_EXITED" in text:
         said = java_fault()
-        return f"Java cannot run: {said}" if said else "Java has ended, and says why above"
+        return f"Java cannot run: {said}" if said else "Java has ended; its reason is above"
     return spark_sentence(error)
 
 

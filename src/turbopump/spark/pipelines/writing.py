@@ -1,8 +1,8 @@
-"""What an executor does: messages into staged Parquet files, one for each topic and hour.
+"""Work of an executor: write messages into staged Parquet files, one for each topic and hour.
 
-The one rule: what it writes is nothing until the driver commits it, so a task may run twice or be
-killed. Each file has a name of its own, and is durable before it is reported. It must not know the
-lake's state, nor Spark beyond the batches that ``mapInArrow`` brings.
+Staged files do not count until the driver commits them, so a task may run twice or be killed. Each
+file has a unique name, and is durable before it is reported. The lake's state is unknown here, and
+Spark beyond the batches that ``mapInArrow`` brings.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from turbopump.spark.plain_errors import hidden_traceback
 from turbopump.spark.reading import RangesPartition, keep_what_is_loaded, read_partition
 
 NEEDED_COLUMNS: Final = ("topic", "brokerName", "queueId", "queueOffset", "storeTimestamp")
-"""What a table cannot be without: its partitions, and what tells a row from every other."""
+"""Columns that every table needs: its partitions, and those that identify a row."""
 
 PARTITIONS: Final = pa.schema([("topic", pa.string()), ("date", pa.date32()), ("hour", pa.int32())])
 """The columns that are in a file's folder, not in the file."""
@@ -40,14 +40,14 @@ PARTITIONS: Final = pa.schema([("topic", pa.string()), ("date", pa.date32()), ("
 REPORT_COLUMN: Final = "file"
 GROUP_ROWS: Final = 131_072
 GROUP_SIZE: Final = 64 << 20
-"""A row group is written once it has so many rows or bytes."""
+"""Maximum size of a row group in bytes; it is written at this size or at ``GROUP_ROWS`` rows."""
 OPEN_FILES_MAX: Final = 32
 
 _HOUR_US: Final = 3_600_000_000
 
 
 class QueueRows(msgspec.Struct, frozen=True):
-    """How many rows of a queue a task has written, and between which offsets."""
+    """Rows of a queue that a task has written: their number, first and last offset."""
 
     topic: str
     broker_name: str
@@ -58,7 +58,7 @@ class QueueRows(msgspec.Struct, frozen=True):
 
 
 class TaskReport(msgspec.Struct, frozen=True):
-    """What a task has written."""
+    """Report of a task about its files."""
 
     files: list[DataFile]
     queues: list[QueueRows]
@@ -89,9 +89,8 @@ _GENERATION_FIELDS: Final = (pa.field(GENERATION, pa.int32()),)
 
 
 def check_names(definition: Definition) -> None:
-    """Raises ConfigError where two columns of a table would have one name: in any case of letters,
-    for Spark and Delta do not tell them apart. And for a type that no file can hold, such as a
-    struct without fields."""
+    """Raise ConfigError if two columns of a table have the same name, ignoring case as Spark and
+    Delta do, and for a type that no file can hold, such as a struct without fields."""
     if definition.bodies is None:
         return
     for column in body_columns(definition.bodies):
@@ -126,8 +125,8 @@ def rejected_schema(definition: Definition, *, restarted: bool = False) -> pa.Sc
 
 @dataclass(frozen=True)
 class FileWriting:
-    """How a task writes. ``staging`` is seen by executors and driver under the same path; names of
-    files begin with ``stem``. ``generations``: of the lake's restarted queues."""
+    """Settings of a task's writing. Executors and driver see ``staging`` under the same path. Names
+    of files begin with ``stem``. ``generations``: those of the lake's restarted queues."""
 
     staging: str
     stem: str
@@ -214,8 +213,8 @@ class FileWriting:
 
 @dataclass(frozen=True)
 class Fetching:
-    """How a task reads its messages from the brokers and writes them. They never become rows of the
-    JVM, in which they would cost more than all the rest."""
+    """Task that reads messages from the brokers and writes them. The messages never become rows of
+    the JVM, which would cost more than all the rest."""
 
     tasks: list[RangesPartition]
     options: ReadOptions

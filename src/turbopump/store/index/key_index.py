@@ -7,9 +7,8 @@ Source: apache/rocketmq ``IndexService``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import datetime
-from heapq import nlargest
 from pathlib import Path
 from typing import Final
 
@@ -26,11 +25,8 @@ from turbopump.store.index.index_file import (
     key_hash,
 )
 from turbopump.store.log.cold_reads import Steps, read_piece
-from turbopump.store.log.commit_log import CommitLog
 from turbopump.store.log.parsed_entry import ParsedEntry
-from turbopump.store.log.scanner import entry_at
-from turbopump.store.queues.consume_queue import ConsumeQueue
-from turbopump.store.recovery.provenance import Provenance
+from turbopump.store.provenance import Provenance
 
 WAITING_MAX: Final = 64
 """Keys that wait to be written to the files: they are in the log, and a crash brings them back from
@@ -421,31 +417,3 @@ class KeyWalk:
             if offset is not None:
                 return offset
         return None
-
-
-_LOOKED_AT: Final = 16
-"""Messages, each the newest of its queue: most have a key, and one that has tells."""
-
-
-def begin_for_index(
-    log: CommitLog, queues: Iterable[ConsumeQueue], index: KeyIndex, begin: int
-) -> int:
-    """``begin``, or, if the index lacks keys of messages before it, the offset from which on it
-    must be filled again; it is cut there. Cost: a few entries are read."""
-    ends = (
-        unit[0]
-        for queue in queues
-        if (unit := queue.last_unit) is not None and log.start <= unit[0] < begin
-    )
-    for offset in nlargest(_LOOKED_AT, ends):
-        parsed = entry_at(log, offset)
-        if parsed is not None and index_entries_of(parsed):
-            if offset <= index.end_offset:
-                return begin
-            there = index.end_offset
-            if there <= log.start:
-                return max(index.rewind(log.start), log.start)
-            if entry_at(log, there) is None:
-                there = log.segment_end(there) - log.segment_size
-            return max(min(index.rewind(there), begin), log.start)
-    return begin

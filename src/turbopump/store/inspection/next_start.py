@@ -27,7 +27,9 @@ from turbopump.store.inspection.store_files import (
     list_store,
     read_run_state,
 )
+from turbopump.store.provenance import APACHE_LOCK_MARK
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE
+from turbopump.store.queues.queue_ends import NotedQueueEnds, decode_known
 from turbopump.store.read_only_disk import ReadOnlyDisk
 from turbopump.store.recovery.checkpoint import (
     CHECKPOINT_SIZE,
@@ -35,8 +37,6 @@ from turbopump.store.recovery.checkpoint import (
     CheckpointFields,
     safe_offset_of,
 )
-from turbopump.store.recovery.provenance import APACHE_LOCK_MARK
-from turbopump.store.recovery.queue_ends import NotedQueueEnds, decode_known
 from turbopump.store.recovery.recovery import lacks_message
 
 

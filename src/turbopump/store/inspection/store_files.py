@@ -18,10 +18,10 @@ from turbopump.errors import StoreError, TurbopumpError
 from turbopump.store.disk import Disk
 from turbopump.store.files import StoreFile, StorePaths, segment_offset
 from turbopump.store.inspection.report import Findings
+from turbopump.store.provenance import LOCK_MARK, LastRun, Provenance
 from turbopump.store.queues.consume_queue import UNIT_SIZE
 from turbopump.store.read_only_disk import LockState, ReadOnlyDisk
 from turbopump.store.recovery.checkpoint import CHECKPOINT_SIZE, CheckpointFields
-from turbopump.store.recovery.provenance import LOCK_MARK, LastRun, Provenance
 
 
 @dataclass(slots=True)
@@ -390,7 +390,7 @@ def _count(name: str, content: Any) -> int:
     )
 
 
-# --- What Turbopump noted of a store (``store/recovery/provenance.py``).
+# --- What Turbopump noted of a store (``store/provenance.py``).
 
 
 def _provenance(disk: ReadOnlyDisk, paths: StorePaths) -> Provenance:

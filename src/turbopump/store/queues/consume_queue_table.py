@@ -18,7 +18,7 @@ from turbopump.store.files import StorePaths
 from turbopump.store.log.commit_log import CommitLog
 from turbopump.store.mapped_file import OpenFiles
 from turbopump.store.queues.consume_queue import UNIT_SIZE, ConsumeQueue
-from turbopump.store.recovery.queue_ends import QueueEnds
+from turbopump.store.queues.queue_ends import QueueEnds
 
 
 def unserved_text(topic: str) -> str:

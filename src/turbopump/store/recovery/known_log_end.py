@@ -25,8 +25,8 @@ from turbopump.errors import StoreDamagedError
 from turbopump.store.files import segment_name
 from turbopump.store.log.commit_log import CommitLog
 from turbopump.store.log.scanner import NOTHING
+from turbopump.store.queues.queue_ends import NotedQueueEnds
 from turbopump.store.recovery.checkpoint import StoreCheckpoint
-from turbopump.store.recovery.queue_ends import NotedQueueEnds
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,24 +37,25 @@ Apache ends the log at the first bad entry.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from heapq import nlargest
 from typing import Final
 
-from turbopump.message.codec import FIXED_SIZE
+from turbopump.message.entry import FIXED_SIZE
 from turbopump.message.properties import SysFlag
 from turbopump.message.rules import is_system_topic
-from turbopump.store.index.key_index import KeyIndex, begin_for_index
+from turbopump.store.dispatcher import Dispatcher
+from turbopump.store.index.key_index import KeyIndex, index_entries_of
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
-from turbopump.store.log.dispatcher import Dispatcher
 from turbopump.store.log.parsed_entry import ParsedEntry, is_apaches_batch
 from turbopump.store.log.scanner import NOTHING, Damage, EntryWalk, entry_at
 from turbopump.store.queues.checked_entries import good_entries, topic_field
 from turbopump.store.queues.consume_queue import OFFSET_MAX, ConsumeQueue
 from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
+from turbopump.store.queues.queue_ends import NotedQueueEnds, deletions_since, wrong_end
 from turbopump.store.recovery.checkpoint import StoreCheckpoint
-from turbopump.store.recovery.queue_ends import NotedQueueEnds, deletions_since, wrong_end
 
 
 @dataclass(frozen=True, slots=True)
@@ -745,3 +746,31 @@ def _begun(queues: ConsumeQueueTable) -> dict[str, int]:
         if unit is not None and unit[1] > 0:
             begun[queue.topic] = min(begun.get(queue.topic, unit[0]), unit[0])
     return begun
+
+
+_SAMPLED_MAX: Final = 16
+"""Messages that are looked at, each the newest of its queue: most have a key, and one is enough."""
+
+
+def begin_for_index(
+    log: CommitLog, queues: Iterable[ConsumeQueue], index: KeyIndex, begin: int
+) -> int:
+    """``begin``, or, if the index lacks keys of messages before it, the offset from which on it
+    must be filled again; it is cut there. Cost: a few entries are read."""
+    ends = (
+        unit[0]
+        for queue in queues
+        if (unit := queue.last_unit) is not None and log.start <= unit[0] < begin
+    )
+    for offset in nlargest(_SAMPLED_MAX, ends):
+        parsed = entry_at(log, offset)
+        if parsed is not None and index_entries_of(parsed):
+            if offset <= index.end_offset:
+                return begin
+            there = index.end_offset
+            if there <= log.start:
+                return max(index.rewind(log.start), log.start)
+            if entry_at(log, there) is None:
+                there = log.segment_end(there) - log.segment_size
+            return max(min(index.rewind(there), begin), log.start)
+    return begin

@@ -22,14 +22,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from turbopump.message.codec import FIXED_SIZE, entry_fault
+from turbopump.message.codec import entry_fault
+from turbopump.message.entry import FIXED_SIZE, queue_position
 from turbopump.message.properties import SysFlag
 from turbopump.message.rules import LMQ_PREFIX
 from turbopump.store.copied_log import pack_run
 from turbopump.store.disk import Piece
 from turbopump.store.log.cold_reads import ColdReads, ReadState, Steps
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
-from turbopump.store.log.parsed_entry import ParsedEntry, parse_entry, queue_position
+from turbopump.store.log.parsed_entry import ParsedEntry, parse_entry
 from turbopump.store.log.stepped_walk import SteppedWalk
 from turbopump.store.mapped_file import MappedFile
 from turbopump.store.queues.checked_entries import REBUILDING
@@ -62,10 +63,13 @@ class DamagedPart:
     def put(self, index: int, units: bytes) -> None:
         """Write packed units from ``index`` on that the log has, where the queue has others. Raises
         OSError."""
-        count = len(units) // UNIT_SIZE
-        skipped = max(self.first - index, 0)
-        units = units[skipped * UNIT_SIZE : max(self.end - index, 0) * UNIT_SIZE]
-        index += skipped
+        if unpack_unit(units, len(units) - UNIT_SIZE)[0] < self.start:
+            return  # of a topic that was deleted, and made anew
+        while units and (index < self.first or unpack_unit(units)[0] < self.start):
+            index, units = index + 1, units[UNIT_SIZE:]
+        units = units[: max(self.end - index, 0) * UNIT_SIZE]
+        while units and unpack_unit(units, len(units) - UNIT_SIZE)[0] >= self.stop:
+            units = units[:-UNIT_SIZE]
         while units:
             there = self.queue.units(index, len(units) // UNIT_SIZE)
             if not there:
@@ -110,6 +114,7 @@ class QueueRebuild:
     _parts: dict[tuple[str, int], DamagedPart] = field(default_factory=dict)
     """The parts of the walk under way."""
     _walking: bool = False
+    _waiting: list[Callable[[], object]] = field(default_factory=list)
     _topics: dict[bytes, str] = field(default_factory=dict)
     """The names of all topics, as they are in entries."""
     _unread: OSError | None = None
@@ -133,6 +138,12 @@ class QueueRebuild:
             return f"the log cannot be read to rebuild the consume queue ({why}): check the disk"
         return REBUILDING
 
+    def when_over(self, then: Callable[[], object]) -> bool:
+        """Call ``then`` when the walk under way is over; False if there is none."""
+        if self._walking:
+            self._waiting.append(then)
+        return self._walking
+
     def write(self, queue: ConsumeQueue, index: int, unit: bytes) -> None:
         """Write one unit again, of which the entry was met. Raises OSError."""
         queue.overwrite(index, unit)
@@ -148,14 +159,18 @@ class QueueRebuild:
     def _begin_walk(self) -> None:
         self._walking = True
         if self.reads.run(self._walk(), self._end_walk, failed=self._fail) is not ReadState.PENDING:
-            self._walking = False  # it is over, or too many reads wait
+            self._end_walk(None)  # it is over, or too many reads wait
 
     def _end_walk(self, _outcome: None) -> None:
         self._walking = False
+        self._parts.clear()
+        waiting, self._waiting = self._waiting, []
+        for then in waiting:
+            then()
 
     def _fail(self, error: Exception) -> None:
-        self._walking = False
         self.log_error(f"consume queues cannot be rebuilt now: {error!r}")
+        self._end_walk(None)
 
     def _walk(self) -> Steps[None]:
         """Rebuild what is marked, until nothing is."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
+from tests.simulation.world.simulation import Simulation
 from tests.unit.broker.talking import (
     Client,
     Talk,
@@ -25,7 +26,6 @@ from turbopump.protocol.requests.clients import (
     MessageModel,
     UnregisterClient,
 )
-from turbopump.testing.simulation import Simulation
 
 
 @in_loop(converse)

@@ -8,6 +8,7 @@ import logging
 
 import pytest
 from tests.loops import in_loop, on_a_client_s_host
+from tests.simulation.world.simulation import Simulation
 from tests.unit.broker.talking import (
     Talk,
     consumer,
@@ -26,7 +27,6 @@ from turbopump.protocol.requests.clients import (
     SubscriptionData,
 )
 from turbopump.protocol.requests.consumers import ConsumerConnection, GetConsumerConnectionList
-from turbopump.testing.simulation import Simulation
 
 DIFFERENT = (
     "consumers of group g subscribe differently, so messages are missed: one to T (a || b); two "

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
+from tests.simulation.world.simulation import Simulation
 from tests.unit.broker.talking import (
     Client,
     Talk,
@@ -28,7 +29,6 @@ from turbopump.protocol.requests.assignment import (
     SetMessageRequestModeRequestBody,
 )
 from turbopump.protocol.requests.consumers import ConsumerConnection, GetConsumerConnectionList
-from turbopump.testing.simulation import Simulation
 
 REMEDY = "; make them alike, or give them groups of their own"
 BROADCASTS = {"messageModel": "BROADCASTING"}

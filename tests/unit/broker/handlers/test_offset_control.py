@@ -36,7 +36,7 @@ from turbopump.protocol.requests.pull import PullSysFlag
 from turbopump.protocol.requests.statistics import QueryCorrectionOffsetBody
 from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.response import Response
-from turbopump.remoting.router import RequestContext, Router
+from turbopump.remoting.router import HELD, Outcome, RequestContext, Router
 
 END = 10
 
@@ -226,9 +226,10 @@ class Member(Client):
         router.add(GetConsumerStatusFromClient, self._status)
         self.remoting = RemotingClient(router, connect_timeout=ANSWER_S)
 
-    def _reset(self, request: ResetConsumerOffset, context: RequestContext) -> None:
+    def _reset(self, request: ResetConsumerOffset, context: RequestContext) -> Outcome[None]:
         assert (request.group, request.topic) == ("g", "T")
         self.pushed.append(context.body)
+        return HELD
 
     def _status(self, request: GetConsumerStatusFromClient, context: RequestContext) -> Response:
         return Response(

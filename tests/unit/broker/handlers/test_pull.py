@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.loops import in_loop, on_a_client_s_host
+from tests.simulation.world.simulation import Simulation
 from tests.unit.broker.talking import (
     Talk,
     converse,
@@ -34,7 +35,6 @@ from turbopump.protocol.requests.pull import (
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.remoting.response import encode_response
 from turbopump.store.queues.checked_entries import GetResult, GetStatus
-from turbopump.testing.simulation import Simulation
 
 LONG_MS = 60_000
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
+from tests.simulation.world.simulation import Simulation
 from tests.unit.broker.talking import (
     Client,
     Talk,
@@ -38,7 +39,6 @@ from turbopump.protocol.requests.statistics import QueryConsumeQueue, QueryConsu
 from turbopump.store.index.key_index import KeyWalk
 from turbopump.store.log.cold_reads import Steps
 from turbopump.store.message_store import NewMessage
-from turbopump.testing.simulation import Simulation
 
 LONG_MAX = 2**63 - 1
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
+from tests.simulation.world.simulation import Simulation
 from tests.unit.broker.talking import Client, Talk, converse, in_virtual_time, take_nothing, until
 
 from turbopump.broker.handlers import replies
@@ -22,8 +23,7 @@ from turbopump.protocol.requests.send import (
     SendReplyMessageV2,
 )
 from turbopump.remoting.response import Response
-from turbopump.remoting.router import RequestContext
-from turbopump.testing.simulation import Simulation
+from turbopump.remoting.router import HELD, Outcome, RequestContext
 
 REPLY_TOPIC = "DefaultCluster_REPLY_TOPIC"
 TO_ASKER = "MSG_TYPE\x01reply\x02CORRELATION_ID\x01c-1\x02REPLY_TO_CLIENT\x01asker\x02TTL\x013000"
@@ -35,7 +35,7 @@ class Asker:
     def __init__(self, client: Client) -> None:
         self.client = client
         self.pushed: list[tuple[PushReplyMessageToClient, bytes]] = []
-        self.answer = Response()
+        self.answer: Outcome[None] = Response()
         client.remoting.router.add(PushReplyMessageToClient, self._take)
 
     async def produce(self, client_id: str = "asker", *groups: str) -> None:
@@ -45,7 +45,7 @@ class Asker:
         }
         assert (await self.client.heartbeat(data)).code == ResponseCode.SUCCESS
 
-    def _take(self, push: PushReplyMessageToClient, context: RequestContext) -> Response:
+    def _take(self, push: PushReplyMessageToClient, context: RequestContext) -> Outcome[None]:
         self.pushed.append((push, context.body))
         return self.answer
 
@@ -195,7 +195,7 @@ async def test_a_connection_that_ends_while_the_reply_is_under_way_refuses_it(
 ) -> None:
     asker = Asker(talk.another())
     await asker.produce()
-    asker.answer = None  # type: ignore[assignment]  # a client that never answers
+    asker.answer = HELD  # a client that never answers
     asked = asyncio.create_task(talk.client.code(reply(), b"x"))
     await until(lambda: asker.pushed)
     await asker.client.close()
@@ -210,7 +210,7 @@ async def test_a_producer_that_does_not_take_its_reply_within_ten_seconds_has_no
 ) -> None:
     asker = Asker(talk.client)
     await asker.produce()
-    asker.answer = None  # type: ignore[assignment]
+    asker.answer = HELD
     began = simulation.loop.time()
     answer = await talk.client.ask(reply(), b"x", timeout=20)
     assert simulation.loop.time() - began == pytest.approx(10, abs=0.1)
@@ -225,7 +225,7 @@ async def test_more_replies_than_slow_producers_take_are_refused(
 ) -> None:
     asker = Asker(talk.another())
     await asker.produce()
-    asker.answer = None  # type: ignore[assignment]
+    asker.answer = HELD
     monkeypatch.setattr(replies, bound, 2)
     waiting = [asyncio.create_task(talk.client.code(reply(), b"x")) for _ in range(2)]
     await until(lambda: len(asker.pushed) == 2)

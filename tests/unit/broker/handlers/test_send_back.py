@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
+from tests.simulation.world.simulation import Simulation
 from tests.unit.broker.talking import Client, Talk, in_virtual_time, pull, take_nothing
 
 from turbopump.message.codec import decode_entries
@@ -24,7 +25,6 @@ from turbopump.protocol.requests.groups import (
     SubscriptionGroupConfig,
 )
 from turbopump.protocol.requests.send import ConsumerSendMsgBack
-from turbopump.testing.simulation import Simulation
 
 RETRY, DEAD = "%RETRY%g", "%DLQ%g"
 LEVELS = "1s 2s 3s 4s 5s"

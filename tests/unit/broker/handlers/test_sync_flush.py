@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
+from tests.simulation.world.disk import SimulatedDisk
+from tests.simulation.world.simulation import Simulation
 from tests.unit.broker.talking import Talk, in_virtual_time, pull, talking, watched
 
 from turbopump.config.broker_config import FlushDiskType
@@ -19,8 +21,6 @@ from turbopump.message.message import Message
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.offsets import GetMaxOffset
 from turbopump.protocol.requests.send import RecallMessage, SendMessageReply, SendMessageV2
-from turbopump.testing.simulated_disk import SimulatedDisk
-from turbopump.testing.simulation import Simulation
 
 SYNC: dict[str, Any] = {
     "flush_disk_type": FlushDiskType.SYNC_FLUSH,

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
+from tests.simulation.world.simulation import Simulation
 from tests.unit.broker.talking import (
     Client,
     Talk,
@@ -31,7 +32,6 @@ from turbopump.protocol.requests.groups import CreateGroupList, GetAllGroups
 from turbopump.protocol.requests.offsets import GetMaxOffset
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.protocol.requests.topics import CreateTopic, CreateTopicList, GetAllTopicConfig
-from turbopump.testing.simulation import Simulation
 
 COUNT = 2_000
 

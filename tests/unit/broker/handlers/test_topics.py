@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
+from tests.simulation.world.simulation import Simulation
 from tests.unit.broker.talking import Talk, converse, in_virtual_time, pull, talking, until, watched
 
 from turbopump.errors import StoreLockedError
@@ -26,7 +27,6 @@ from turbopump.protocol.requests.topics import (
     TopicConfigSerializeWrapper,
     TopicStatsTable,
 )
-from turbopump.testing.simulation import Simulation
 
 
 async def table(talk: Talk) -> TopicConfigSerializeWrapper:

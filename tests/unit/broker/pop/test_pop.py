@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.loops import in_loop
+from tests.simulation.world.simulation import Simulation
 from tests.unit.broker.popping import Popped, Popper, pop_request
 from tests.unit.broker.talking import Talk, in_virtual_time, subscription
 
@@ -30,7 +31,6 @@ from turbopump.protocol.requests.pop import (
     PopMessageReply,
     pack_bits,
 )
-from turbopump.testing.simulation import Simulation
 
 HOST = "10.0.0.1"
 Scene = Callable[[Talk, Simulation, Popper], Coroutine[Any, Any, None]]

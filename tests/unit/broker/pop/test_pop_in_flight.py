@@ -7,6 +7,7 @@ import asyncio
 from typing import Any
 
 from tests.loops import in_loop
+from tests.simulation.world.simulation import Simulation
 from tests.unit.broker.popping import Popper, popped
 from tests.unit.broker.talking import Talk, in_virtual_time
 
@@ -15,7 +16,6 @@ from turbopump.message.codec import decode_entries
 from turbopump.message.properties import POP_CK
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.pop import PopMessageReply
-from turbopump.testing.simulation import Simulation
 
 HOST = "10.0.0.1"
 FIVE: dict[str, Any] = {"enable_pop_message_threshold": True, "pop_inflight_message_threshold": 5}

@@ -7,6 +7,7 @@ from typing import Any
 from tests.loops import in_loop
 from tests.simulation.one_broker import HOST as ONE_HOST
 from tests.simulation.one_broker import OneBroker, with_one_broker
+from tests.simulation.world.simulation import Simulation
 from tests.unit.broker.popping import Popper
 from tests.unit.broker.talking import Talk, in_virtual_time
 
@@ -14,7 +15,6 @@ from turbopump.broker.pop.held_pops import PopView
 from turbopump.message.handles import QueueKind, decode_numbers, message_key, queue_key
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.pop import Notification, NotificationReply, PopMessageReply
-from turbopump.testing.simulation import Simulation
 
 HOST = "10.0.0.1"
 ORDERED: dict[str, Any] = {"order": True, "max_msg_nums": 2}

@@ -7,6 +7,7 @@ import asyncio
 from typing import Any
 
 from tests.loops import in_loop
+from tests.simulation.world.simulation import Simulation
 from tests.unit.broker.talking import Client, Talk, in_virtual_time, pull
 from tests.unit.store.looked_up import find_by_key, message_in_queue
 
@@ -19,7 +20,6 @@ from turbopump.message.properties import encode_properties
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import SendMessage
 from turbopump.remoting.response import Response
-from turbopump.testing.simulation import Simulation
 
 LEVELS = "1s 5s 10s"
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, on_a_client_s_host
+from tests.simulation.world.simulation import START_MS, Simulation
 from tests.unit.broker.talking import Client, Talk, in_virtual_time, pull, simulated_broker
 from tests.unit.broker.transacting import BROKER, World, in_a_world
 from tests.unit.store.looked_up import message_in_queue
@@ -26,7 +27,6 @@ from turbopump.protocol.requests.send import (
     SendMessageV2,
 )
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
-from turbopump.testing.simulation import START_MS, Simulation
 
 assert START_MS % 1000 == 0
 

@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.scripted_cluster import ScriptedBroker, ScriptedCluster, scripted_cluster
 from tests.unit.client.scripted_pops import ScriptedPops
 
 from turbopump import ConsumeFrom, PushConsumer
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.protocol.requests.assignment import MessageRequestMode
-from turbopump.testing.simulation import Simulation
 
 POP, PULL = MessageRequestMode.POP, MessageRequestMode.PULL
 

@@ -7,6 +7,7 @@ import asyncio
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.push_consumers import DIRECTORY, broadcasting, fill
 from tests.unit.client.scripted_cluster import scripted_cluster, until
 
@@ -19,7 +20,6 @@ from turbopump.protocol.requests.clients import MessageModel
 from turbopump.protocol.requests.offsets import QueryConsumerOffset, UpdateConsumerOffset
 from turbopump.protocol.requests.pull import PullMessage, PullSysFlag
 from turbopump.protocol.requests.send import ConsumerSendMsgBack
-from turbopump.testing.simulation import Simulation
 
 FILE = DIRECTORY / "127.0.0.1@DEFAULT" / "readers" / "offsets.json"
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.consumer.popping_consumers import Handled, popping
 from tests.unit.client.consumer.popping_consumers import consumer_of as popping_consumer_of
 from tests.unit.client.push_consumers import committed, consumer_of
@@ -15,7 +16,6 @@ from tests.unit.client.scripted_cluster import scripted_cluster, until
 
 from turbopump.protocol.requests.pop import PopMessage
 from turbopump.protocol.requests.pull import PullMessage
-from turbopump.testing.simulation import Simulation
 
 
 @pytest.mark.parametrize(

@@ -8,16 +8,16 @@ from contextlib import AbstractAsyncContextManager
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.push_consumers import committed, consumer_of, fill
 from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
 
 from turbopump.client.consumer.delivery import Delivery
-from turbopump.client.consumer.handling import HandlerThreads
+from turbopump.client.consumer.handling import HandlerPool
 from turbopump.client.consumer.ready_messages import ReadyMessages
 from turbopump.client.push_consumer import PushConsumer
 from turbopump.errors import ConfigError, NotStartedError
 from turbopump.protocol.requests.pull import PullMessage
-from turbopump.testing.simulation import Simulation
 
 
 class Hands:
@@ -84,7 +84,7 @@ async def test_plain_handlers_get_more_threads() -> None:
         together.wait(20)  # only six at once get on
 
     ready = ReadyMessages()
-    pool = HandlerThreads(handle, ready, concurrency=2)
+    pool = HandlerPool(handle, ready, concurrency=2)
     pool.start()
     messages = [delivery(i) for i in range(6)]
     ready.put(messages)

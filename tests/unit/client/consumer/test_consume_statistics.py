@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.push_consumers import consumer_of, fill
 from tests.unit.client.scripted_cluster import scripted_cluster, until
 
@@ -13,7 +14,6 @@ from turbopump.client.consumer.delivery import Delivery, Retry
 from turbopump.client.consumer.statistics import TopicStatistics
 from turbopump.client.push_consumer import PushConsumer
 from turbopump.protocol.requests.consumers import ConsumeStatus
-from turbopump.testing.simulation import Simulation
 
 
 def statuses(consumer: PushConsumer) -> dict[str, ConsumeStatus]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.consumer.handled_lists import Lists, bodies, fails
 from tests.unit.client.consumer.popping_consumers import consumer_of as popping_consumer_of
 from tests.unit.client.consumer.popping_consumers import popping
@@ -27,7 +28,6 @@ from turbopump.errors import ConfigError
 from turbopump.protocol.requests.consumers import ConsumeResult
 from turbopump.protocol.requests.pop import ChangeInvisibleTime
 from turbopump.protocol.requests.send import ConsumerSendMsgBack
-from turbopump.testing.simulation import Simulation
 
 
 def sent_back(cluster: ScriptedCluster) -> list[tuple[int, int]]:

@@ -15,8 +15,8 @@ from tests.loops import in_loop
 from tests.unit.client.handler_threads import PATIENCE_S, Queue, messages_of, until
 
 from turbopump import Retry, blocking
-from turbopump.client.consumer.delivery import Delivery, called_with_lists
-from turbopump.client.consumer.handling import HandlerThreads
+from turbopump.client.consumer.delivery import Delivery
+from turbopump.client.consumer.handling import HandlerPool
 from turbopump.client.consumer.pop import PoppedDelivery
 from turbopump.client.consumer.ready_messages import ReadyMessages
 from turbopump.client.consumer.statistics import Consumption
@@ -30,9 +30,9 @@ from turbopump.testing import running_broker
 @asynccontextmanager
 async def threads(
     handle: Callable[[list[Delivery]], object], count: int, *, concurrency: int, on_take: Any = None
-) -> AsyncIterator[tuple[HandlerThreads, ReadyMessages]]:
+) -> AsyncIterator[tuple[HandlerPool, ReadyMessages]]:
     ready = ReadyMessages(on_take, batch=count)
-    pool = HandlerThreads(called_with_lists(handle), ready, concurrency=concurrency)
+    pool = HandlerPool(handle, ready, concurrency=concurrency)
     pool.start()
     try:
         yield pool, ready
@@ -106,7 +106,7 @@ async def test_what_is_in_hand_at_a_close_that_does_not_wait_is_not_settled() ->
         go_on.wait(PATIENCE_S)
 
     queue, ready = Queue(), ReadyMessages(batch=2)
-    pool = HandlerThreads(called_with_lists(handle), ready, concurrency=1)
+    pool = HandlerPool(handle, ready, concurrency=1)
     pool.start()
     ready.put(messages_of(queue, 3))
     await until(begun.is_set)

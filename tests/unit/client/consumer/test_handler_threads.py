@@ -22,7 +22,7 @@ from tests.unit.client.handler_threads import (
 )
 
 from turbopump.client.consumer.delivery import Delivery, Retry
-from turbopump.client.consumer.handling import HandlerThreads
+from turbopump.client.consumer.handling import HandlerPool
 from turbopump.client.consumer.ready_messages import ReadyMessages
 from turbopump.client.consumer.statistics import Consumption
 from turbopump.client.producer import Producer
@@ -184,7 +184,7 @@ async def test_what_waits_of_a_dropped_queue_is_not_begun() -> None:
 
 @in_loop
 async def test_a_message_whose_queue_is_dropped_while_it_is_taken_is_put_down_again() -> None:
-    ready, queue = ReadyMessages(), Queue(drop_after=1)
+    ready, queue = ReadyMessages(), Queue(drop_after=0)
     message = message_of(queue, 5)
     ready.put([message])
     assert await asyncio.to_thread(ready.begin) is None
@@ -241,7 +241,7 @@ async def test_a_close_settles_all_that_was_handled_however_much_it_is() -> None
             all_handled.set()
 
     queue, ready = Queue(), ReadyMessages()
-    pool = HandlerThreads(handle, ready, concurrency=1)
+    pool = HandlerPool(handle, ready, concurrency=1)
     pool.start()
     ready.put(messages_of(queue, 10_000))
     await asyncio.sleep(0)
@@ -301,7 +301,7 @@ async def test_what_a_handler_says_after_a_close_that_did_not_wait_for_it_does_n
         out.set()
 
     queue, ready = Queue(), ReadyMessages()
-    pool = HandlerThreads(handle, ready, concurrency=1)
+    pool = HandlerPool(handle, ready, concurrency=1)
     pool.start()
     ready.put(messages_of(queue, 2))
     await until(inside.is_set)
@@ -325,7 +325,7 @@ async def test_a_close_waits_for_handlers_and_begins_no_more() -> None:
         release.wait(PATIENCE_S)
 
     queue, ready = Queue(), ReadyMessages()
-    pool = HandlerThreads(handle, ready, concurrency=1)
+    pool = HandlerPool(handle, ready, concurrency=1)
     pool.start()
     ready.put(messages_of(queue, 2))
     await until(inside.is_set)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.handler_threads import Queue, message_of, messages_of, threads
 from tests.unit.client.handler_threads import until as until_really
 from tests.unit.client.push_consumers import committed, consumer_of, fill
@@ -22,12 +23,11 @@ from turbopump import IdempotentConsumer, PushConsumer, Retry, TransactionProduc
 from turbopump.client.consumer import handling
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.consumer.group_consumer import consume_directly
-from turbopump.client.consumer.handling import HandlerPool, HandlerThreads
+from turbopump.client.consumer.handling import HandlerPool
 from turbopump.client.consumer.ready_messages import ReadyMessages
 from turbopump.client.idempotence import MemoryStore
 from turbopump.errors import ConfigError
 from turbopump.protocol.requests.consumers import ConsumeResult
-from turbopump.testing.simulation import Simulation
 
 
 async def awaits_what_was_cancelled(_: Delivery) -> None:
@@ -150,10 +150,10 @@ async def test_so_it_is_when_a_key_is_handled_once(simulation: Simulation, /, na
         await comes_again(cluster, WRONG[name], wrap=once)
 
 
-@pytest.mark.parametrize("kind", [HandlerPool, HandlerThreads])
+@pytest.mark.parametrize("plain", [False, True])
 @in_loop
 async def test_of_failures_of_a_kind_the_first_has_a_traceback_and_the_others_are_counted(
-    kind: type[HandlerPool | HandlerThreads], caplog: pytest.LogCaptureFixture
+    plain: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     def wrong(message: Delivery) -> None:
         if message.queue_offset % 3 == 0:
@@ -166,7 +166,7 @@ async def test_of_failures_of_a_kind_the_first_has_a_traceback_and_the_others_ar
         wrong(message)
 
     queue, ready = Queue(), ReadyMessages()
-    pool = kind(wrong if kind is HandlerThreads else wrong_too, ready, concurrency=2)
+    pool = HandlerPool(wrong if plain else wrong_too, ready, concurrency=2)
     pool.start()
     ready.put(messages_of(queue, 30))
     await until_really(lambda: len(queue.said) == 30)
@@ -345,7 +345,7 @@ async def test_so_it_does_with_a_coroutine_that_a_plain_handler_returned(
             out.set()
 
         queue, ready = Queue(), ReadyMessages()
-        pool = HandlerThreads(lambda _: goes_on(), ready, concurrency=1)
+        pool = HandlerPool(lambda _: goes_on(), ready, concurrency=1)
         pool.start()
         ready.put(messages_of(queue, 1))
         await inside.wait()

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.consumer.popping_consumers import consumer_of as popping_consumer_of
 from tests.unit.client.consumer.popping_consumers import popping
 from tests.unit.client.handler_threads import PATIENCE_S, Queue, messages_of, threads
@@ -20,10 +21,8 @@ from tests.unit.client.push_consumers import committed, consumer_of, fill
 from tests.unit.client.scripted_cluster import scripted_cluster, until
 
 from turbopump.client.consumer.delivery import Delivery
-from turbopump.client.consumer.running_push import give_back_late
 from turbopump.client.consumer.statistics import Consumption
 from turbopump.protocol.requests.send import ConsumerSendMsgBack
-from turbopump.testing.simulation import Simulation
 
 
 class Hangs:
@@ -149,7 +148,7 @@ async def test_a_hanging_plain_handler_is_left_in_its_thread_and_its_message_giv
 
     consumption = Consumption(asyncio.get_running_loop().time)
     async with threads(handle, concurrency=3, on_take=consumption.began) as (pool, ready):
-        late = asyncio.create_task(give_back_late(pool.in_hand, 0.2))
+        late = asyncio.create_task(pool.give_back_late(0.2))
         ready.put(messages_of(queue, 5))
         await until_really(lambda: len(queue.said) == 5)
         assert queue.said[1].startswith("failed delay=None level=3")

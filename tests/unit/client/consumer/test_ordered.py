@@ -7,12 +7,13 @@ import asyncio
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.push_consumers import committed, consumer_of, fill, locked
 from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
 
 from turbopump.client.allocation import allocate_by_configuration
 from turbopump.client.consumer.delivery import Delivery, Retry
-from turbopump.client.consumer.ordered import RELIANCE_S, RENEWAL_INTERVAL_S
+from turbopump.client.consumer.queue_locks import RELIANCE_S, RENEWAL_INTERVAL_S
 from turbopump.client.push_consumer import PushConsumer
 from turbopump.errors import ConfigError
 from turbopump.message.message import MessageQueue
@@ -20,7 +21,6 @@ from turbopump.message.properties import decode_properties
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.requests.assignment import UnlockBatchMq
 from turbopump.protocol.requests.send import ConsumerSendMsgBack, SendMessageV2
-from turbopump.testing.simulation import Simulation
 
 
 def ordered(cluster: ScriptedCluster, **settings: object) -> PushConsumer:

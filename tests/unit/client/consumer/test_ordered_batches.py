@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.consumer.handled_lists import Lists, bodies, fails
 from tests.unit.client.push_consumers import committed, consumer_of, fill, locked
 from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
@@ -21,7 +22,6 @@ from turbopump.client.consumer.delivery import Delivery, Retry
 from turbopump.client.push_consumer import PushConsumer
 from turbopump.protocol.requests.assignment import UnlockBatchMq
 from turbopump.protocol.requests.send import SendMessageV2
-from turbopump.testing.simulation import Simulation
 
 
 @dataclass

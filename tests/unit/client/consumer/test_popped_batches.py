@@ -7,6 +7,7 @@ import asyncio
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.consumer.popping_consumers import Handled
 from tests.unit.client.consumer.popping_consumers import consumer_of as push_consumer_of
 from tests.unit.client.consumer.popping_consumers import popping as popping_for_push
@@ -19,7 +20,6 @@ from turbopump.message.batch import encode_batch
 from turbopump.message.message import Message
 from turbopump.message.properties import SysFlag
 from turbopump.protocol.requests.pop import ChangeInvisibleTime
-from turbopump.testing.simulation import Simulation
 
 BATCH = ("orders", 0, 0)
 """Where the batch lies."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.consumer.popping_consumers import POP, PULL, Handled, consumer_of, popping
 from tests.unit.client.scripted_cluster import refusal, until
 
@@ -21,7 +22,6 @@ from turbopump.protocol.requests.assignment import QueryAssignment
 from turbopump.protocol.requests.pop import AckMessage, BatchAckMessage, PopMessage
 from turbopump.protocol.requests.pull import PullMessage
 from turbopump.protocol.requests.send import SendMessageV2
-from turbopump.testing.simulation import Simulation
 
 
 @in_loop(simulated)

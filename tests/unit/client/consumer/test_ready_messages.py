@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.consumer.ready_messages import MessageStream, NoMoreMessages, ReadyMessages
-from turbopump.testing.simulation import Simulation
 
 
 class Nobody:

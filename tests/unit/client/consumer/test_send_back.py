@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation, simulate
 from tests.unit.client.push_consumers import committed, consumer_of, fill
 from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
 
@@ -15,7 +16,6 @@ from turbopump.client.push_consumer import Retry
 from turbopump.errors import ConfigError
 from turbopump.message.properties import decode_properties
 from turbopump.protocol.requests.send import ConsumerSendMsgBack, SendMessageV2
-from turbopump.testing.simulation import Simulation, simulate
 
 RETRY = "%RETRY%readers"
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.consumer.popping_consumers import POP, Handled
 from tests.unit.client.push_consumers import committed, consumer_of, locked
 from tests.unit.client.scripted_cluster import (
@@ -31,7 +32,6 @@ from turbopump.protocol.requests.assignment import UnlockBatchMq
 from turbopump.protocol.requests.pop import PopMessage
 from turbopump.protocol.requests.pull import PullMessage
 from turbopump.testing import BrokerThread
-from turbopump.testing.simulation import Simulation
 
 WAYS: dict[str, dict[str, Any]] = {
     "pulled": {},

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 
 from turbopump.client.dead_letters.resending import ResendRate
-from turbopump.testing.simulation import Simulation
 
 
 @pytest.mark.parametrize(

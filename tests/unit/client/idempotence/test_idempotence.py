@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 from tests.loops import in_loop, simulated
 from tests.ports import free_ports
+from tests.simulation.world.simulation import SimulatedClock, Simulation
 
 from turbopump import blocking
 from turbopump.client.consumer.delivery import Delivery, LateHandlerError, Retry
@@ -38,7 +39,6 @@ from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
 from turbopump.errors import ConfigError
 from turbopump.message.message import Message
 from turbopump.testing import BrokerThread, running_broker
-from turbopump.testing.simulation import SimulatedClock, Simulation
 
 
 class HandClock:

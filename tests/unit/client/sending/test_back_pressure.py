@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.producers import producer_of
 from tests.unit.client.scripted_cluster import refusal, scripted_cluster
 
@@ -16,7 +17,6 @@ from turbopump.errors import ConfigError, MessageError, SendError
 from turbopump.message.message import Message
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.requests.send import SendBatchMessage, SendMessageV2
-from turbopump.testing.simulation import Simulation
 
 
 @pytest.mark.parametrize("bound", [BackPressure(messages=3), BackPressure(size=3 * 100)])

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.producers import producer_of
 from tests.unit.client.scripted_cluster import scripted_cluster
 
@@ -18,7 +19,6 @@ from turbopump.errors import ConfigError, RouteNotFoundError, SendError
 from turbopump.message.message import Message
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.requests.send import SendBatchMessage, SendMessageV2
-from turbopump.testing.simulation import Simulation
 
 
 @pytest.mark.parametrize("timeout", [0, -1, -0.5])

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.fuzzing import crossed
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.producers import producer_of
 from tests.unit.client.scripted_cluster import ScriptedCluster, refusal, scripted_cluster, until
 
@@ -21,7 +22,6 @@ from turbopump.errors import ConfigError, SendError
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.requests.send import SendMessageV2
-from turbopump.testing.simulation import Simulation
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.producers import producer_of
 from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster
 
@@ -17,7 +18,6 @@ from turbopump.errors import SendError
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.requests.offsets import GetMaxOffset
 from turbopump.protocol.requests.send import SendMessageV2
-from turbopump.testing.simulation import Simulation
 
 
 async def connected(producer: Producer) -> None:

@@ -8,6 +8,7 @@ import threading
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.producers import producer_of
 from tests.unit.client.scripted_cluster import scripted_cluster
 
@@ -19,7 +20,6 @@ from turbopump.message.compression import compress
 from turbopump.message.properties import ZLIB
 from turbopump.protocol.codes import RequestCode
 from turbopump.testing.broker_in_loop import running_broker
-from turbopump.testing.simulation import Simulation
 
 NOISE = random.Random(1).randbytes(LARGE_BODY_SIZE + 1)
 BODIES = [b"x" * 5000, b"x" * LARGE_BODY_SIZE, b"y" * (4 << 20), NOISE]

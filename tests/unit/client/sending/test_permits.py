@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.producers import producer_of
 from tests.unit.client.scripted_cluster import ScriptedBroker, scripted_cluster, until
 
@@ -15,7 +16,6 @@ from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.requests.offsets import GetMaxOffset
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.remoting.client import Permits, RemotingClient
-from turbopump.testing.simulation import Simulation
 
 SILENCE = None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.producers import producer_of
 from tests.unit.client.scripted_cluster import refusal, scripted_cluster
 
@@ -11,7 +12,6 @@ from turbopump.client.sending.send_result import SendStatistics
 from turbopump.errors import RouteNotFoundError, SendError
 from turbopump.message.message import Message
 from turbopump.protocol.codes import RequestCode, ResponseCode
-from turbopump.testing.simulation import Simulation
 
 
 @in_loop(simulated)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.producers import producer_of
 from tests.unit.client.scripted_cluster import ScriptedCluster, refusal, scripted_cluster, until
 
@@ -25,7 +26,6 @@ from turbopump.client.pull_consumer import PullConsumer
 from turbopump.client.selectors import by_hash
 from turbopump.client.sending.accumulator import AutoBatch
 from turbopump.client.sending.back_pressure import BackPressure
-from turbopump.client.sending.outgoing import Compression
 from turbopump.errors import ClientErrorCode, ConfigError, MessageError, SendError
 from turbopump.message.codec import decode_entry
 from turbopump.message.message import Message, MessageQueue
@@ -36,7 +36,6 @@ from turbopump.protocol.requests.clients import Heartbeat, UnregisterClient
 from turbopump.protocol.requests.namesrv import GetRouteInfo
 from turbopump.protocol.requests.send import SendBatchMessage, SendMessageV2
 from turbopump.remoting.router import RequestContext
-from turbopump.testing.simulation import Simulation
 
 TEXT = bytes(random.Random(1).choices(b"abcdefgh ", k=20_000))
 
@@ -120,7 +119,7 @@ async def test_a_higher_level_makes_bodies_smaller(simulation: Simulation, /) ->
 )
 def test_an_unknown_kind_or_level_is_refused(kind: str, level: int | None) -> None:
     with pytest.raises(ConfigError, match="compression"):
-        Compression(4096, kind, level)
+        Producer("127.0.0.1:9876", compression=kind, compression_level=level)
 
 
 # --- namespaces

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.simulation.world.simulation import Simulation
 from tests.unit.client.producers import producer_of
 from tests.unit.client.push_consumers import consumer_of
 from tests.unit.client.scripted_cluster import (
@@ -20,7 +21,6 @@ from turbopump.errors import SendError
 from turbopump.message.message import Message
 from turbopump.protocol.requests.pull import PullMessage
 from turbopump.protocol.requests.send import SendBatchMessage, SendMessageV2
-from turbopump.testing.simulation import Simulation
 
 
 @asynccontextmanager

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.simulation.world.disk import SimulatedDisk
+from tests.simulation.world.loop import SimulatedLoop
+from tests.simulation.world.simulation import SimulatedClock
 from tests.unit.store.directory import HOST
 from tests.unit.store.looked_up import find_by_key
 
@@ -13,9 +16,6 @@ from turbopump.errors import StoreClosedError
 from turbopump.store.files import StorePaths
 from turbopump.store.index.index_file import index_file_size
 from turbopump.store.message_store import MessageStore, NewMessage, StoreConfig
-from turbopump.testing.simulated_disk import SimulatedDisk
-from turbopump.testing.simulated_loop import SimulatedLoop
-from turbopump.testing.simulation import SimulatedClock
 
 INDEX = Path("/store/index")
 FILE_SIZE = index_file_size(10, 8)

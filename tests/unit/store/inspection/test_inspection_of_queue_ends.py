@@ -14,8 +14,8 @@ from turbopump.broker.topics import QueueKinds
 from turbopump.store.disk import SystemDisk
 from turbopump.store.files import StorePaths
 from turbopump.store.message_store import MessageStore
-from turbopump.store.recovery.provenance import LOCK_MARK
-from turbopump.store.recovery.queue_ends import decode_known
+from turbopump.store.provenance import LOCK_MARK
+from turbopump.store.queues.queue_ends import decode_known
 
 COUNT = 50
 

@@ -13,6 +13,7 @@ from typing import cast
 import pytest
 from tests.crash.in_memory import ROOT, IdleLoop, Image, Opened, StillClock, Stored, make_disk
 from tests.fuzzing import some
+from tests.simulation.world.disk import SimulatedDisk, SimulatedLoop
 from tests.unit.store.ended_queues import (
     BACKUP,
     CONFIG,
@@ -27,8 +28,7 @@ from tests.unit.store.ended_queues import (
 )
 
 from turbopump.store.message_store import MessageStore
-from turbopump.store.recovery.queue_ends import decode_known
-from turbopump.testing.simulated_disk import SimulatedDisk, SimulatedLoop
+from turbopump.store.queues.queue_ends import decode_known
 
 Stop = Callable[[Opened], Image]
 

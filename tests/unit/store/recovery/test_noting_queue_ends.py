@@ -21,7 +21,7 @@ from tests.unit.store.ended_queues import (
 
 from turbopump.store.json_table import JsonTable
 from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
-from turbopump.store.recovery.queue_ends import decode_known
+from turbopump.store.queues.queue_ends import decode_known
 from turbopump.store.retention import NextStep
 
 

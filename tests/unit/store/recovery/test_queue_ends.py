@@ -28,7 +28,7 @@ from tests.unit.store.ended_queues import (
 )
 
 from turbopump.store.queues.consume_queue import UNIT_SIZE
-from turbopump.store.recovery.queue_ends import EndsSnapshot, decode_known
+from turbopump.store.queues.queue_ends import EndsSnapshot, decode_known
 
 
 @pytest.fixture(scope="module", params=["whole log", "trimmed log"])

@@ -25,7 +25,7 @@ from tests.unit.store.ended_queues import (
     zero_last_unit,
 )
 
-from turbopump.store.recovery.queue_ends import decode_known
+from turbopump.store.queues.queue_ends import decode_known
 
 STILL_THERE = ("busy", "quiet", "packed", "single", "even")
 """Topics of which the trimmed log has messages too."""

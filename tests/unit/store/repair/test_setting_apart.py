@@ -19,6 +19,7 @@ from tests.crash.in_memory import (
     open_disk,
     open_image,
 )
+from tests.simulation.world.mount import PowerCut, SimulatedSegment
 from tests.unit.store.bad_sectors import EIO, SEGMENT, bad_sectors, filled, segment
 from tests.unit.store.directory import Directory, bodies, put
 from tests.unit.store.inspected import tree
@@ -34,7 +35,6 @@ from turbopump.store.repair.setting_apart import (
     UnreadableRange,
     set_apart,
 )
-from turbopump.testing.simulated_mount import PowerCut, SimulatedSegment
 
 
 def run(directory: Directory, *, dry_run: bool = False) -> SettingApart:

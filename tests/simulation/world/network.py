@@ -25,9 +25,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import InitVar, dataclass, field, replace
 from typing import Any
 
-from turbopump.testing.simulated_loop import SimulatedLoop
-from turbopump.testing.simulated_pipe import EOF, RESET, Link, Pipe
-from turbopump.testing.simulated_process import SimulatedProcess, current_process
+from tests.simulation.world.loop import SimulatedLoop
+from tests.simulation.world.pipe import EOF, RESET, Link, Pipe
+from tests.simulation.world.process import SimulatedProcess, current_process
 
 CONNECT_TIMEOUT = 127.0
 """Seconds until a connection attempt over a cut link fails (Linux: tcp_syn_retries = 6)."""
@@ -368,7 +368,7 @@ class ListeningSocket:
 # One end of a connection in the simulated network. The transport keeps asyncio's contract of
 # `_SelectorSocketTransport`: callbacks in order, `pause_writing` from within `write`,
 # `connection_lost` exactly once and never from within the call that caused it. It must not know
-# names, ports or listeners: simulated_network.py does.
+# names, ports or listeners: network.py does.
 Bytes = bytes | bytearray | memoryview
 Address = tuple[str, int]
 

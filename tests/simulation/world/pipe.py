@@ -17,10 +17,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from turbopump.testing.simulated_loop import SimulatedLoop
+from tests.simulation.world.loop import SimulatedLoop
 
 if TYPE_CHECKING:
-    from turbopump.testing.simulated_network import SimulatedTransport
+    from tests.simulation.world.network import SimulatedTransport
 
 RETRANSMISSION_TIMEOUT = 900.0
 """Seconds that bytes may wait for a cut link before the sender loses the connection (Linux:

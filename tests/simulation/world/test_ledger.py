@@ -4,8 +4,7 @@ with each bad one."""
 from collections.abc import Callable
 
 import pytest
-
-from turbopump.testing.ledger import Ledger, Queue, Rule, Send
+from tests.simulation.world.ledger import Ledger, Queue, Rule, Send
 
 Q = Queue("orders", "broker-a", 0)
 Q1 = Queue("orders", "broker-a", 1)

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from turbopump.errors import StoreError
 from turbopump.store.confirmed import Confirmed
 from turbopump.store.disk import Disk, Segment
+from turbopump.store.dispatcher import Dispatcher
 from turbopump.store.index.key_index import KeyIndex
 from turbopump.store.log.commit_log import CommitLog
-from turbopump.store.log.dispatcher import Dispatcher
 from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
 from turbopump.store.recovery.checkpoint import StoreCheckpoint
 

@@ -1,6 +1,6 @@
 """The private parts of asyncio that the simulated loop stands on, as this Python has them.
 
-When one of these fails on a new Python, simulated_loop.py must be looked at before any simulation
+When one of these fails on a new Python, loop.py must be looked at before any simulation
 is believed.
 """
 
@@ -9,7 +9,7 @@ import contextvars
 import inspect
 from collections import deque
 
-from turbopump.testing.simulated_loop import SimulatedLoop
+from tests.simulation.world.loop import SimulatedLoop
 
 
 def test_the_base_loop_keeps_ready_handles_and_timers_where_the_simulated_one_looks() -> None:

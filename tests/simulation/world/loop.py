@@ -6,7 +6,7 @@ seed; nothing ready and no timer left is a deadlock, and said so. Threads, execu
 signals and child processes are refused. Its one rule: the same program and seed make the same run,
 on every Python it supports (`trace_hash` tells). It knows nothing of the network but two methods
 (`create_connection`, `create_server` are passed on), and touches these private hooks of asyncio,
-pinned by tests/unit/testing/test_asyncio_hooks.py:
+pinned by tests/simulation/world/test_asyncio_hooks.py:
 `BaseEventLoop._run_once/_ready/_scheduled/_stopping/_timer_handle_cancelled`,
 `Handle._run/_cancelled/_context/ _callback/_args`, `TimerHandle._when/_scheduled`.
 
@@ -36,11 +36,12 @@ from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 
+from tests.simulation.world.process import SimulatedProcess, current_process
+
 from turbopump.event_loop import PureThreads
-from turbopump.testing.simulated_process import SimulatedProcess, current_process
 
 if TYPE_CHECKING:
-    from turbopump.testing.simulated_network import SimulatedNetwork
+    from tests.simulation.world.network import SimulatedNetwork
 
 T = TypeVar("T")
 

@@ -8,8 +8,8 @@ from tests.unit.store.directory import HOST, Directory, bodies
 from turbopump.errors import ProtocolError
 from turbopump.message.batch import BatchItem, encode_item
 from turbopump.message.java import tags_code
-from turbopump.store.log.packed_batch import pack_batch
 from turbopump.store.message_store import MessageStore, NewMessage, PutResult
+from turbopump.store.packed_batch import pack_batch
 
 ADDED = b"MSG_REGION\x01r\x02"
 ITEMS = [

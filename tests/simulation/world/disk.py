@@ -23,10 +23,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.simulation.world.loop import SimulatedLoop
+from tests.simulation.world.mount import PowerCut, SimulatedFile, SimulatedMount
+
 from turbopump.clock import Clock
 from turbopump.store.disk import Space
-from turbopump.testing.simulated_loop import SimulatedLoop
-from turbopump.testing.simulated_mount import PowerCut, SimulatedFile, SimulatedMount
 
 ANY = "any"
 Change = list[tuple[Path, SimulatedFile | None]]

@@ -16,12 +16,12 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
-from turbopump.testing.simulated_disk import SimulatedDisk
-from turbopump.testing.simulated_loop import SimulatedLoop, run_in
-from turbopump.testing.simulated_mount import PowerCut
-from turbopump.testing.simulated_network import SimulatedNetwork
-from turbopump.testing.simulated_pipe import Link
-from turbopump.testing.simulated_process import SimulatedProcess
+from tests.simulation.world.disk import SimulatedDisk
+from tests.simulation.world.loop import SimulatedLoop, run_in
+from tests.simulation.world.mount import PowerCut
+from tests.simulation.world.network import SimulatedNetwork
+from tests.simulation.world.pipe import Link
+from tests.simulation.world.process import SimulatedProcess
 
 T = TypeVar("T")
 

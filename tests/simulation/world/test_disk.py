@@ -7,13 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.simulation.world.disk import SimulatedDisk
+from tests.simulation.world.loop import SimulatedLoop
+from tests.simulation.world.mount import PowerCut
+from tests.simulation.world.simulation import START_MS, SimulatedClock
 
 from turbopump.errors import StoreLockedError
 from turbopump.store.disk import Disk, Segment
-from turbopump.testing.simulated_disk import SimulatedDisk
-from turbopump.testing.simulated_loop import SimulatedLoop
-from turbopump.testing.simulated_mount import PowerCut
-from turbopump.testing.simulation import START_MS, SimulatedClock
 
 ROOT = Path("/store")
 LOG = ROOT / "log"

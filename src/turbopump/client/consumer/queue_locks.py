@@ -1,140 +1,23 @@
-"""The messages of one queue in line: the next ones are handed out when those before are done. And
-the locks that keep other members from doing the same.
+"""Locks of the queues that a member of a group handles in order, at their brokers.
 
-One rule: what failed comes again, together, before everything else of the queue, in its order.
-Source: apache/rocketmq ``ProcessQueue.takeMessages``, ``makeMessageToConsumeAgain``.
+One rule: a lock is relied on for 30 s since the request was *sent* that granted it last. The broker
+keeps it for 60 s, so that the next owner begins after we have stopped. Source: apache/rocketmq
+``RebalanceImpl.lockAll``, ``ProcessQueue.isLockExpired``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Collection, Iterable
-from copy import copy
-from dataclasses import dataclass
 from typing import Final
 
-from turbopump.client.consumer.delivery import Delivery
-from turbopump.client.consumer.ready_messages import ReadyMessages
 from turbopump.client.instance import ClientInstance
 from turbopump.errors import ConnectError, ProtocolError, RemotingError
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.requests import assignment as requests
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class OrderSettings:
-    """How a message that failed is retried in place: after so many seconds, and how often (None:
-    until it succeeds). ``batch``: so many messages of a queue at a time, for a handler that takes
-    several at once; None: one."""
-
-    suspend_s: float
-    retries_max: int | None
-    batch: int | None = None
-
-
-class OrderedLine:
-    """Hands messages to ``ready``, up to ``count`` at a time, until it is stopped."""
-
-    def __init__(self, ready: ReadyMessages, count: int) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._ready = ready
-        self._count = count
-        self._waiting: deque[Delivery] = deque()
-        self._out: dict[Delivery, None] = {}
-        """Handed out, or soon will be, and neither dealt with nor failed."""
-        self._failed: list[Delivery] = []
-        self._delay = 0.0
-        self._timer: asyncio.TimerHandle | None = None
-        self._stopped = False
-        self._idle: list[asyncio.Future[None]] = []
-
-    def put(self, messages: Iterable[Delivery]) -> None:
-        """Messages that follow those that were put before."""
-        if not self._stopped:
-            self._waiting.extend(messages)
-            if not self._out and not self._failed:
-                self._hand_out()
-
-    def done(self, message: Delivery) -> None:
-        """It has been dealt with: when all that were handed out with it are, the next may go."""
-        if message in self._out:
-            del self._out[message]
-            self._go_on()
-
-    def again(self, message: Delivery, delay: float) -> None:
-        """It has failed: when the others that were handed out with it are dealt with, it comes
-        again after so many seconds, the longest that was said of any of them."""
-        message.taken = False
-        if message in self._out:
-            del self._out[message]
-            self._failed.append(message)
-            self._delay = max(self._delay, delay)
-            self._go_on()
-
-    def left(self) -> None:
-        """The handler that had a message has ended."""
-        if self._idle and not self._in_hand:
-            waiters, self._idle = self._idle, []
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
-
-    def stop(self) -> None:
-        """Hand nothing out any more. A handler that has a message may still deal with it."""
-        self._stopped = True
-        self._waiting.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-
-    async def idle(self) -> None:
-        """Wait, after ``stop``, until nobody has a message of this queue in hand."""
-        while self._in_hand:
-            waiter = self._loop.create_future()
-            self._idle.append(waiter)
-            await waiter
-
-    @property
-    def _in_hand(self) -> bool:
-        return any(message.taken for message in self._out)
-
-    def _go_on(self) -> None:
-        if not self._out and not self._stopped:
-            if self._failed:
-                self._timer = self._loop.call_later(self._delay, self._hand_out_again)
-            else:
-                self._hand_out()
-        self.left()
-
-    def _hand_out(self) -> None:
-        """The first ones, as many as may go into one call of a handler."""
-        waiting, batch = self._waiting, list[Delivery]()
-        while waiting and len(batch) < self._count:
-            if batch and not waiting[0].goes_with(batch[0]):
-                break
-            batch.append(waiting.popleft())
-        if batch:
-            self._out = dict.fromkeys(batch)
-            self._ready.put(batch)
-
-    def _hand_out_again(self) -> None:
-        self._timer = None
-        failed = sorted(self._failed, key=lambda message: message.queue_offset)
-        self._failed, self._delay = [], 0.0
-        for message in reversed(failed):
-            # a handler that has asked for it again may still say something, of that delivery
-            again = copy(message)
-            again.deliver_again()
-            self._waiting.appendleft(again)
-        self._hand_out()
-
-
-# --- The queues that a member of a group has locked at their brokers. A lock is relied on for 30 s
-# since the request was *sent* that granted it last; the broker keeps it for 60 s, so that the
-# next owner begins after we have stopped. RocketMQ: ``lockAll``, ``ProcessQueue.isLockExpired``.
 
 RENEWAL_INTERVAL_S: Final = 20.0
 RELIANCE_S: Final = 30.0

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
+from tests.simulation.world.simulation import Simulation, simulate
 from tests.unit.store.directory import HOST
 
 from turbopump.errors import StoreClosedError
 from turbopump.store.files import StorePaths
 from turbopump.store.message_store import MessageStore, NewMessage, PutResult, StoreConfig
-from turbopump.testing.simulation import Simulation, simulate
 
 
 class World:

@@ -11,15 +11,14 @@ from typing import Any, TypeVar
 
 import pytest
 from tests.loops import in_loop
-
-from turbopump.testing.simulated_loop import (
+from tests.simulation.world.loop import (
     DeadlockError,
     ForbiddenInSimulationError,
     LivelockError,
     SimulatedLoop,
     run_in,
 )
-from turbopump.testing.simulated_process import ProcessKilled
+from tests.simulation.world.process import ProcessKilled
 
 T = TypeVar("T")
 
@@ -100,7 +99,7 @@ def test_waiting_for_what_nobody_will_do_is_a_deadlock_that_names_who_waits() ->
     async def waits_for_godot() -> None:
         await asyncio.get_running_loop().create_future()
 
-    with pytest.raises(DeadlockError, match=r"waits_for_godot at .*test_simulated_loop\.py:\d+"):
+    with pytest.raises(DeadlockError, match=r"waits_for_godot at .*test_loop\.py:\d+"):
         run(waits_for_godot)
 
 
@@ -110,7 +109,7 @@ def test_callbacks_that_never_let_time_pass_are_a_livelock(monkeypatch: pytest.M
         loop.call_soon(again := lambda: loop.call_soon(again))
         await asyncio.sleep(1)
 
-    monkeypatch.setattr("turbopump.testing.simulated_loop.TURNS_PER_INSTANT_MAX", 100)
+    monkeypatch.setattr("tests.simulation.world.loop.TURNS_PER_INSTANT_MAX", 100)
     with pytest.raises(LivelockError, match="100 turns at virtual second 0"):
         run(spins)
 
@@ -337,7 +336,7 @@ def test_the_trace_of_a_seed_is_the_same_on_every_python(seed: int) -> None:
 def test_the_trace_does_not_depend_on_the_hash_seed_of_the_interpreter() -> None:
     program = (
         "import sys; sys.path.insert(0, sys.argv[1]);"
-        "from tests.unit.testing.test_simulated_loop import *;"
+        "from tests.simulation.world.test_loop import *;"
         "loop = SimulatedLoop(1); run_in(loop, reference_run()); print(loop.trace_hash)"
     )
     hashes = {

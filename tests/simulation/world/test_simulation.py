@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 from tests.loops import in_loop, simulated
-
-from turbopump.testing.simulated_process import ProcessKilled
-from turbopump.testing.simulation import START_MS, Simulation, run_simulation, simulate
+from tests.simulation.world.process import ProcessKilled
+from tests.simulation.world.simulation import START_MS, Simulation, run_simulation, simulate
 
 HOST = "10.0.0.1"
 FILE = Path("/data/file")

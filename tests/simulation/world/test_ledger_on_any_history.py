@@ -5,8 +5,7 @@ import random
 from dataclasses import replace
 
 import pytest
-
-from turbopump.testing.ledger import Ledger, LedgerDelivery, Queue, Rule, Send
+from tests.simulation.world.ledger import Ledger, LedgerDelivery, Queue, Rule, Send
 
 QUEUES = [Queue("orders", "broker-a", number) for number in range(2)]
 GROUPS = ("accounting", "shipping")

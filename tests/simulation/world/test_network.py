@@ -9,11 +9,10 @@ from typing import Any, TypeVar
 
 import pytest
 from tests.loops import in_loop
-
-from turbopump.testing.simulated_loop import SimulatedLoop, run_in
-from turbopump.testing.simulated_network import SEND_WINDOW, SimulatedNetwork, SimulatedTransport
-from turbopump.testing.simulated_pipe import Link
-from turbopump.testing.simulated_process import SimulatedProcess
+from tests.simulation.world.loop import SimulatedLoop, run_in
+from tests.simulation.world.network import SEND_WINDOW, SimulatedNetwork, SimulatedTransport
+from tests.simulation.world.pipe import Link
+from tests.simulation.world.process import SimulatedProcess
 
 T = TypeVar("T")
 

@@ -2,7 +2,7 @@
 locks.
 
 Its one rule: every operation asks the disk first (`perform`), which may fail it or cut the power
-there; a mount whose process is dead reaches nothing. What survives what is simulated_disk.py's.
+there; a mount whose process is dead reaches nothing. What survives what is disk.py's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from turbopump.errors import StoreLockedError
 from turbopump.store.disk import Done, Found, Piece, Segment, Space, failure_of
 
 if TYPE_CHECKING:
-    from turbopump.testing.simulated_disk import SimulatedDisk
+    from tests.simulation.world.disk import SimulatedDisk
 
 
 class PowerCut(BaseException):

@@ -1,0 +1,141 @@
+"""Queues that brokers divide (request 400): which of them a member pulls, and which it pops.
+
+One rule: a broker that cannot say changes nothing; where it knows no such question (Apache's 4.9),
+the group divides the queues itself. Source: apache/rocketmq
+``RebalanceImpl.getRebalanceResultFromBroker``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from turbopump.client.consumer.assignment import Assignment
+from turbopump.client.consumer.delivery_policy import Membership
+from turbopump.client.consumer.rebalance import QueueChange, ask_one
+from turbopump.client.consumer.subscription import ALL, tag_subscription
+from turbopump.message.handles import pop_retry_topic
+from turbopump.message.rules import RETRY_PREFIX
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.command import reply_in
+from turbopump.protocol.requests import assignment as requests
+from turbopump.protocol.requests.clients import MessageModel
+from turbopump.repeated_line import RepeatedLine
+
+log = logging.getLogger(__name__)
+_rebalanced = RepeatedLine(log, logging.INFO, "rebalanced by a broker group=%s topic=%s %s")
+
+
+class BrokerDivision:
+    """Asks brokers which queues are ours, and has ``table`` get and lose them. ``fallback`` divides
+    a topic without the broker. A topic that is pulled has its POP retry topic subscribed to and
+    pulled too, for what was popped of it before."""
+
+    def __init__(
+        self, shared: Membership, table: Assignment, fallback: Callable[[str], Awaitable[bool]]
+    ) -> None:
+        self._instance = shared.instance
+        self._group = shared.group
+        self._subscriptions = shared.subscriptions
+        self._strategy = shared.settings.broker_strategy
+        self._table = table
+        self._fallback = fallback
+        self._falls_back = False
+        self._logged: dict[str, str] = {}
+
+    async def divide(self, topic: str) -> bool:
+        """Ask a broker of ``topic``, and do as it says; False if that could not be done. Raises
+        RemotingError, RouteNotFoundError, BodyError."""
+        route = await self._instance.routes.get(topic)
+        masters = sorted(route.every_address(slaves=False))
+        self._instance.environment.random.shuffle(masters)
+        slaves = sorted(route.every_address(slaves=True).difference(masters))
+        assignments = await self._ask(topic, [*masters, *slaves])
+        if self._falls_back:
+            return await self._fallback(topic)
+        if assignments is None:
+            return False
+        if topic not in self._subscriptions:  # it was given up meanwhile
+            return True
+        pop_mode = requests.MessageRequestMode.POP
+        wanted = {one.message_queue: one.mode is pop_mode for one in assignments}
+        complete = await self._look_after_retries(
+            topic, pulls=False in wanted.values(), pops=True in wanted.values()
+        )
+        popped = self._table.popped_of(topic)
+        ours = {queue: queue in popped for queue in self._table.of_topic(topic)}
+        gained = sorted(queue for queue, pops in wanted.items() if ours.get(queue) is not pops)
+        lost = sorted(queue for queue, pops in ours.items() if wanted.get(queue) is not pops)
+        change = QueueChange(gained, lost, frozenset(queue for queue in gained if wanted[queue]))
+        self._log(topic, change, frozenset(popped))
+        if gained or lost:
+            complete &= await self._table.apply(change)
+        return complete
+
+    async def _ask(
+        self, topic: str, addresses: Sequence[str]
+    ) -> Sequence[requests.MessageQueueAssignment] | None:
+        request = requests.QueryAssignment()
+        body = requests.QueryAssignmentRequestBody(
+            topic=topic,
+            consumer_group=self._group,
+            client_id=self._instance.client_id,
+            strategy_name=self._strategy,
+            message_model=MessageModel.CLUSTERING,
+        )
+        address, command = await ask_one(
+            self._instance,
+            addresses,
+            request,
+            body,
+            answers=(ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
+        )
+        if command.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            self._fall_back(address)
+            return None
+        assignments = reply_in(command, request).message_queue_assignments
+        if assignments is None and not topic.startswith(RETRY_PREFIX):
+            self._instance.forget_introduction(address)
+        return assignments
+
+    def _fall_back(self, address: str) -> None:
+        if not self._falls_back:
+            log.warning(
+                "broker %s divides no queues (it is older than 5.0): the group divides them "
+                "itself group=%s",
+                address,
+                self._group,
+            )
+        self._falls_back = True
+
+    async def _look_after_retries(self, topic: str, *, pulls: bool, pops: bool) -> bool:
+        """Of a topic that is pulled, pull the POP retry topic too; False if that has just begun,
+        and is to be looked at soon."""
+        if topic.startswith(RETRY_PREFIX) or pulls == pops:
+            return True
+        retries = pop_retry_topic(topic, self._group)
+        if pops:
+            if self._subscriptions.pop(retries, None) is not None:
+                await self._table.apply(QueueChange((), self._table.of_topic(retries)))
+            return True
+        if retries in self._subscriptions:
+            return True
+        self._subscriptions[retries] = tag_subscription(
+            retries, ALL, self._subscriptions[topic].version
+        )
+        return False
+
+    def _log(self, topic: str, change: QueueChange, popped: frozenset[object]) -> None:
+        if not change.gained and not change.lost:
+            self._logged.pop(topic, None)
+            return
+        named = {
+            "pull": [queue for queue in change.gained if queue not in change.popped],
+            "pull_no_more": [queue for queue in change.lost if queue not in popped],
+            "pop": [queue for queue in change.gained if queue in change.popped],
+            "pop_no_more": [queue for queue in change.lost if queue in popped],
+        }
+        text = " ".join(f"{name}={' '.join(map(str, its)) or '-'}" for name, its in named.items())
+        if self._logged.get(topic) != text:  # once, however often it is tried again
+            self._logged[topic] = text
+            _rebalanced(self._group, topic, text, kind=(self._group, topic))

@@ -1,0 +1,199 @@
+"""Settings of producers, and what each must be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from turbopump.client.environment import program_name
+from turbopump.client.hooks import SendHook
+from turbopump.client.sending.accumulator import AutoBatch
+from turbopump.client.sending.back_pressure import BackPressure
+from turbopump.client.sending.outgoing import COMPRESS_FROM, COMPRESSION_KINDS, Compression
+from turbopump.client.sending.queue_chooser import LatencyFaults
+from turbopump.client.sending.send_result import RETRYABLE_CODES
+from turbopump.client.sending.sender import RETRIES, SEND_TIMEOUT_S, SendRules
+from turbopump.client.setting_rules import (
+    FUNCTION,
+    SECONDS,
+    SWITCH,
+    SettingRule,
+    is_collection,
+    is_whole,
+    setting,
+    whole_from,
+)
+from turbopump.client.settings import TRACE, GroupSettings
+from turbopump.errors import ConfigError
+from turbopump.message.compression import DECOMPRESSED_SIZE_MAX
+from turbopump.message.message import BODY_SIZE_MAX, ReceivedMessage
+from turbopump.message.rules import topic_fault
+
+DEFAULT_GROUP: Final = f"{program_name()}-producer"
+"""The group of producers without one: the same in every run of a program, and no other program's.
+RocketMQ: all such producers are of one group, which transactions are asked about."""
+APACHES_DEFAULT: Final = "DEFAULT_PRODUCER"
+
+Executor = Callable[..., object]
+"""``executor(message, arg)`` does the local work and returns a TransactionState (None: UNKNOWN). A
+coroutine function runs on the loop, a plain one in a thread."""
+Checker = Callable[[ReceivedMessage], object]
+"""``checker(message)`` looks up how the local work of a half message went, perhaps of another
+process's, and returns its state."""
+
+
+def _made_as(kind: type, example: str) -> SettingRule:
+    wants = f"must be made as {kind.__name__}, as in {example}, or None to go without"
+    return SettingRule(lambda value: value is None or isinstance(value, kind), wants)
+
+
+_RETRY_CODES: Final = SettingRule(
+    lambda value: is_collection(value) and all(map(is_whole, value)),
+    "must be a collection of response codes, as in (2, 14)",
+)
+_TOPICS: Final = SettingRule(
+    lambda value: (
+        is_collection(value)
+        and all(isinstance(topic, str) and topic_fault(topic) is None for topic in value)
+    ),
+    "must be a list of topics, as in ['orders']",
+)
+_COMPRESS_FROM: Final = SettingRule(
+    lambda size: size is None or (is_whole(size) and size >= 0),
+    "must be a number of bytes, 0 or more, or None to compress nothing",
+    "bytes",
+)
+_COMPRESSION: Final = SettingRule(
+    lambda kind: isinstance(kind, str) and kind in COMPRESSION_KINDS,
+    f"is unknown; there are {', '.join(COMPRESSION_KINDS)}",
+)
+_BODY_SIZE: Final = SettingRule(
+    lambda size: is_whole(size) and 0 < size <= DECOMPRESSED_SIZE_MAX,
+    f"must be a number of bytes above 0 and at most {DECOMPRESSED_SIZE_MAX}, the longest body that "
+    "consumers decompress",
+    "bytes",
+)
+_HOOKS: Final = SettingRule(
+    lambda value: is_collection(value) and all(isinstance(hook, SendHook) for hook in value),
+    "must be a list of SendHook objects: write a class of your own that inherits SendHook, give "
+    "[YourHook()]",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerSettings(GroupSettings):
+    """Settings of a ``Producer``. Raises ConfigError for unusable ones."""
+
+    group: str = DEFAULT_GROUP
+    """Producer group. ``DEFAULT_PRODUCER``, the group of Apache's producers without one, is
+    refused. Java: ``producerGroup``."""
+    topics: Sequence[str] = setting((), _TOPICS)
+    """Topics whose routes are learned at the start, which fails if one of them cannot be sent to.
+    Without it the first send finds out."""
+    send_timeout: float = setting(SEND_TIMEOUT_S, SECONDS)
+    """Timeout of the whole send: route, connection and every retry. ``send(..., timeout=)`` sets it
+    for one message. Java: ``sendMsgTimeout``."""
+    attempt_timeout: float | None = setting(None, SECONDS.or_none())
+    """Timeout of one attempt, as long as others may follow. None: as long as the broker lives; one
+    that hangs is left after two thirds of ``send_timeout``: see
+    docs/guide/producing.md#a-broker-that-hangs. A number below the broker's ``syncFlushTimeout``
+    (5 s), or a replica's deadline, stores messages twice when disk or replica are slow. Java:
+    ``sendMsgMaxTimeoutPerRequest``."""
+    retries: int = setting(RETRIES, whole_from(0))
+    """Further attempts, on another broker if there is one. Java:
+    ``retryTimesWhenSendFailed``."""
+    retry_codes: Collection[int] = setting(RETRYABLE_CODES, _RETRY_CODES)
+    """Answers after which another attempt is made. Any other is final. Java:
+    ``retryResponseCodes``."""
+    retry_unless_ok: bool = setting(False, SWITCH)
+    """True: also try another broker when the message is stored but ``status`` is not ``OK``. It may
+    then be stored twice. Java: ``retryAnotherBrokerWhenNotStoreOK``."""
+    latency_faults: LatencyFaults | None = setting(None, _made_as(LatencyFaults, "LatencyFaults()"))
+    """``LatencyFaults()``: leave slow brokers alone for a while: see
+    docs/guide/producing.md#avoid-slow-brokers. Java: ``sendLatencyFaultEnable``."""
+    compress_from: int | None = setting(COMPRESS_FROM, _COMPRESS_FROM)
+    """Bodies from this size travel compressed. None: never. Batches are not compressed. From 64 KiB
+    on a thread does it, and ``send_timeout`` begins after it. Java:
+    ``compressMsgBodyOverHowmuch``."""
+    compression: str = setting("zlib", _COMPRESSION)
+    """``zlib``, ``lz4`` (a frame) or ``zstd``. Go's client reads zlib only; Java's 4.9.8 reads all
+    three. Java: ``compressType``."""
+    compression_level: int | None = None
+    """zlib 0–9, lz4 0–16, zstd 1–22. None: 5, for lz4 0. Java: ``compressLevel``."""
+    body_size_max: int = setting(BODY_SIZE_MAX, _BODY_SIZE)
+    """Larger bodies are refused before they are sent. Set it with the broker's ``maxMessageSize``.
+    At most 64 MiB, which is what consumers decompress. Java: ``maxMessageSize``."""
+    back_pressure: BackPressure | None = setting(
+        None, _made_as(BackPressure, "BackPressure(messages=1000)")
+    )
+    """``BackPressure(messages=10_000, size=100 << 20)``: a bound on messages in flight; a send that
+    finds no room waits. Java: ``backPressureForAsyncSendNum``, ``backPressureForAsyncSendSize``."""
+    auto_batch: AutoBatch | None = setting(None, _made_as(AutoBatch, "AutoBatch()"))
+    """``AutoBatch(hold=0.01, size=32 << 10, total_size=32 << 20)``: see
+    docs/guide/producing.md#send-in-automatic-batches. Java: ``autoBatch``."""
+    hooks: Sequence[SendHook] = setting((), _HOOKS)
+    """``SendHook`` objects, which see every send: see docs/guide/producing.md#observe-sends.
+    OpenTelemetry is one."""
+    trace: bool | str = setting(False, TRACE)
+    """True: traces of sends go to ``RMQ_SYS_TRACE_TOPIC``. A name: to that topic: see
+    docs/guide/tracing.md. Java: ``enableTrace``."""
+
+    def __post_init__(self) -> None:
+        GroupSettings.__post_init__(self)
+        if self.group == APACHES_DEFAULT:
+            raise ConfigError(
+                f"group={self.group!r} is that of every Producer without one of Apache's: give a "
+                "group of its own, or leave it out"
+            )
+        level = self.compression_level
+        _, low, high, _ = COMPRESSION_KINDS[self.compression]
+        if level is not None and not (is_whole(level) and low <= level <= high):
+            raise ConfigError(
+                f"compression_level={level!r} is not one of {self.compression}'s, which are whole "
+                f"numbers from {low} to {high}"
+            )
+
+    @property
+    def rules(self) -> SendRules:
+        """How a sender tries."""
+        return SendRules(
+            self.send_timeout,
+            self.attempt_timeout,
+            self.retries,
+            frozenset(self.retry_codes),
+            self.retry_unless_ok,
+        )
+
+    @property
+    def packing(self) -> Compression:
+        """How bodies are compressed."""
+        return Compression(self.compress_from, self.compression, self.compression_level)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionProducerSettings(ProducerSettings):
+    """Settings of a ``TransactionProducer``. Raises ConfigError for unusable ones, and for the
+    group that producers without one are in."""
+
+    group: str
+    """Group whose producers may answer for each other. Every one needs the same checker."""
+    checker: Checker = field(metadata={"rule": FUNCTION})
+    """Function of a half message that answers the broker's question about its transaction: it
+    returns a ``TransactionState``. Java: ``TransactionListener.checkLocalTransaction``."""
+    executor: Executor | None = setting(None, FUNCTION.or_none())
+    """Function that does the local work; ``send_in_transaction(…, executor=)`` for one message.
+    Java: ``TransactionListener.executeLocalTransaction``."""
+    threads: int = setting(8, whole_from(1, " of functions at once"))
+    """Threads for plain executors, and as many for plain checkers."""
+    topics: Sequence[str] = setting((), _TOPICS)
+    """Topics on whose brokers the producer is known from its start, which does not wait for
+    that. Brokers of other topics get to know it when it first sends there."""
+
+    def __post_init__(self) -> None:
+        if self.group in (DEFAULT_GROUP, APACHES_DEFAULT):
+            raise ConfigError(
+                f"group={self.group!r} is that of every Producer without one, and those cannot "
+                "answer for transactions: give a group of its own"
+            )
+        ProducerSettings.__post_init__(self)
