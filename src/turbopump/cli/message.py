@@ -25,8 +25,7 @@ from turbopump.cli.cluster import (
 )
 from turbopump.cli.entry import command_group, complain
 from turbopump.cli.json_lines import write_message
-from turbopump.client.consumer.pull import FoundMessages
-from turbopump.client.message_finder import MessageFinder
+from turbopump.client.message_finder import FoundMessages, MessageFinder
 from turbopump.config.addresses import join_address
 from turbopump.errors import StoredMessageError
 from turbopump.message import properties as names
