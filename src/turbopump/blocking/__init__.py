@@ -1,14 +1,14 @@
-"""The client for code without an event loop: the same Producer, consumers and MessageFinder, each
+"""Client for code without an event loop: the same Producer, consumers and MessageFinder, each
 method a plain call that waits.
 
-One rule: there is one implementation, the asyncio one; a call here runs there, on one background
-thread with one loop per process, and brings back its result. It must not know brokers. Handing over
-and back costs some tens of µs (``make bench`` has the figure).
+One rule: there is one implementation, the asyncio one. A call here runs there, on one background
+thread with one loop per process, and brings back its result. This package must not know brokers.
+Handing over and back costs some tens of µs (``make bench`` has the figure).
 
-After a ``fork`` the thread is gone: a Producer, PullConsumer or MessageFinder starts afresh in the
-child by itself at its next call; a PushConsumer, LitePullConsumer or SimpleConsumer that was
-started refuses, for the messages in its hands belong to the parent. One that was not started yet
-keeps what it subscribes to, and can be started in the child.
+After a ``fork`` the thread is gone. A Producer, PullConsumer or MessageFinder starts afresh in the
+child at its next call. A PushConsumer, LitePullConsumer or SimpleConsumer that was started refuses,
+for its messages belong to the parent. A consumer that was not started yet keeps its subscriptions,
+and can be started in the child.
 """
 
 from __future__ import annotations

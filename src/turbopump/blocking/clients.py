@@ -1,4 +1,4 @@
-"""The blocking clients but the push consumer: each method is the asyncio one, and waits."""
+"""Blocking clients but the push consumer: each method calls the asyncio one and waits."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from turbopump.message.message import MessageQueue, ReceivedMessage
 
 
 class Producer(ClientOfGroup[producer.Producer]):
-    """``turbopump.client.producer.Producer`` without await: ``with Producer("127.0.0.1:9876") as
+    """Blocking ``turbopump.client.producer.Producer``: ``with Producer("127.0.0.1:9876") as
     producer: producer.send("t", b"x")``.
 
-    The same settings, methods and errors. Many threads may use one. The future of ``start_send`` is
-    one of ``concurrent.futures``: it is running, and so cannot be cancelled; its callbacks run on
-    the client's thread, must be quick and may not call the blocking client.
+    Settings, methods and errors are the same. Many threads may use one producer. ``start_send``
+    returns a future of ``concurrent.futures``: it is running, and so cannot be cancelled. Its
+    callbacks run on the client's thread, must be quick and may not call the blocking client.
     """
 
     @made_as(producer.Producer)
@@ -53,26 +53,26 @@ class Producer(ClientOfGroup[producer.Producer]):
 
     @property
     def statistics(self) -> SendStatistics:
-        """How the sends of this producer went, by broker."""
+        """Counts and times of this producer's sends, by broker."""
         return self._client.statistics
 
     @property
     def client_id(self) -> str:
-        """What brokers know this client by."""
+        """Name under which brokers know this client."""
         return self._ready().client_id
 
     @property
     def late_replies(self) -> int:
-        """Replies that came to this client id when nobody waited for them any more."""
+        """Number of replies that came to this client id after their request had ended."""
         return self._ready().late_replies
 
 
 class TransactionProducer(Producer):
-    """``turbopump.client.transaction_producer.TransactionProducer`` without await; the same
-    settings, methods and errors.
+    """Blocking ``turbopump.client.transaction_producer.TransactionProducer``; settings, methods and
+    errors are the same.
 
     Executor and checker that are plain functions run in threads of their own, where they may call
-    this producer; coroutine functions run on the client's thread, where they may not.
+    this producer. Coroutine functions run on the client's thread, where they may not.
     """
 
     @made_as(transaction_producer.TransactionProducer)
@@ -82,8 +82,7 @@ class TransactionProducer(Producer):
 
 
 class PullConsumer(ClientOfGroup[pull_consumer.PullConsumer]):
-    """``client.pull_consumer.PullConsumer`` without await: the same settings, methods and
-    errors."""
+    """Blocking ``client.pull_consumer.PullConsumer``; settings, methods and errors are the same."""
 
     @made_as(pull_consumer.PullConsumer)
     def __init__(self, _settings: Mapping[str, Any]) -> None: ...
@@ -98,8 +97,8 @@ class PullConsumer(ClientOfGroup[pull_consumer.PullConsumer]):
 
 
 class LitePullConsumer(ClientOfGroup[lite_pull_consumer.LitePullConsumer]):
-    """``client.lite_pull_consumer.LitePullConsumer`` without await: the same settings and
-    methods."""
+    """Blocking ``client.lite_pull_consumer.LitePullConsumer``; settings and methods are the
+    same."""
 
     _survives_fork = False
 
@@ -124,13 +123,13 @@ class LitePullConsumer(ClientOfGroup[lite_pull_consumer.LitePullConsumer]):
 
     @property
     def assigned(self) -> list[MessageQueue]:
-        """The queues that are ours at the moment, sorted."""
+        """Queues assigned to this consumer at the moment, sorted."""
         return self._ready().assigned
 
 
 class SimpleConsumer(ClientOfGroup[simple_consumer.SimpleConsumer]):
-    """``client.simple_consumer.SimpleConsumer`` without await: the same settings, methods and
-    errors."""
+    """Blocking ``client.simple_consumer.SimpleConsumer``; settings, methods and errors are the
+    same."""
 
     _survives_fork = False
 
@@ -145,13 +144,13 @@ class SimpleConsumer(ClientOfGroup[simple_consumer.SimpleConsumer]):
 
     @property
     def subscriptions(self) -> Mapping[str, Wanted]:
-        """Topics, and what is wanted of each."""
+        """Subscribed topics, with the tags or filter of each."""
         return self._ready().subscriptions
 
 
 class MessageFinder(OnLoopThread[message_finder.MessageFinder]):
-    """``client.message_finder.MessageFinder`` without await: the same settings, methods and
-    errors."""
+    """Blocking ``client.message_finder.MessageFinder``; settings, methods and errors are the
+    same."""
 
     @made_as(message_finder.MessageFinder)
     def __init__(self, _settings: Mapping[str, Any]) -> None: ...
@@ -165,17 +164,17 @@ class MessageFinder(OnLoopThread[message_finder.MessageFinder]):
 
 
 class IdempotentConsumer(idempotence.IdempotentConsumer):
-    """``client.idempotence.IdempotentConsumer`` without await: the same settings and guarantees."""
+    """Blocking ``client.idempotence.IdempotentConsumer``; settings and guarantees are the same."""
 
     def close(self) -> None:
-        """Close the store: what it has open of files and connections."""
+        """Close the store, with its files and connections."""
         the_loop_thread().call(self._store.close)
 
     @contextmanager
     def handling(self, message: ReceivedMessage) -> Iterator[bool]:  # type: ignore[override]
-        """For ``for message in consumer``: ``with idempotent.handling(message) as first: if first:
-        …``. An exception in the block means not done. Raises TwinWaitError if another has the key
-        in hand for longer than ``wait``."""
+        """Guard one message of ``for message in consumer``: ``with idempotent.handling(message) as
+        first: if first: …``. An exception in the block means not done. Raises TwinWaitError if
+        another has held the key for longer than ``wait``."""
         if self.key_of(message) is None:
             yield True
             return

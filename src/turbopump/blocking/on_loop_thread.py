@@ -1,4 +1,4 @@
-"""How a blocking client is made of its asyncio one, which lives on the loop thread.
+"""Tools that make a blocking client of its asyncio one, which lives on the loop thread.
 
 ``waits``, ``waits_anytime`` and ``on_loop`` turn a method of the asyncio class into a blocking one,
 ``made_as`` its constructor. Parameters and result keep their types (``ParamSpec``), so that type
@@ -47,7 +47,7 @@ FaceT = TypeVar("FaceT", bound="OnLoopThread[Any]")
 def waits(
     method: Callable[Concatenate[SelfT, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Any, P], T]:
-    """The coroutine method of an asyncio client as one that waits for its result."""
+    """Make a coroutine method of an asyncio client wait for its result."""
     # It has one parameter: with more, mypy keeps only the first overload of ``method``.
     return _face(method, OnLoopThread._call)
 
@@ -55,19 +55,20 @@ def waits(
 def waits_anytime(
     method: Callable[Concatenate[SelfT, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Any, P], T]:
-    """As ``waits``, for a method that may be called before ``start``, too."""
+    """Make a coroutine method wait that may be called before ``start``, too."""
     return _face(method, lambda _, *args, **kwargs: the_loop_thread().call(*args, **kwargs))
 
 
 def on_loop(method: Callable[Concatenate[SelfT, P], T]) -> Callable[Concatenate[Any, P], T]:
-    """A plain method that must be called on the asyncio client's loop, for any other thread."""
+    """Make a plain method, which must be called on the asyncio client's loop, callable from any
+    other thread."""
     return _face(method, lambda self, *args, **kwargs: self._call(now, *args, **kwargs))
 
 
 def starts(
     method: Callable[Concatenate[SelfT, P], Coroutine[Any, Any, asyncio.Future[T]]],
 ) -> Callable[Concatenate[Any, P], Future[T]]:
-    """A method that gives a future of asyncio as one that gives a future of threads."""
+    """Make a method that returns a future of asyncio return a future of threads."""
     name = method.__name__
 
     @wraps(method)
@@ -110,8 +111,8 @@ async def now(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
 def made_as(
     client: Callable[P, ClientT],
 ) -> Callable[[Callable[[FaceT, Mapping[str, Any]], None]], Callable[Concatenate[FaceT, P], None]]:
-    """The constructor of an asyncio client for its blocking class; what it decorates is called
-    after it, with the keyword arguments."""
+    """Decorate the constructor of a blocking class: it takes the arguments of the asyncio client's.
+    The decorated function is called afterwards, with the keywords."""
 
     def decorate(
         then: Callable[[FaceT, Mapping[str, Any]], None],
@@ -127,7 +128,7 @@ def made_as(
 
 
 class OnLoopThread(Generic[ClientT]):
-    """An asyncio client and the thread it lives on. In a forked child a started one is made anew if
+    """Asyncio client and the thread it lives on. In a forked child a started client is made anew if
     it may be."""
 
     _survives_fork = True
@@ -186,8 +187,8 @@ class OnLoopThread(Generic[ClientT]):
         return self._client
 
     def _heal_after_fork(self) -> None:
-        """In a forked child, once, while other threads wait: make a client on a thread that
-        lives."""
+        """Make a client on a living thread, once in a forked child. Other threads of the child
+        wait."""
         if self._pid == os.getpid():
             return
         if not self._survives_fork and self._state != "new":
@@ -211,7 +212,7 @@ class OnLoopThread(Generic[ClientT]):
 
 
 class ClientOfGroup(OnLoopThread[MemberT]):
-    """One that belongs to a group."""
+    """Blocking client that belongs to a group."""
 
     @property
     def group(self) -> str:
@@ -219,7 +220,7 @@ class ClientOfGroup(OnLoopThread[MemberT]):
 
     @property
     def client_id(self) -> str:
-        """What brokers know this client by."""
+        """Name under which brokers know this client."""
         client_id: str = self._call(now, getattr, self._ready(), "client_id")
         return client_id
 
@@ -229,7 +230,7 @@ _healing = threading.Lock()
 
 
 def _after_fork() -> None:
-    """In the child: the thread that held it in the parent does not exist here."""
+    """Make a new lock in the child, where the thread that held it in the parent does not exist."""
     global _healing
     _healing = threading.Lock()
 

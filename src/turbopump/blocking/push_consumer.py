@@ -1,4 +1,4 @@
-"""``turbopump.client.push_consumer`` without await, and its messages as a plain iterator."""
+"""Blocking ``turbopump.client.push_consumer``, with its messages as a plain iterator."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 SETTLE_AT_ONCE: Final = 16
 """Messages that a reader reports as done together: each report costs a thread switch."""
 SETTLE_INTERVAL_S: Final = 0.05
-"""What a reader has finished is reported after so long, also while it is busy."""
+"""Time after which finished messages of a reader are reported, also while it is busy."""
 
 
 class PushConsumer(ClientOfGroup[asyncio_push_consumer.PushConsumer]):
-    """``turbopump.client.push_consumer.PushConsumer`` without await: ``for message in consumer:``,
-    or a ``handler`` and ``wait_closed``.
+    """Blocking ``turbopump.client.push_consumer.PushConsumer``: ``for message in consumer:``, or a
+    ``handler`` and ``wait_closed``.
 
-    The same settings, methods and errors. Several threads may iterate; each message goes to one of
-    them. A plain handler runs in a thread of its own pool, a coroutine function on the client's
+    Settings, methods and errors are the same. Several threads may iterate; each message goes to one
+    of them. A plain handler runs in a thread of its own pool, a coroutine function on the client's
     loop.
     """
 
@@ -41,7 +41,7 @@ class PushConsumer(ClientOfGroup[asyncio_push_consumer.PushConsumer]):
         # in order, its queue waits for it
         self._settle_at_once = 1 if settings.get("ordered") else SETTLE_AT_ONCE
         self._unreported: set[_Finished] = set()
-        """Of the loop's thread: readers' finished messages that wait for their time."""
+        """Finished messages of readers that wait for their time. Used by the loop's thread only."""
 
     set_concurrency = on_loop(asyncio_push_consumer.PushConsumer.set_concurrency)
     pause = on_loop(asyncio_push_consumer.PushConsumer.pause)
@@ -59,16 +59,16 @@ class PushConsumer(ClientOfGroup[asyncio_push_consumer.PushConsumer]):
 
     @property
     def client_id(self) -> str:
-        """What brokers know this client by."""
+        """Name under which brokers know this client."""
         return self._ready().client_id
 
     @property
     def queues(self) -> list[MessageQueue]:
-        """The queues that are ours at the moment, sorted."""
+        """Queues assigned to this consumer at the moment, sorted."""
         return self._ready().queues
 
     def commit(self, *, acknowledged: bool = False) -> None:
-        """Tell the brokers what is done, now."""
+        """Commit finished messages now."""
         client = self._ready()
 
         async def commit() -> None:
@@ -78,9 +78,10 @@ class PushConsumer(ClientOfGroup[asyncio_push_consumer.PushConsumer]):
         self._call(commit)
 
     def close(self) -> None:
-        """As the asyncio ``close``, also in a plain handler: there it returns at once, and the
-        close goes on when the handler has ended. What readers have finished is committed, whatever
-        they do now. May be called twice; does nothing in a forked child."""
+        """Close as the asyncio ``close`` does, also in a plain handler: there it returns at once,
+        and the close goes on when the handler has ended. Finished messages of all readers are
+        committed, whatever the readers do now. May be called twice; does nothing in a forked
+        child."""
         caller = threading.get_ident()
 
         async def close() -> bool:
@@ -94,30 +95,30 @@ class PushConsumer(ClientOfGroup[asyncio_push_consumer.PushConsumer]):
         return _Messages(self)
 
     def _on_loop(self, function: Callable[[], object]) -> None:
-        """From any thread, without waiting: hand what readers report to the loop."""
+        """Call ``function`` on the loop soon, from any thread and without waiting."""
         if self._thread is not None and self._pid == os.getpid():
             self._thread.loop.call_soon_threadsafe(function)
 
     def _report(self) -> None:
-        """On the loop: what all readers have finished is done."""
+        """Settle the finished messages of all readers. On the loop."""
         for finished in list(self._unreported):
             finished.report()
 
 
 class _Finished:
-    """What one reader has finished, until the loop hears of it: at once if that is many, else after
-    ``SETTLE_INTERVAL_S``. The reader's thread only adds and the loop only takes away, so neither
-    locks; each flag is cleared before what it asked for is done."""
+    """Finished messages of one reader that are not reported yet. Many are reported at once, few
+    after ``SETTLE_INTERVAL_S``. The reader's thread only adds and the loop only takes away, so
+    neither locks; each flag is cleared before the work it stands for."""
 
     def __init__(self, consumer: PushConsumer) -> None:
         self._consumer = consumer
         self._messages: deque[Delivery] = deque()
         self._timed = False
-        """Whether a timer is set or about to be, so that the loop is asked for one only once."""
+        """True when a timer is set or about to be, so that the loop is asked for only one."""
         self._called = False
 
     def add(self, message: Delivery) -> None:
-        """In the reader's thread: it is done."""
+        """Add a finished message. In the reader's thread."""
         self._messages.append(message)
         if len(self._messages) >= self._consumer._settle_at_once:
             self.call()
@@ -126,7 +127,7 @@ class _Finished:
             self._consumer._on_loop(self._set_timer)
 
     def call(self) -> None:
-        """In the reader's thread: have it reported now."""
+        """Have the messages reported now. In the reader's thread."""
         if self._messages and not self._called:
             self._called = True
             self._consumer._on_loop(self._report_called)
@@ -150,9 +151,9 @@ class _Finished:
 
 
 class _Messages(Iterator[Delivery]):
-    """One blocking reader: takes what is ready from its own thread, and waits on the loop only if
-    nothing is. What it has finished is reported when it waits, after some messages, or after 50 ms;
-    in order, at once."""
+    """One blocking reader. It takes ready messages from its own thread, and waits on the loop only
+    if there is none. Finished messages are reported when it waits, after some messages, or after 50
+    ms; with ``ordered``, at once."""
 
     def __init__(self, consumer: PushConsumer) -> None:
         self._consumer = consumer
@@ -160,7 +161,8 @@ class _Messages(Iterator[Delivery]):
         self._began = 0.0
         self._finished = _Finished(consumer)
         self._first = True
-        """The first comes by way of the loop, behind what the reader before has put back."""
+        """True before the first message, which comes by way of the loop, behind those that the
+        reader before has put back."""
 
     def __iter__(self) -> _Messages:
         return self

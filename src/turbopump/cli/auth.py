@@ -24,8 +24,9 @@ from turbopump.auth import plain_acl
 from turbopump.auth.accounts import SUBJECT, Accounts
 from turbopump.auth.policies import Action, Resource, actions_of, one_of
 from turbopump.auth.server_access import Change, change_file, open_to_others
-from turbopump.cli.cluster import INCOMPLETE, checked_address, client_command, show
 from turbopump.cli.entry import command_group, complain
+from turbopump.cli.frame import INCOMPLETE, client_command, show
+from turbopump.cli.values import checked_address
 from turbopump.errors import ClientError, ConfigError, RemotingError
 from turbopump.protocol.command import Body
 from turbopump.protocol.request import Request

@@ -14,19 +14,17 @@ import click
 from click.core import ParameterSource
 
 from turbopump.admin.topic_reader import TopicReader
-from turbopump.cli.cluster import (
+from turbopump.cli.entry import complain
+from turbopump.cli.frame import client_command, who_and_how, without_connections
+from turbopump.cli.json_lines import body_or_stored, write_message
+from turbopump.cli.values import (
     QueueName,
     QueueOption,
     TimeOption,
     checked_number,
     checked_topic,
-    client_command,
     find_queue,
-    who_and_how,
-    without_connections,
 )
-from turbopump.cli.entry import complain
-from turbopump.cli.json_lines import body_or_stored, write_message
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.consumer.subscription import Sql
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer

@@ -13,8 +13,8 @@ from turbopump.admin.cluster import Servers
 from turbopump.admin.groups import group_members, group_names, group_offsets, running_info
 from turbopump.broker.consumers import Member, MemberInfo, member_info
 from turbopump.broker.consumers import conflicts as found_among
-from turbopump.cli.cluster import NOT_FOUND, client_command, show
 from turbopump.cli.entry import command_group, complain
+from turbopump.cli.frame import NOT_FOUND, client_command, show
 from turbopump.message.rules import RETRY_PREFIX, did_you_mean
 from turbopump.protocol.requests import consumers as requests
 from turbopump.protocol.requests.clients import (

@@ -18,8 +18,9 @@ import click
 import msgspec
 
 from turbopump.cli import dlq_output
-from turbopump.cli.cluster import INCOMPLETE, NOT_FOUND, checked_number, client_command
 from turbopump.cli.entry import command_group, complain
+from turbopump.cli.frame import INCOMPLETE, NOT_FOUND, client_command
+from turbopump.cli.values import checked_number
 from turbopump.client.dead_letters import (
     DeadLetter,
     DeadLetters,

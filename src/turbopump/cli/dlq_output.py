@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 import msgspec
 
-from turbopump.cli.cluster import time_text
+from turbopump.cli.frame import time_text
 from turbopump.cli.json_lines import body_fields, body_or_stored
 from turbopump.cli.message import message_lines, shown
 from turbopump.client.dead_letters import DeadGroup, DeadLetter, ResendReport

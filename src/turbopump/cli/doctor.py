@@ -10,7 +10,8 @@ from msgspec import to_builtins
 
 from turbopump.admin.cluster import Servers
 from turbopump.admin.doctor import Diagnosis, Doctor, Level
-from turbopump.cli.cluster import checked_topic, client_command
+from turbopump.cli.frame import client_command
+from turbopump.cli.values import checked_topic
 from turbopump.clock import SystemClock
 
 

@@ -14,8 +14,8 @@ from turbopump.admin.draining import (
     find_broker,
     set_write_permission,
 )
-from turbopump.cli.cluster import INCOMPLETE, client_command, show
 from turbopump.cli.entry import complain
+from turbopump.cli.frame import INCOMPLETE, client_command, show
 from turbopump.clock import SystemClock
 
 

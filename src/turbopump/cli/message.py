@@ -15,16 +15,10 @@ from typing import Any, Final
 import click
 import msgspec
 
-from turbopump.cli.cluster import (
-    INCOMPLETE,
-    NOT_FOUND,
-    TimeOption,
-    client_command,
-    hex_lines,
-    time_text,
-)
 from turbopump.cli.entry import command_group, complain
+from turbopump.cli.frame import INCOMPLETE, NOT_FOUND, client_command, hex_lines, time_text
 from turbopump.cli.json_lines import write_message
+from turbopump.cli.values import TimeOption
 from turbopump.client.message_finder import FoundMessages, MessageFinder
 from turbopump.config.addresses import join_address
 from turbopump.errors import StoredMessageError

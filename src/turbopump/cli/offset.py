@@ -6,8 +6,9 @@ import click
 
 from turbopump.admin.cluster import Servers, ask_each
 from turbopump.admin.groups import group_names, group_offsets
-from turbopump.cli.cluster import NOT_FOUND, TimeOption, checked_address, client_command, show
 from turbopump.cli.entry import command_group, complain
+from turbopump.cli.frame import NOT_FOUND, client_command, show
+from turbopump.cli.values import TimeOption, checked_address
 from turbopump.errors import RemotingError
 from turbopump.message.rules import did_you_mean
 from turbopump.protocol.codes import ResponseCode

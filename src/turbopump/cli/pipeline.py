@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from turbopump.cli.cluster import TimeOption, checked_number, checked_topic, name_server_option
 from turbopump.cli.entry import command_group
+from turbopump.cli.frame import name_server_option
 from turbopump.cli.message import begin_option
 from turbopump.cli.serving import log_options
+from turbopump.cli.values import TimeOption, checked_number, checked_topic
 
 if TYPE_CHECKING:
     from turbopump.spark.pipelines import ArchiveReport, ReplayReport
@@ -360,7 +361,7 @@ def given_options(texts: tuple[str, ...]) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not (name and equals):
-            raise click.UsageError(f"--option {text}: NAME=VALUE is expected")
+            raise click.UsageError(f"--option {text}: expected NAME=VALUE")
         found[name] = value
     return found
 

@@ -10,18 +10,8 @@ from typing import Any, Final
 
 import click
 
-from turbopump.cli.cluster import (
-    QueueName,
-    QueueOption,
-    TimeOption,
-    checked_number,
-    checked_topic,
-    client_command,
-    find_queue,
-    who_and_how,
-    without_connections,
-)
 from turbopump.cli.entry import complain, drop_output
+from turbopump.cli.frame import client_command, who_and_how, without_connections
 from turbopump.cli.json_lines import (
     STANDARD_INPUT,
     LineDefaults,
@@ -30,6 +20,14 @@ from turbopump.cli.json_lines import (
     raw_message,
     read_message,
     whole_input,
+)
+from turbopump.cli.values import (
+    QueueName,
+    QueueOption,
+    TimeOption,
+    checked_number,
+    checked_topic,
+    find_queue,
 )
 from turbopump.client.producer import Producer
 from turbopump.client.sending.send_result import SendResult, SendStatus
@@ -55,7 +53,7 @@ def _checked_properties(
     for text in given:
         name, equals, value = text.partition("=")
         if not equals:
-            raise click.BadParameter(f"{text!r} has no =; NAME=VALUE is expected")
+            raise click.BadParameter(f"{text!r} has no =; expected NAME=VALUE")
         pairs[name] = value
     try:
         return checked_properties(pairs)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from turbopump.cli.cluster import name_server_option
+from turbopump.cli.frame import name_server_option
 from turbopump.cli.pipeline import given_options, master_option, source_option
 from turbopump.errors import ConfigError
 
@@ -265,5 +265,5 @@ def _named_lake(text: str) -> tuple[str, str]:
     if not equals:
         return "lake", text
     if not (name and directory):
-        raise click.UsageError(f"--lake {text}: NAME=DIR is expected")
+        raise click.UsageError(f"--lake {text}: expected NAME=DIR")
     return name, directory

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import click
 
-from turbopump.cli.cluster import FORM_OF_ANSWER, hex_lines, show, time_text
 from turbopump.cli.entry import cause, command_group, complain
+from turbopump.cli.frame import FORM_OF_ANSWER, hex_lines, show, time_text
 from turbopump.cli.json_lines import body_or_stored, write_message
 from turbopump.errors import StoreError
 from turbopump.message.message import ReceivedMessage

@@ -21,15 +21,9 @@ from turbopump.admin.topics import (
     unread_ids,
     users_topics,
 )
-from turbopump.cli.cluster import (
-    INCOMPLETE,
-    NOT_FOUND,
-    checked_address,
-    checked_topic,
-    client_command,
-    show,
-)
 from turbopump.cli.entry import command_group, complain
+from turbopump.cli.frame import INCOMPLETE, NOT_FOUND, client_command, show
+from turbopump.cli.values import checked_address, checked_topic
 from turbopump.errors import ResponseError
 from turbopump.message.rules import did_you_mean, is_system_topic
 from turbopump.protocol.codes import ResponseCode
@@ -81,7 +75,7 @@ def _checked_attributes(
     pairs = dict(text.partition("=")[::2] for text in given)
     for text in given:
         if not all(text.partition("=")) or "," in text:
-            raise click.BadParameter(f"{text!r}: NAME=VALUE is expected, as in message.type=FIFO")
+            raise click.BadParameter(f"{text!r}: expected NAME=VALUE, as in message.type=FIFO")
     return pairs
 
 

@@ -1,8 +1,9 @@
-"""Who gets which queue: Apache's allocation strategies, as pure functions of sorted lists.
+"""Division of queues among the members of a group: Apache's allocation strategies, as pure
+functions of sorted lists.
 
 One rule: every member of a group computes the same division from the same lists, so each function
-must be exactly Apache's. They must not know what a queue or a client is beyond its order and its
-name. Source: apache/rocketmq ``client/…/consumer/rebalance/*``.
+must be exactly Apache's. A strategy knows only the order and the names of queues and clients.
+Source: apache/rocketmq ``client/…/consumer/rebalance/*``.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from turbopump.message.rules import RETRY_PREFIX
 Queues = Sequence[MessageQueue]
 Clients = Sequence[str]
 Strategy = Callable[[Queues, Clients, str], list[MessageQueue]]
-"""(all queues sorted, all client ids sorted, our client id, which is among them) to our queues."""
+"""Function of all queues (sorted), all client ids (sorted) and our client id, which is among them.
+It returns our queues."""
 
 
 def allocate_average(queues: Queues, clients: Clients, client_id: str) -> list[MessageQueue]:
-    """Neighbouring queues in equal shares; the first clients get one more
+    """Give neighbouring queues in equal shares; the first clients get one more
     (``AllocateMessageQueueAveragely``)."""
     index = clients.index(client_id)
     size, rest = divmod(len(queues), len(clients))
@@ -32,13 +34,13 @@ def allocate_average(queues: Queues, clients: Clients, client_id: str) -> list[M
 
 
 def allocate_by_circle(queues: Queues, clients: Clients, client_id: str) -> list[MessageQueue]:
-    """One queue after the other to one client after the other
+    """Give one queue after the other to one client after the other
     (``AllocateMessageQueueAveragelyByCircle``)."""
     return list(queues[clients.index(client_id) :: len(clients)])
 
 
 def allocate_consistent_hash(virtual_nodes: int = VIRTUAL_NODES) -> Strategy:
-    """By a ring of clients: one that comes or goes moves only its own share
+    """Give queues by a ring of clients: a client that comes or goes moves only its own share
     (``AllocateMessageQueueConsistentHash``)."""
 
     def allocate(queues: Queues, clients: Clients, client_id: str) -> list[MessageQueue]:
@@ -55,11 +57,11 @@ def allocate_consistent_hash(virtual_nodes: int = VIRTUAL_NODES) -> Strategy:
 
 
 def allocate_by_configuration(ours: Collection[MessageQueue]) -> Strategy:
-    """These queues and no others, with any other members (``AllocateMessageQueueByConfig``).
+    """Give exactly these queues, with any other members (``AllocateMessageQueueByConfig``).
 
     The group's retry topic, unless queues of it are among ``ours``, is divided by
-    ``allocate_average``: else nobody would have its queues, as in Java, where what has failed does
-    not come again.
+    ``allocate_average``. Otherwise nobody would have its queues, as in Java, where failed messages
+    do not come again.
     """
     fixed = list(ours)
     named = {queue.topic for queue in fixed}
@@ -74,8 +76,8 @@ def allocate_by_configuration(ours: Collection[MessageQueue]) -> Strategy:
 
 
 def allocate_by_machine_room(rooms: Collection[str]) -> Strategy:
-    """Only queues of brokers named ``room@…`` with one of ``rooms``, in equal shares; what is left
-    over goes to the first clients (``AllocateMessageQueueByMachineRoom``)."""
+    """Give only queues of brokers named ``room@…`` with one of ``rooms``, in equal shares; the
+    remainder goes to the first clients (``AllocateMessageQueueByMachineRoom``)."""
     wanted = frozenset(rooms)
 
     def allocate(queues: Queues, clients: Clients, client_id: str) -> list[MessageQueue]:
@@ -93,8 +95,8 @@ def allocate_nearby(
     room_of_queue: Callable[[MessageQueue], str],
     room_of_client: Callable[[str], str],
 ) -> Strategy:
-    """``inner`` among the queues and the clients of each room; a room without clients is shared by
-    all (``AllocateMachineRoomNearby``).
+    """Use ``inner`` among the queues and the clients of each room; all clients share a room without
+    clients (``AllocateMachineRoomNearby``).
 
     Raises ValueError while allocating if a room is empty.
     """
@@ -135,11 +137,12 @@ STRATEGIES: Final[Mapping[str, Strategy]] = {
     "AVG_BY_CIRCLE": allocate_by_circle,
     "CONSISTENT_HASH": allocate_consistent_hash(),
 }
-"""By the name under which a broker knows them."""
+"""Strategies by the names under which brokers know them."""
 
 
 def strategy_of(allocation: str | Strategy) -> Strategy:
-    """The strategy of that name, or the one given. Raises ConfigError for an unknown name."""
+    """Return the strategy of that name, or the one given. Raises ConfigError for an unknown
+    name."""
     if not isinstance(allocation, str):
         return allocation
     if allocation not in STRATEGIES:

@@ -1,7 +1,7 @@
-"""What a client takes from the world around it: clocks, chance, its own address, its process.
+"""Environment of a client: clocks, random numbers, its own address, its process.
 
-One rule: everything in this room that needs one of these asks the ``Environment`` it was given, so
-that a test or a simulation can give others.
+One rule: all client code that needs one of these asks the ``Environment`` it was given, so that a
+test or a simulation can replace it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from turbopump.message.ids import UniqueIds
 
 SYSTEM_CLOCK: Final = SystemClock()
 SYSTEM_RANDOM: Final = random.SystemRandom()
-"""No state of its own: a fork's draws are not its parent's."""
+"""Random numbers without a state: a forked child does not repeat its parent's."""
 
 
 def _is_clock(value: object) -> bool:
@@ -61,8 +61,8 @@ _NAME_SERVERS: Final = SettingRule(
 
 
 def program_name() -> str:
-    """What this program is called, in characters that a group may have: the module of ``python -m``
-    or the file without its ending; ``python`` for one that has no name."""
+    """Return this program's name in characters that a group may have: the module of ``python -m``
+    or the file without its ending; ``python`` for a program without a name."""
     main = sys.modules.get("__main__")
     spec = getattr(main, "__spec__", None)
     name = spec.name.removesuffix(".__main__") if spec is not None else Path(sys.argv[0]).stem
@@ -71,9 +71,12 @@ def program_name() -> str:
 
 @dataclass(slots=True)
 class Environment:
-    """``clock`` for data and intervals; ``random`` for starting points and ids; ``local_ip`` stands
-    in the client id and in message ids (None: the address of the interface towards the world, found
-    when first needed); ``pid`` says which process this is."""
+    """Clock, random numbers, address and process of a client.
+
+    ``clock``: for data and intervals. ``random``: for starting points and ids. ``local_ip``: stands
+    in the client id and in message ids; None: the address of the interface towards the world, found
+    when first needed. ``pid``: tells processes apart.
+    """
 
     clock: Clock = SYSTEM_CLOCK
     random: random.Random = SYSTEM_RANDOM
@@ -82,26 +85,27 @@ class Environment:
 
     @property
     def ip(self) -> str:
-        """This machine's address as other machines might see it."""
+        """Address of this machine as other machines see it."""
         if self.local_ip is None:
             self.local_ip = outward_address()
         return self.local_ip
 
     @property
     def identity(self) -> Hashable:
-        """Equal for clients of the same process, clock, chance and address."""
+        """Value that is equal for clients of the same process, clock, random numbers and
+        address."""
         return self.pid(), self.ip, self.clock, self.random
 
     def unique_ids(self) -> UniqueIds:
-        """A source of message ids that no other client gives."""
+        """Return a source of message ids that no other client gives."""
         token = self.random.getrandbits(32)
         return UniqueIds(self.clock, ip=self.ip, token=token, pid=self.pid())
 
     def new_instance_name(self) -> str:
-        """``<pid>#<64 random bits>``: no two clients have the same, in whatever container or thread
-        they live.
+        """Return ``<pid>#<64 random bits>``. No two clients have the same name, in whatever
+        container or thread they live.
 
-        RocketMQ: ``ClientConfig.changeInstanceNameToPID`` takes the nanosecond clock for the second
+        RocketMQ: ``ClientConfig.changeInstanceNameToPID`` uses the nanosecond clock for the second
         part.
         """
         return f"{self.pid()}#{self.random.getrandbits(64)}"

@@ -1,5 +1,5 @@
-"""What a client says to brokers of itself: its groups and subscriptions, as the body of a
-heartbeat. Values in, a value out."""
+"""Heartbeats: a client's groups and subscriptions, as the body of a request. Values in, a value
+out."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ def _ignore(_: object = None) -> None:
 
 @dataclass(slots=True, eq=False)
 class InstanceMember:
-    """A producer or consumer as its client instance sees it.
+    """Producer or consumer as its client instance sees it.
 
-    ``consumer`` gives its consumer data as it is now (None: it only produces). The others are told:
-    the group has changed; a route is new or has changed; the connection to an address has ended; a
-    broker asks about a transaction, on which connection (None: it has none). ``exclusive``: a
-    producer that allows no other of its group beside it. ``announced``: False for who takes no part
-    in the group yet, and is in no heartbeat. ``left``: set when it has left its instance.
-    ``operated``: what an operator may ask of it, if it consumes.
+    ``consumer`` returns its consumer data as of now (None: it only produces). The other functions
+    are called when the group has changed, a route is new or has changed, the connection to an
+    address has ended, or a broker asks about a transaction (None: it has none).
+
+    ``exclusive``: a producer that allows no other of its group beside it. ``announced``: False for
+    a member that takes no part in the group yet and is in no heartbeat. ``left``: set when it has
+    left its instance. ``operated``: calls that an operator may make, if it consumes.
     """
 
     group: str
@@ -50,7 +51,7 @@ class InstanceMember:
         return "producer" if self.consumer is None else "consumer"
 
     def clashes_with(self, other: InstanceMember) -> bool:
-        """Whether one heartbeat cannot hold both: two consumers of a group, or an exclusive
+        """Return True if one heartbeat cannot hold both: two consumers of a group, or an exclusive
         producer."""
         if self.group != other.group:
             return False
@@ -62,7 +63,7 @@ class InstanceMember:
 def heartbeat_data(
     client_id: str, members: Iterable[InstanceMember], *, unit_mode: bool = False
 ) -> HeartbeatData:
-    """The client's whole truth, which is what every heartbeat says."""
+    """Return the body of a heartbeat: always the client's whole state."""
     members = [member for member in members if member.announced]
     producers = dict.fromkeys(member.group for member in members if member.produces)
     consumers = tuple(member.consumer() for member in members if member.consumer is not None)
@@ -77,11 +78,11 @@ def heartbeat_data(
 
 @dataclass(frozen=True, slots=True)
 class Operated:
-    """What an operator can ask of a consumer and tell it; queues by the names that brokers know.
+    """Calls that an operator can make to a consumer; queues by the names that brokers know.
 
-    ``done_offsets``: up to where each of its queues is done. ``reset``: go on there, those that are
-    ours, and tell the broker. ``running_info``: settings and queues. ``consume_directly``: handle
-    this message now.
+    ``done_offsets``: end of the finished messages of each queue. ``reset``: continue assigned
+    queues at these offsets, and report them to the broker. ``running_info``: settings and queues.
+    ``consume_directly``: handle this message now.
     """
 
     done_offsets: Callable[[], Mapping[MessageQueue, int]]

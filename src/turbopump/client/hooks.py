@@ -1,8 +1,8 @@
-"""Hooks of a user's own code in sending: a check that may forbid an attempt, and calls before and
+"""Hooks for a user's own code in sending: a check that may forbid an attempt, and calls before and
 after it.
 
-One rule: what a hook raises before or after an attempt is logged and changes nothing; what
-``forbid`` raises ends the send. Source: apache/rocketmq ``SendMessageHook``,
+One rule: an exception of a hook before or after an attempt is logged and changes nothing; an
+exception of ``forbid`` ends the send. Source: apache/rocketmq ``SendMessageHook``,
 ``CheckForbiddenHook``, ``EndTransactionHook``.
 """
 
@@ -35,10 +35,12 @@ class MessageKind(IntEnum):
 
 @dataclass(slots=True)
 class SendContext:
-    """One attempt, in the user's names (without ``namespace%``). ``body_size`` as the body goes out
-    (compressed if it is); ``batch``: the body of a batch (``message/batch.py``), None of a single
-    message; ``result`` or ``error`` is set after it; ``state`` is free for what a hook wants to
-    keep from before to after."""
+    """One attempt, in the user's names (without ``namespace%``).
+
+    ``body_size``: size of the body on the wire, compressed if it is. ``batch``: body of a batch
+    (``message/batch.py``); None for a single message. ``result`` or ``error``: set after the
+    attempt. ``state``: free for the hook, from before to after.
+    """
 
     group: str
     topic: str
@@ -59,8 +61,9 @@ class SendContext:
 
 @dataclass(frozen=True, slots=True)
 class EndTransactionContext:
-    """A transaction, in the user's names, whose state (COMMIT_MESSAGE, ROLLBACK_MESSAGE or UNKNOW)
-    the broker at ``address`` is told; ``from_check``: because it has asked."""
+    """Report of a transaction's state, in the user's names. ``state`` is COMMIT_MESSAGE,
+    ROLLBACK_MESSAGE or UNKNOW; the broker at ``address`` gets it. ``from_check``: the broker has
+    asked."""
 
     group: str
     topic: str
@@ -73,25 +76,26 @@ class EndTransactionContext:
 
 
 class SendHook:
-    """Override what you need."""
+    """Base of hooks. Override the methods you need."""
 
     def forbid(self, context: SendContext) -> None:
         """Raise to forbid the attempt: the send ends with your exception."""
 
     def before(self, context: SendContext) -> None:
-        """An attempt is about to be made. What you change in ``context.properties`` goes out with
-        the message (not with a batch), and with later attempts; what cannot travel is left out, and
-        logged. The id (``UNIQ_KEY``) stays: it is what the sender gets in its result."""
+        """Called before an attempt. Changes of ``context.properties`` go out with the message (not
+        with a batch), and with later attempts. A property that cannot travel is left out and
+        logged. The id (``UNIQ_KEY``) stays: the sender gets it in its result."""
 
     def after(self, context: SendContext) -> None:
-        """An attempt was answered or failed; a oneway one was handed to the connection."""
+        """Called when an attempt was answered or failed, or a oneway one was handed to the
+        connection."""
 
     def end_transaction(self, context: EndTransactionContext) -> None:
-        """A broker is told how a transaction stands."""
+        """Called when a transaction's state is reported to a broker."""
 
 
 class SendHooks:
-    """A producer's hooks, in the order given; they are called with names as on the wire."""
+    """Hooks of a producer, in the order given. They are called with names as on the wire."""
 
     def __init__(self, hooks: Sequence[SendHook], namespace: str | None = None) -> None:
         self._hooks = tuple(hooks)

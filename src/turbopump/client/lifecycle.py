@@ -1,7 +1,8 @@
-"""A consumer's life: not started, started, closed; and what it is made of while it runs.
+"""Life of a consumer: not started, started, closed; and the object that runs in between.
 
-One rule: what runs is had from here, so a call that comes too early, too late, in a fork or on
-another event loop fails with the same words in each client. It must not know what runs.
+One rule: the running object is reached only through here. A call that comes too early, too late, in
+a fork or on another event loop fails with the same words in each client. This module must not know
+what runs.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from turbopump.errors import NotStartedError
 
 
 class Running(Protocol):
-    """What exists from start to close. ``closing``: the close has begun."""
+    """Object that exists from start to close. ``closing``: the close has begun."""
 
     instance: ClientInstance
     member: InstanceMember
@@ -29,24 +30,24 @@ RunningT = TypeVar("RunningT", bound=Running)
 
 
 class Lifecycle(Generic[RunningT]):
-    """Of one consumer; ``what`` is its class, as errors name it."""
+    """Life of one consumer; ``what`` is its class, as errors name it."""
 
     def __init__(self, what: str) -> None:
         self._what = what
         self.running: RunningT | None = None
-        """Given by the start; it stays after the close, but for that of a start that failed."""
+        """Set by the start; stays after the close, but for that of a start that failed."""
         self._close: asyncio.Task[None] | None = None
 
     def begins(self) -> bool:
-        """Whether a start has something to do: False once it is started. Raises NotStartedError if
-        it is started, but not ``ready``."""
+        """Return True if a start has something to do, False once it is started. Raises
+        NotStartedError if it is started, but not ``ready``."""
         if self.running is None:
             return True
         self.ready()
         return False
 
     def started(self) -> RunningT:
-        """What runs, or has run. Raises NotStartedError before the start."""
+        """Return the object that runs, or has run. Raises NotStartedError before the start."""
         if self.running is None:
             raise NotStartedError(
                 f"this {self._what} is not started; use `async with {self._what}(...)` or `await "
@@ -55,14 +56,14 @@ class Lifecycle(Generic[RunningT]):
         return self.running
 
     def ready(self) -> RunningT:
-        """What runs. Raises NotStartedError before the start and after the close, in a fork and on
-        another event loop."""
+        """Return the object that runs. Raises NotStartedError before the start and after the close,
+        in a fork and on another event loop."""
         running = self.started()
         running.instance.check_usable(self._what, running.member)
         return running
 
     async def undo(self, close: Callable[[RunningT], Coroutine[Any, Any, None]]) -> None:
-        """The start has failed: close what there is of it. It may be started once more, unless
+        """Close what a failed start has made. The consumer may be started once more, unless
         somebody has closed it meanwhile."""
         closed = self._close is not None
         await self.end(close)
@@ -72,9 +73,9 @@ class Lifecycle(Generic[RunningT]):
     async def end(
         self, close: Callable[[RunningT], Coroutine[Any, Any, None]], *, wait: bool = True
     ) -> None:
-        """Close what runs, if anything does, once and to its end: a second call waits for the
-        same close, and a caller that is cancelled (a time-out) stops waiting and nothing else.
-        ``wait``: False only has it begun."""
+        """Close the running object, if there is one, once and to its end. A second call waits for
+        the same close. A caller that is cancelled (a time-out) only stops waiting. ``wait`` False:
+        return when the close has begun."""
         if self.running is None:
             return
         if self._close is None:
@@ -88,7 +89,7 @@ class Lifecycle(Generic[RunningT]):
 
 
 def no_copy(client: object) -> TypeError:
-    """Why a client is neither pickled nor copied."""
+    """Return the error of pickling or copying a client."""
     return TypeError(
         f"a {type(client).__name__} cannot be pickled or copied, for its connections are of one "
         "process: make it where it is used, as in a function that each worker calls once"
@@ -96,7 +97,7 @@ def no_copy(client: object) -> TypeError:
 
 
 class InContext(ABC):
-    """Started on the way in, closed on the way out, however that is."""
+    """Client that is started when its ``async with`` block begins and closed when it ends."""
 
     @abstractmethod
     async def start(self) -> None:

@@ -1,7 +1,7 @@
 """Namespaces, first kind: a prefix ``ns%`` before topics and groups, behind ``%RETRY%`` and
 ``%DLQ%``. (The second kind is two header fields, see ``auth/signatures.py``.)
 
-One rule: what is wrapped already, empty, or the system's own stays as it is. Pure. Source:
+One rule: a name that is wrapped already, empty, or the system's own stays as it is. Pure. Source:
 apache/rocketmq ``NamespaceUtil``.
 """
 
@@ -15,11 +15,11 @@ from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 SEPARATOR: Final = "%"
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 INSTANCE_ID: Final = "INSTANCE_ID"
-"""The property by which a message names its namespace."""
+"""Property by which a message names its namespace."""
 
 
 def wrap(namespace: str | None, resource: str) -> str:
-    """``ns%topic``, ``%RETRY%ns%group``."""
+    """Return the name with its namespace: ``ns%topic``, ``%RETRY%ns%group``."""
     if not namespace or not resource or is_system_topic(resource):
         return resource
     if resource.startswith(SYSTEM_GROUP_PREFIX):
@@ -31,7 +31,7 @@ def wrap(namespace: str | None, resource: str) -> str:
 
 
 def unwrap(namespace: str | None, resource: str) -> str:
-    """The name as the user knows it; what is of another namespace stays."""
+    """Return the name as the user knows it; a name of another namespace stays."""
     if not namespace or not resource:
         return resource
     prefix, name = _split(resource)
@@ -39,14 +39,14 @@ def unwrap(namespace: str | None, resource: str) -> str:
 
 
 def unwrapped(namespace: str | None, queue: MessageQueue) -> MessageQueue:
-    """The queue as the user knows it."""
+    """Return the queue as the user knows it."""
     if not namespace:
         return queue
     return MessageQueue(unwrap(namespace, queue.topic), queue.broker_name, queue.queue_id)
 
 
 def wrapped(namespace: str | None, queue: MessageQueue) -> MessageQueue:
-    """The queue as brokers know it."""
+    """Return the queue as brokers know it."""
     if not namespace:
         return queue
     return MessageQueue(wrap(namespace, queue.topic), queue.broker_name, queue.queue_id)

@@ -1,9 +1,9 @@
-"""Calling a timer message back: asking the broker on which it waits. Source: apache/rocketmq
+"""Recall of a timer message by the broker on which it waits. Source: apache/rocketmq
 ``DefaultMQProducerImpl.recallMessage``.
 
-One rule: only the broker that the handle names is asked, for nobody else can know the message; it
-is asked again if the connection ends, for a recall that is repeated does no harm. If it cannot be
-reached, it may have moved: the name servers are asked where to.
+One rule: only the broker named in the handle is asked, for no other can know the message. It is
+asked again if the connection ends, for a repeated recall does no harm. If it cannot be reached it
+may have moved, so the name servers are asked for its address.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NOT_KNOWN: Final = "whether the message was recalled is not known: ask again"
 async def recall_message(
     sender: Sender, topic: str, handle: str | None, timeout: float, tracing: Tracing | None
 ) -> str:
-    """Recall a delayed message; returns its unique id. ``topic`` is with its namespace.
+    """Recall a delayed message, and return its unique id. ``topic`` is with its namespace.
 
     Raises MessageError (topic or handle are not valid), RouteNotFoundError, ResponseError (the
     broker refused, most likely because it is too late), RemotingError (the broker did not answer;
@@ -78,7 +78,7 @@ async def recall_message(
 async def _whom_to_ask(
     sender: Sender, topic: str, broker_name: str, deadline: float
 ) -> tuple[TopicRoute, str]:
-    """The address of a broker, by the topic's route. Raises RouteNotFoundError."""
+    """Return the address of a broker, by the topic's route. Raises RouteNotFoundError."""
     loop = asyncio.get_running_loop()
     # what waits can be recalled where nothing can be sent
     route = await sender.route(topic, deadline - loop.time(), writable=False)

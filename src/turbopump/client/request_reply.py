@@ -39,13 +39,13 @@ from turbopump.message.user_properties import checked_properties
 from turbopump.protocol.codes import RequestCode
 
 REPLY: Final = "reply"
-"""The type of message that a reply is."""
+"""Message type of a reply."""
 RECONNECT_PAUSE_S: Final = 1.0
 _CLOSED: Final = "the producer was closed while a request of it waited for the reply"
 
 
 class Requester:
-    """The requests of one producer, to whose ``member`` and ``sender`` they belong."""
+    """Requests of one producer, to whose ``member`` and ``sender`` they belong."""
 
     def __init__(self, sender: Sender, member: InstanceMember, pack: Packer) -> None:
         self._sender = sender.introducing()
@@ -92,7 +92,7 @@ class Requester:
             sending.cancel()
 
     def close(self) -> None:
-        """Callers that wait get a RequestError."""
+        """End waiting callers with a RequestError."""
         self._closed = True
         for reply in self._waiting:
             if not reply.done():
@@ -125,7 +125,7 @@ class Requester:
         )
 
     async def _meet_cluster(self, route: TopicRoute, timeout: float) -> None:
-        """Every broker by which a reply may come gets our heartbeats from now on."""
+        """Send heartbeats from now on to every broker by which a reply may come."""
         for cluster in sorted(route.clusters):
             try:
                 async with asyncio.timeout(timeout):
@@ -148,7 +148,7 @@ class Requester:
         )
 
     def _disconnected(self, address: str) -> None:
-        """Replies come on that connection: be there again at once, not with the next heartbeat."""
+        """Connect again at once, not with the next heartbeat: replies come on that connection."""
         if self._waiting and address not in self._returning:
             name = f"return to {address}"
             task = self._returning[address] = self._instance.spawn(self._return(address), name=name)
@@ -170,7 +170,8 @@ class Replier:
     def __init__(
         self, instance: ClientInstance, *, group: str, beside: Sender | None = None
     ) -> None:
-        """``beside``: a producer's, whose rules and hooks are kept, and whose close waits."""
+        """Make a replier. ``beside``: a producer's sender, whose rules and hooks are kept, and
+        whose close waits for replies."""
         environment = instance.environment
         faults = FaultStrategy(None)
         self._pack = Packer(environment.unique_ids())
@@ -189,7 +190,7 @@ class Replier:
         )
 
     def close(self) -> None:
-        """From now on nothing is sent; what waits for its answer still gets it. For a consumer: a
+        """Send nothing from now on; a reply on its way still gets its answer. For a consumer: a
         producer closes its own sender."""
         self._sender.close()
 
@@ -213,8 +214,8 @@ class Replier:
 def reply_to(
     request: ReceivedMessage, body: bytes | str, properties: Mapping[str, str] | None = None
 ) -> Message:
-    """The message that answers ``request``; a broker passes it on only if it comes by 325. Raises
-    MessageError if nobody asked."""
+    """Return the message that answers ``request``; a broker passes it on only if it comes by 325.
+    Raises MessageError if the message is no request."""
     asked = request.properties
     missing = [name for name in (REPLY_TO_CLIENT, CORRELATION_ID, CLUSTER) if name not in asked]
     if missing:

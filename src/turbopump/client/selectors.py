@@ -1,10 +1,10 @@
-"""Ways to choose a queue for a message: by the hash of a key, at random, by machine room, on a hash
-ring.
+"""Selectors: choose a queue for a message by the hash of a key, at random, by machine room, or on a
+hash ring.
 
-A selector is any function of (queues, message) that returns one of the queues; these make some. One
-rule: what depends on a key gives the same queue as Apache's selector of that name in any other
-language. It must not know how sending works. Source: apache/rocketmq ``SelectMessageQueueByHash``,
-``SelectMessageQueueByRandom``, ``ConsistentHashRouter``.
+A selector is any function of (queues, message) that returns one of the queues; these functions make
+some. One rule: a selector that depends on a key gives the same queue as Apache's selector of that
+name in any other language. This module must not know how sending works. Source: apache/rocketmq
+``SelectMessageQueueByHash``, ``SelectMessageQueueByRandom``, ``ConsistentHashRouter``.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 VIRTUAL_NODES: Final = 10
 """Points of each queue on a ring, by default."""
 ROOM_END: Final = "@"
-"""``room-1@broker-a``: how a broker's name says where it stands."""
+"""Separator in ``room-1@broker-a``: a broker's name says its room."""
 
 
 def by_hash(key: object) -> Selector:
-    """Queue ``abs(key.hashCode() % n)`` as in Java. ``key``: str, int (an ``Integer``, a ``Long``
-    if it needs to be), bool or float."""
+    """Select queue ``abs(key.hashCode() % n)`` as in Java. ``key``: str, int (an ``Integer``, a
+    ``Long`` if it needs to be), bool or float."""
     hash_code = abs(java_hash_code(key))
 
     def select(queues: Sequence[MessageQueue], _message: Message) -> MessageQueue:
@@ -43,7 +43,7 @@ def by_hash(key: object) -> Selector:
 
 
 def at_random(random: random_module.Random | None = None) -> Selector:
-    """Any queue, each as likely as another."""
+    """Select any queue, each with the same probability."""
     source = random or random_module.SystemRandom()
 
     def select(queues: Sequence[MessageQueue], _message: Message) -> MessageQueue:
@@ -53,8 +53,8 @@ def at_random(random: random_module.Random | None = None) -> Selector:
 
 
 def in_rooms(*rooms: str) -> Selector:
-    """In turn the queues of brokers named ``room@…`` with one of these rooms; every queue if no
-    such broker is there now.
+    """Select in turn the queues of brokers named ``room@…`` with one of these rooms; every queue if
+    no such broker exists now.
 
     RocketMQ: ``SelectMessageQueueByMachineRoom`` is a stub that selects nothing; the naming is that
     of its machine room allocation.
@@ -86,8 +86,8 @@ _RING_KEY: Final = SettingRule(
 
 
 class HashRing:
-    """A consistent-hash ring: when queues come or go, only the keys of those move. Keep one ring
-    and ask it ``by(key)`` for each send.
+    """Consistent-hash ring: when queues come or go, only the keys of those queues move. Keep one
+    ring and ask it ``by(key)`` for each send.
 
     Raises ConfigError if there is less than one virtual node.
     """
@@ -100,8 +100,8 @@ class HashRing:
         self._owners: list[MessageQueue] = []
 
     def by(self, key: str) -> Selector:
-        """The queue whose point is the next at or after the key's. Raises ConfigError for no
-        text."""
+        """Select the queue whose point is the next at or after the key's. Raises ConfigError if the
+        key is no text."""
         _RING_KEY.check("key", key)
 
         def select(queues: Sequence[MessageQueue], _message: Message) -> MessageQueue:
@@ -121,13 +121,13 @@ class HashRing:
 
 
 def ring_of(owners: Mapping[str, T], virtual_nodes: int) -> dict[int, T]:
-    """The points of owners, by their names, on a ring."""
+    """Return the points of owners on a ring, by the owners' names."""
     numbers = range(virtual_nodes)
     return {ring_hash(f"{name}-{i}"): owner for name, owner in owners.items() for i in numbers}
 
 
 def node_key(queue: MessageQueue) -> str:
-    """A queue's name on a ring (Java's ``MessageQueue.toString``)."""
+    """Return a queue's name on a ring (Java's ``MessageQueue.toString``)."""
     return (
         f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, "
         f"queueId={queue.queue_id}]"
@@ -135,5 +135,5 @@ def node_key(queue: MessageQueue) -> str:
 
 
 def ring_hash(text: str) -> int:
-    """The first four bytes of the MD5, unsigned (``ConsistentHashRouter.MD5Hash``)."""
+    """Return the first four bytes of the MD5, unsigned (``ConsistentHashRouter.MD5Hash``)."""
     return int.from_bytes(md5(text.encode(), usedforsecurity=False).digest()[:4])

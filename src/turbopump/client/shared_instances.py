@@ -1,11 +1,11 @@
-"""Which clients of a process share an instance, and so connections, routes and heartbeats: those of
-one client id.
+"""Sharing of client instances in a process: clients of one client id share connections, routes and
+heartbeats.
 
 One rule: a group stands once in an instance's heartbeats as a consumer, so a second consumer of a
-group gets an instance of its own; only a client that asks for one by an equal, explicit name is
-refused. So is one that asks for a name of an instance that cannot be shared: brokers would take the
-two for one client. It must not know what an instance does. Source: apache/rocketmq
-``ClientConfig.buildMQClientId``, ``MQClientManager``.
+group gets an instance of its own. A client is refused only if it asks by name for an instance that
+has such a member, or that cannot be shared: brokers would take the two for one client. This module
+must not know what an instance does. Source: apache/rocketmq ``ClientConfig.buildMQClientId``,
+``MQClientManager``.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from turbopump.client.settings import ClientSettings
 from turbopump.errors import ConfigError
 
 BROADCAST_INSTANCE: Final = "DEFAULT"
-"""The name of broadcasting clients without one, the same in every life, for offsets lie under it.
-The second one of a group is ``DEFAULT#2``, and so on: two must not write one file."""
+"""Name of broadcasting clients without one. It is the same in every life, for offsets are stored
+under it. The second client of a group is ``DEFAULT#2``, and so on: two must not write one file."""
 
 
 @dataclass(slots=True)
 class _Process:
-    """The instances of one process on one event loop. A test or simulation that brings its own
-    clock or random is a process of its own."""
+    """Instances of one process on one event loop. A test or simulation that brings its own clock or
+    random numbers is a process of its own."""
 
     name: str
     made: int = 0
     entries: list[_Entry] = field(default_factory=list)
-    """Weak: an instance lives by its loop's tasks, so a loop that was dropped takes it along."""
+    """Weak references: an instance lives by its loop's tasks, so a dropped loop takes it along."""
 
     def instances(self) -> Iterator[tuple[ClientSettings, ClientInstance]]:
         for settings, entry in list(self.entries):
@@ -56,7 +56,7 @@ class _Process:
         instance.on_end = lambda: self.entries.remove(added)
 
     def next_name(self) -> str:
-        """``<pid>#<random>``, then ``<pid>#<random>#2`` and so on; none is used twice."""
+        """Return ``<pid>#<random>``, then ``<pid>#<random>#2`` and so on; none is used twice."""
         self.made += 1
         return self.name if self.made == 1 else f"{self.name}#{self.made}"
 
@@ -65,14 +65,14 @@ _Entry = tuple[ClientSettings, weakref.ref[ClientInstance]]
 _Processes = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, _Process]]
 _processes: Final[_Processes] = weakref.WeakKeyDictionary()
 _joining = threading.Lock()
-"""Held by who joins: loops of several threads look at each other's instances."""
+"""Held while a client joins: loops of several threads look at each other's instances."""
 
 
 def join_instance(
     settings: ClientSettings, environment: Environment, member: InstanceMember
 ) -> ClientInstance:
-    """The instance that ``member`` belongs to from now on, started; ``instance.leave(member)``
-    gives it back.
+    """Return the instance that ``member`` belongs to from now on, started;
+    ``instance.leave(member)`` gives it back.
 
     Raises ConfigError if the name was given and has such a member already, or an instance with
     other credentials, with another ``namespace_v2`` or on another event loop.
@@ -87,9 +87,9 @@ def join_instance(
 def join_broadcasting(
     settings: ClientSettings, environment: Environment, member: InstanceMember
 ) -> tuple[ClientSettings, ClientInstance]:
-    """As ``join_instance``, for a consumer whose saved offsets are found by its name after a
-    restart: one without a name gets the first of ``DEFAULT``, ``DEFAULT#2``, … that no other of its
-    group has in this process. The settings with that name come with it."""
+    """Join an instance, for a consumer whose saved offsets are found by its name after a restart. A
+    consumer without a name gets the first of ``DEFAULT``, ``DEFAULT#2``, … that no other of its
+    group has in this process. The settings with that name are returned as well."""
     if settings.instance_name is not None:
         return settings, join_instance(settings, environment, member)
     _let_go(replace(settings, instance_name=BROADCAST_INSTANCE), environment)
@@ -104,7 +104,7 @@ def join_broadcasting(
 
 
 def _let_go(settings: ClientSettings, environment: Environment) -> None:
-    """Collect a loop that was dropped without a close, before its instance is in somebody's way."""
+    """Collect a loop that was dropped without a close, before its instance blocks the name."""
     if settings.instance_name is None:
         return
     this = this_loop()
@@ -128,7 +128,7 @@ def _shared(
 def _new(
     settings: ClientSettings, environment: Environment, member: InstanceMember, *, named: bool
 ) -> ClientInstance:
-    """``named``: its user gave the name."""
+    """Make an instance. ``named``: its user gave the name."""
     if named:
         _refuse_second(environment, settings, member)
     process = _process_of(environment)
@@ -172,7 +172,8 @@ def _refuse_second(
 def _named(
     environment: Environment, settings: ClientSettings
 ) -> Iterator[tuple[asyncio.AbstractEventLoop, ClientSettings, ClientInstance]]:
-    """This process's instances that are the same client to brokers, on loops that still run."""
+    """Return this process's instances that are the same client to brokers, on loops that still
+    run."""
     for loop, processes in list(_processes.items()):
         process = None if never_runs_again(loop) else processes.get(environment.identity)
         for other, instance in () if process is None else process.instances():
@@ -181,7 +182,8 @@ def _named(
 
 
 def _one_client(one: ClientSettings, other: ClientSettings) -> bool:
-    """Whether the two have one client id in one cluster: a name server belongs to no two."""
+    """Return True if the two have one client id in one cluster: a name server belongs to no two
+    clusters."""
     servers = set(one.name_servers) & set(other.name_servers)
     return one.client_name == other.client_name and bool(servers)
 
@@ -190,7 +192,7 @@ _INTERVALS: Final = attrgetter("route_interval", "heartbeat_interval", "commit_i
 
 
 def _differences(one: ClientSettings, other: ClientSettings) -> list[str]:
-    """Why the two cannot share an instance."""
+    """Return the reasons why the two cannot share an instance."""
     differences = []
     if one.credentials != other.credentials:
         differences.append("with other credentials")
@@ -217,7 +219,8 @@ def _differences(one: ClientSettings, other: ClientSettings) -> list[str]:
 
 
 def _after_fork() -> None:
-    """In the child the lock's holder does not exist; instances stand under the parent's pid."""
+    """Make a new lock in the child, where its holder does not exist. Instances stand under the
+    parent's pid."""
     global _joining
     _joining = threading.Lock()
 

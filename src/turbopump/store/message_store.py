@@ -17,15 +17,9 @@ from typing import Final
 
 from turbopump.clock import Clock
 from turbopump.errors import MessageError, StoreClosedError
-from turbopump.message.codec import (
-    CRC_NAME,
-    CRC_SUFFIX_SIZE,
-    FIXED_SIZE,
-    TOPIC_SIZE_MAX_V1,
-    without_crc,
-    write_entry,
-)
+from turbopump.message.codec import without_crc, write_entry
 from turbopump.message.delivery_time import SCHEDULE_TOPIC, DelayLevels
+from turbopump.message.entry import CRC_NAME, CRC_SUFFIX_SIZE, FIXED_SIZE, TOPIC_SIZE_MAX_V1
 from turbopump.message.properties import PROPERTIES_SIZE_MAX
 from turbopump.store.confirmed import Confirmed
 from turbopump.store.copied_log import CopiedLog

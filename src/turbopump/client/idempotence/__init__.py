@@ -1,4 +1,5 @@
-"""Handling each business key once: ``IdempotentConsumer`` and the stores that remember for it."""
+"""Idempotence: handle each business key once. ``IdempotentConsumer``, and the stores that remember
+keys for it."""
 
 from turbopump.client.idempotence.consumer import IdempotentConsumer, TwinWaitError
 from turbopump.client.idempotence.store import (

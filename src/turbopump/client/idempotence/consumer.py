@@ -1,8 +1,8 @@
-"""Handling a message once per business key: copies of what is done are passed over, twins wait for
+"""Handle a message once per business key: copies of finished messages are skipped, twins wait for
 each other.
 
-One rule: a key is done only after its handler has succeeded, and is written down before the message
-is done.
+One rule: a key is done only after its handler has succeeded, and is recorded before the message is
+done.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ Key = str | Callable[[ReceivedMessage], str | None]
 LEAST_S: Final = 0.001
 """Stores count milliseconds."""
 MOST_S: Final = 1e9
-"""31 years: more than a store could count was meant as for ever."""
+"""31 years. A longer time was meant as for ever."""
 POLL_S: Final = 0.25
-"""So often a twin in another process is looked after."""
+"""Time between questions about a twin in another process."""
 FINISH_ATTEMPTS: Final = 3
 
 
 class TwinWaitError(Exception):
-    """Another message with this key was in hand for longer than ``wait``: this one is to come
+    """Another message with this key was in a handler for longer than ``wait``. This one is to come
     again."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldKey:
-    """A key in our hands, and what keeps it there."""
+    """A key held by this consumer, and the task that renews its lease."""
 
     key: str
     owner: str
@@ -118,22 +118,22 @@ class IdempotenceSettings:
 
 
 class IdempotentConsumer:
-    """Wraps a handler: ``PushConsumer(…, handler=IdempotentConsumer(key="order_id",
+    """Wrap a handler: ``PushConsumer(…, handler=IdempotentConsumer(key="order_id",
     store=SqliteStore("done.db"))(handle))``.
 
     The keywords are the fields of ``IdempotenceSettings``. Raises ConfigError for unusable
     settings, and for a handler that is no function.
 
-    **Guaranteed**, as long as the store keeps what it was told: a message whose key is done is not
-    handled again within ``keep``; of messages with the same key one is handled at a time; a handler
-    that raises, returns ``Retry`` or calls ``message.retry()`` has not done it, and the next
-    message with that key is handled.
+    **Guaranteed**, as long as the store keeps its records: a message whose key is done is not
+    handled again within ``keep``. Messages with the same key are handled one at a time. A handler
+    that raises, returns ``Retry`` or calls ``message.retry()`` has not done its message, and the
+    next message with that key is handled.
 
-    **Not guaranteed**: if the process dies, or the store fails, *between the handler's success and
-    its being written down*, the message is handled again after the lease. So it is when a process
+    **Not guaranteed**: if the process dies or the store fails *between the handler's success and
+    its record*, the message is handled again after the lease. The same happens when a process
     stands still, or is cut off from the store, for longer than its lease while another takes over.
     Only the handler can close that gap: write the key in the same transaction as the effect. A twin
-    that has waited in vain comes again, and has had an attempt: after the last one it is a dead
+    that has waited in vain comes again, and has used an attempt; after the last one it is a dead
     letter.
     """
 
@@ -148,11 +148,11 @@ class IdempotentConsumer:
         self._threads = settings.threads
         self._random = settings.random or SYSTEM_RANDOM
         self._here: dict[str, asyncio.Event] = {}
-        """Keys that this object has in hand: their twins here wait without asking the store."""
+        """Keys held by this object. Their twins in this process wait without asking the store."""
 
     def __call__(self, handler: Handler) -> Callable[[Delivery], Awaitable[object]]:
-        """The handler to give to a PushConsumer, of either face. A plain function runs in a thread,
-        a coroutine function on the loop."""
+        """Return the handler to give to a PushConsumer, asyncio or blocking. A plain function runs
+        in a thread, a coroutine function on the loop."""
         FUNCTION.check("handler", handler)
         function = UserFunction(handler, threads=self._threads, name="idempotent")
         in_thread = not is_coroutine_function(handler)
@@ -195,11 +195,11 @@ class IdempotentConsumer:
 
     @asynccontextmanager
     async def handling(self, message: ReceivedMessage) -> AsyncIterator[bool]:
-        """For ``async for``: ``async with idempotent.handling(message) as first: if first: …``. An
-        exception in the block means not done.
+        """Guard one message of ``async for``: ``async with idempotent.handling(message) as first:
+        if first: …``. An exception in the block means not done.
 
-        Raises TwinWaitError if another has the key in hand for longer than ``wait``; for a message
-        without a key it is always True.
+        Raises TwinWaitError if another has held the key for longer than ``wait``. A message without
+        a key is always first.
         """
         if self.key_of(message) is None:
             yield True
@@ -216,7 +216,7 @@ class IdempotentConsumer:
             await self.end(visit, done=done)
 
     def key_of(self, message: ReceivedMessage) -> str | None:
-        """The key as the store knows it."""
+        """Return the message's key as the store knows it; None: it has none."""
         by = self._key
         key = message.properties.get(by) if isinstance(by, str) else by(message)
         # the first colon without a backslash ends the name

@@ -1,4 +1,4 @@
-"""What an idempotent consumer asks of a store: three states of a key, and who may change them.
+"""Stores of idempotent consumers: three states of a key, and the steps between them.
 
 ::
 
@@ -38,7 +38,7 @@ _PREFIX: Final = SettingRule(is_name, "must be text that is not empty, as in 'tu
 
 
 class Claim(Enum):
-    """What became of a claim: the key is yours; another has it in hand; it is done."""
+    """Outcome of a claim: the key is yours; another owner holds it; it is done."""
 
     YOURS = "yours"
     HELD = "held"
@@ -46,32 +46,32 @@ class Claim(Enum):
 
 
 class IdempotenceStore(Protocol):
-    """Where it is written down which keys are in hand and which are done. ``owner`` tells claims
-    apart. Durations in seconds. Methods raise what the store's library raises when it fails."""
+    """Record of keys in hand and keys done. ``owner`` tells claims apart. Durations in seconds.
+    Methods raise the errors of the store's library when it fails."""
 
     async def claim(self, key: str, owner: str, lease: float) -> Claim:
         """Take the key for ``lease`` seconds, if it is absent or another's lease is over."""
 
     async def renew(self, key: str, owner: str, lease: float) -> bool:
-        """Have it for ``lease`` seconds from now; False if it is no longer the owner's."""
+        """Hold the key for ``lease`` seconds from now. False: it is no longer the owner's."""
 
     async def finish(self, key: str, owner: str, keep: float) -> bool:
-        """It is done, and stays so for ``keep`` seconds; False if it was no longer the owner's (it
-        is done all the same)."""
+        """Record the key as done for ``keep`` seconds. False: it was no longer the owner's (it is
+        done all the same)."""
 
     async def release(self, key: str, owner: str) -> None:
-        """It is absent again, if it is the owner's."""
+        """Make the key absent again, if it is the owner's."""
 
     async def close(self) -> None:
-        """Let go of files, threads and connections. May be called twice."""
+        """Close files, threads and connections. May be called twice."""
 
 
 MAX_KEYS: Final = 100_000
 
 
 class MemoryStore:
-    """In this process's memory: for one process, and gone with it. ``max_keys``: so many done keys
-    are kept at most, some 200 bytes each. Belongs to one event loop. Raises ConfigError."""
+    """Store in this process's memory; it ends with the process. ``max_keys``: most done keys, some
+    200 bytes each. Belongs to one event loop. Raises ConfigError."""
 
     def __init__(self, *, max_keys: int = MAX_KEYS, clock: Clock | None = None) -> None:
         _KEYS.check("max_keys", max_keys)
@@ -117,7 +117,7 @@ class MemoryStore:
         pass
 
     def __len__(self) -> int:
-        """Keys that are remembered."""
+        """Number of keys that are remembered."""
         return len(self._held) + len(self._done)
 
     def _is_owners(self, key: str, owner: str) -> bool:

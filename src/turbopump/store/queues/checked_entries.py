@@ -16,19 +16,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from turbopump.compiled import IS_COMPILED, has_twin
-from turbopump.message.codec import (
+from turbopump.message.codec import entry_fault
+from turbopump.message.entry import (
     CRC_NAME,
     CRC_SUFFIX_SIZE,
     FIXED_SIZE,
     TOPIC_SIZE_MAX_V1,
-    entry_fault,
+    queue_position,
 )
 from turbopump.message.properties import SysFlag
 from turbopump.store.disk import Found, Piece
 from turbopump.store.disk_space import descriptor_advice
 from turbopump.store.log.cold_reads import IsLost, Steps
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
-from turbopump.store.log.parsed_entry import queue_position
 from turbopump.store.mapped_file import MappedFile
 from turbopump.store.queues.consume_queue import ConsumeQueue
 from turbopump.store.repair.unit_repair import LMQ_PREFIX, Unit, UnitRepair

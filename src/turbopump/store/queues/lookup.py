@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from turbopump.errors import StoreError
-from turbopump.message.codec import FIXED_SIZE, HEAD_SIZE, decode_entry, entry_fault, head_fault
+from turbopump.message.codec import decode_entry, entry_fault, head_fault
+from turbopump.message.entry import FIXED_SIZE, HEAD_SIZE, queue_position
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY, SysFlag
 from turbopump.store.confirmed import Confirmed
@@ -21,7 +22,6 @@ from turbopump.store.disk_space import descriptor_advice
 from turbopump.store.index.key_index import KeyIndex
 from turbopump.store.log.cold_reads import Steps, read_piece
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
-from turbopump.store.log.parsed_entry import queue_position
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT, UNIT_SIZE, ConsumeQueue
 from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
 from turbopump.store.repair.unit_repair import LMQ_PREFIX, Unit, UnitRepair

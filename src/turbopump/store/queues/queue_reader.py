@@ -16,7 +16,7 @@ from functools import lru_cache, partial
 from typing import Final, NamedTuple
 
 from turbopump.compiled import IS_COMPILED, has_twin
-from turbopump.message.codec import FIXED_SIZE, MAGIC_V2
+from turbopump.message.entry import FIXED_SIZE, MAGIC_V2
 from turbopump.message.properties import NAME_END, SysFlag, value_after
 from turbopump.store.disk import Found, Piece
 from turbopump.store.log.cold_reads import ColdReads, Look, Steps

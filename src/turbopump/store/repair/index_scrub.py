@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from turbopump.message.codec import FIXED_SIZE, HEAD_SIZE, MAGIC_V1, MAGIC_V2, entry_fault
+from turbopump.message.codec import entry_fault
+from turbopump.message.entry import FIXED_SIZE, HEAD_SIZE, MAGIC_V1, MAGIC_V2
 from turbopump.store.disk import Disk, Piece
 from turbopump.store.index.index_file import ENTRY, HEADER_SIZE, SLOT_SIZE, IndexFile
 from turbopump.store.index.key_index import KeyIndex, index_entries_of

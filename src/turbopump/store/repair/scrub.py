@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from turbopump.message.delivery_time import SCHEDULE_TOPIC
+from turbopump.message.entry import queue_position
 from turbopump.message.properties import SysFlag
 from turbopump.store.disk import Disk, Found, Piece
 from turbopump.store.index.key_index import KeyIndex
 from turbopump.store.log.cold_reads import Steps, cached
 from turbopump.store.log.commit_log import CommitLog
-from turbopump.store.log.parsed_entry import queue_position
 from turbopump.store.log.scanner import LogScanner, ScanResult, entry_starts
 from turbopump.store.mapped_file import MappedFile
 from turbopump.store.queues.consume_queue import EXTENDED_TAGS_MAX, NO_MESSAGE_SIZE, UNIT, UNIT_SIZE

@@ -26,12 +26,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from turbopump.message.codec import FIXED_SIZE, entry_fault
+from turbopump.message.codec import entry_fault
+from turbopump.message.entry import FIXED_SIZE, queue_position
 from turbopump.message.properties import SysFlag
 from turbopump.store.disk import Found, Piece
 from turbopump.store.log.cold_reads import IsLost, Steps, read_piece
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
-from turbopump.store.log.parsed_entry import ParsedEntry, parse_entry, queue_position
+from turbopump.store.log.parsed_entry import ParsedEntry, parse_entry
 from turbopump.store.mapped_file import MappedFile
 from turbopump.store.queues.consume_queue import (
     NO_MESSAGE_SIZE,

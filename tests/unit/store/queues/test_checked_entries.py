@@ -10,7 +10,7 @@ from tests.unit.store.queues.checked_entries import COUNT, Bad, Reopened, offset
 from tests.unit.store.segments import Plain, RealSegment, replace
 
 from turbopump.compiled import IS_COMPILED
-from turbopump.message.codec import CRC_SUFFIX_SIZE
+from turbopump.message.entry import CRC_SUFFIX_SIZE
 from turbopump.message.java import tags_code
 from turbopump.message.properties import SysFlag
 from turbopump.store.log.cold_reads import ReadPace

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.store.directory import Directory, put
 from tests.unit.store.segments import Plain, RealSegment, forget_all, replace
 
-from turbopump.message.codec import CRC_SUFFIX_SIZE
+from turbopump.message.entry import CRC_SUFFIX_SIZE
 from turbopump.message.java import tags_code
 from turbopump.message.properties import SysFlag
 from turbopump.store.disk import Found, Piece, SystemDisk

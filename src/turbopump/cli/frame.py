@@ -1,0 +1,206 @@
+"""Frame of all client commands: their common options (`-n`, `--output`, `--credentials`, `--tls…`,
+`--log-…`), their connections, their exit codes, and the form of their answers. It must not know any
+command.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, nullcontext
+from datetime import UTC, datetime
+from typing import Any, Final, TypedDict, TypeVar
+
+import click
+
+from turbopump.admin.cluster import Servers
+from turbopump.auth.credentials import SECRET_FIELDS, credentials_of
+from turbopump.auth.signatures import Credentials
+from turbopump.cli.entry import complain
+from turbopump.cli.serving import log_options, run_client
+from turbopump.config.addresses import parse_addresses
+from turbopump.config.tls import ClientTls, tls_of
+from turbopump.errors import ConfigError, MessageNotFoundError
+from turbopump.message.rules import is_unicode
+
+T = TypeVar("T")
+INCOMPLETE: Final = 1
+"""Exit code: not every broker could be asked, or not all of it could be done."""
+NOT_FOUND: Final = 3
+"""Exit code: what was asked for is not there."""
+
+
+def show(output: str, value: object, lines: Iterable[str]) -> None:
+    """One JSON value, or lines for people."""
+    if output != "json":
+        for line in lines:
+            click.echo(line)
+        return
+    text = json.dumps(value, ensure_ascii=False)
+    # the name of a foreign file may hold what is not UTF-8
+    click.echo(text if is_unicode(text) else json.dumps(value))
+
+
+def time_text(ms: int) -> str:
+    """A time in ms since 1970, as people read it; the number where it can be none."""
+    if not 0 < ms < 1 << 43:
+        return str(ms)
+    moment = datetime.fromtimestamp(ms / 1000, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
+
+
+def hex_lines(data: bytes) -> Iterator[tuple[int, str]]:
+    """Where each 16 bytes begin, and how to show them."""
+    for at in range(0, len(data), 16):
+        piece = data[at : at + 16]
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in piece)
+        yield at, f"{piece.hex(' '):47}  {text}"
+
+
+FORM_OF_ANSWER: Final = "Form of the answer."
+_LAST: Final = {
+    name: place
+    for place, name in enumerate(
+        ("output", "credentials", "tls", "tls_trust", "tls_config", "log_level", "log_file"), 1
+    )
+}
+"""Options that stand behind a command's own in its help."""
+
+
+def client_command(
+    parent: click.Group | None,
+    name: str,
+    connect: Callable[..., AbstractAsyncContextManager[Any]] = Servers,
+    *,
+    short_help: str | None = None,
+    output: str = FORM_OF_ANSWER,
+) -> Callable[[Callable[..., Coroutine[Any, Any, int | None]]], click.Command]:
+    """Make a coroutine function a command of ``parent``: it gets what ``connect`` makes of the name
+    servers and ``who_and_how()`` (``without_connections``: of the name servers alone), ``output``
+    (text or json; not if its help is empty) and its own options, and returns the exit code (None:
+    0)."""
+
+    def decorate(work: Callable[..., Coroutine[Any, Any, int | None]]) -> click.Command:
+        async def connected(name_servers: list[str], given: dict[str, Any]) -> int:
+            async with connect(name_servers, **who_and_how()) as connections:
+                try:
+                    return await work(connections, **given) or 0
+                except MessageNotFoundError as error:
+                    complain(str(error))
+                    return NOT_FOUND
+
+        @log_options("warning", plain=True)
+        @functools.wraps(work)
+        def run(namesrv: list[str], **given: Any) -> None:
+            click.get_current_context().exit(run_client(connected(namesrv, given)))
+
+        if output:
+            run = click.option(
+                "--output", type=click.Choice(["text", "json"]), default="text", help=output
+            )(run)
+        command = click.command(name=name, short_help=short_help)(
+            name_server_option(credentials_option(tls_options(run)))
+        )
+        command.params.sort(key=lambda parameter: _LAST.get(parameter.name or "", 0))
+        if parent is not None:
+            parent.add_command(command)
+        return command
+
+    return decorate
+
+
+def without_connections(
+    name_servers: list[str], **_given: object
+) -> AbstractAsyncContextManager[list[str]]:
+    """For commands that connect in their own way."""
+    return nullcontext(name_servers)
+
+
+class WhoAndHow(TypedDict):
+    """What a command's options say of every connection that it makes."""
+
+    credentials: Credentials | None
+    tls: ClientTls | bool
+
+
+def who_and_how() -> WhoAndHow:
+    """Who the user of the command is, and how it connects: by its options `--credentials` and
+    `--tls…`, else the environment. Raises ConfigError."""
+    given = click.get_current_context().find_root().meta.get(_WHO_AND_HOW, {})
+    secrets = dict.fromkeys(SECRET_FIELDS) | {"credentials_file": given.get("credentials")}
+    return {
+        "credentials": credentials_of(secrets, os.environ),
+        "tls": tls_of(given, os.environ) or False,
+    }
+
+
+_WHO_AND_HOW: Final = "turbopump.who_and_how"
+
+
+def _keep(context: click.Context, parameter: click.Parameter, value: object) -> None:
+    if value not in (None, False):
+        given = context.find_root().meta.setdefault(_WHO_AND_HOW, {})
+        given[parameter.name] = "true" if value is True else value
+
+
+credentials_option = click.option(
+    "--credentials",
+    metavar="FILE",
+    expose_value=False,
+    callback=_keep,
+    help="Lines accessKey: NAME and secretKey: SECRET, as mqadmin's tools.yml; else "
+    "TURBOPUMP_ACCESS_KEY and TURBOPUMP_SECRET_KEY.",
+)
+
+
+def tls_options(function: Callable[..., T]) -> Callable[..., T]:
+    """`--tls`, `--tls-trust` and `--tls-config`."""
+    for option in (
+        click.option(
+            "--tls-config",
+            metavar="FILE",
+            expose_value=False,
+            callback=_keep,
+            help="TLS with Apache's keys tls.client.… in a file; else TURBOPUMP_TLS_CONFIG.",
+        ),
+        click.option(
+            "--tls-trust",
+            metavar="FILE",
+            expose_value=False,
+            callback=_keep,
+            help="TLS, and servers have one of these certificates (PEM), or are signed by one; "
+            "else TURBOPUMP_TLS_TRUST.",
+        ),
+        click.option(
+            "--tls",
+            is_flag=True,
+            expose_value=False,
+            callback=_keep,
+            help="TLS, with certificates that this machine trusts; else TURBOPUMP_TLS=true.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def _parse(_context: click.Context, _parameter: click.Parameter, text: str) -> list[str]:
+    addresses = parse_addresses(text, what="name server address")
+    if not addresses:
+        raise ConfigError("the list of name servers is empty: expected HOST:PORT;HOST:PORT")
+    return addresses
+
+
+# the option, else the variable, else the address that `turbopump dev` has
+name_server_option = click.option(
+    "-n",
+    "--namesrv",
+    "namesrv",
+    metavar="ADDRS",
+    envvar="NAMESRV_ADDR",
+    show_envvar=True,
+    default="127.0.0.1:9876",
+    callback=_parse,
+    help="Name servers, HOST:PORT;HOST:PORT.",
+)

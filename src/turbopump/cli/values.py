@@ -1,0 +1,141 @@
+"""Values that commands are given: topics, addresses, times, queues and numbers. Each is checked
+before anything else happens.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+import click
+
+from turbopump.clock import SystemClock
+from turbopump.config.addresses import parse_address
+from turbopump.errors import ConfigError
+from turbopump.message.message import MessageQueue
+from turbopump.message.rules import topic_fault
+
+
+def checked_topic(
+    _context: click.Context, _parameter: click.Parameter, topic: str | None
+) -> str | None:
+    """A topic whose name may be, if one is given. Raises BadParameter."""
+    fault = None if topic is None else topic_fault(topic)
+    if fault is not None:
+        raise click.BadParameter(fault)
+    return topic
+
+
+def checked_address(
+    _context: click.Context, _parameter: click.Parameter, address: str | None
+) -> str | None:
+    """HOST:PORT. Raises BadParameter."""
+    if address is None:
+        return None
+    try:
+        parse_address(address)
+    except ConfigError as error:
+        raise click.BadParameter(str(error)) from None
+    return address
+
+
+MS_DIGITS: Final = 15
+"""Of a time in ms since 1970: to the year 33658."""
+_UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_AGO: Final = re.compile(r"(\d+)([smhd])")
+
+
+def time_ms(text: str) -> int | None:
+    """A time in ms since 1970, from ISO 8601 (without a zone: local time) or such a number; None if
+    it is none."""
+    if text.isascii() and text.isdigit() and len(text) <= MS_DIGITS:
+        return int(text)
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        return None
+
+
+class TimeOption(click.ParamType):  # type: ignore[type-arg]
+    """A time in ms since 1970 as ``time_ms`` reads it, or (unless it is in the future) `15m`: so
+    long ago (s, m, h, d)."""
+
+    name = "TIME"
+
+    def __init__(self, *, future: bool = False, also: str = "") -> None:
+        self._future = future
+        self._also = also
+
+    def convert(
+        self, value: object, parameter: click.Parameter | None, context: click.Context | None
+    ) -> int:
+        text = str(value)
+        found = None if self._future else _AGO.fullmatch(text)
+        if found is not None:
+            return max(SystemClock().now_ms() - int(found[1]) * _UNITS_MS[found[2]], 0)
+        ms = time_ms(text)
+        if ms is None:
+            ago = "" if self._future else ", or 15m (so long ago; s, m, h, d)"
+            self.fail(
+                f"{text!r} is not a time: expected {self._also}2026-11-21T08:30:00, ms since "
+                f"1970{ago}"
+            )
+        return ms
+
+
+class QueueOption(click.ParamType):  # type: ignore[type-arg]
+    """One queue of a topic, as ``BROKER:ID``, or by its id alone where one broker has it."""
+
+    name = "[BROKER:]ID"
+
+    def convert(
+        self, value: object, parameter: click.Parameter | None, context: click.Context | None
+    ) -> QueueName:
+        wanted = queue_name(str(value))
+        if wanted is None:
+            self.fail(f"{value!r} is not a queue: expected its number, or BROKER:NUMBER")
+        return wanted
+
+
+QueueName = tuple[str | None, int]
+"""A broker's name, or None, and a queue id."""
+
+
+def queue_name(text: str) -> QueueName | None:
+    """``3`` or ``broker-a:3``; None if it is neither."""
+    broker, _, number = text.rpartition(":")
+    if not (number.isascii() and number.isdigit() and len(number) < MS_DIGITS):
+        return None
+    return broker or None, int(number)
+
+
+def find_queue(wanted: QueueName, queues: Sequence[MessageQueue], topic: str) -> MessageQueue:
+    """The one that is meant. Raises ClickException that names those there are."""
+    broker, number = wanted
+    named = f"{broker}:{number}" if broker else str(number)
+    found = [
+        queue
+        for queue in queues
+        if queue.queue_id == number and broker in (None, queue.broker_name)
+    ]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        each = " or ".join(f"{queue.broker_name}:{number}" for queue in found)
+        raise click.ClickException(f"queue {named} of {topic} is on several brokers: give {each}")
+    count = Counter(queue.broker_name for queue in queues)
+    there = ", ".join(f"{name}:0 to {name}:{of - 1}" for name, of in sorted(count.items()))
+    raise click.ClickException(f"{topic} has no queue {named}; it has {there or 'none'}")
+
+
+def checked_number(
+    _context: click.Context, _parameter: click.Parameter, number: float | None
+) -> float | None:
+    """Not `nan`, which is in every range of click. Raises BadParameter."""
+    if number is not None and math.isnan(number):
+        raise click.BadParameter("nan is no number")
+    return number
