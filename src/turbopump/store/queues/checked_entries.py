@@ -5,7 +5,8 @@ first sight. It serves every read, wherever the buffer is from: the map of a seg
 cache, or a thread that read the file. ``checked_entries`` reads units that lie anywhere, gathers,
 and judges each entry that ``gather`` leaves over:
 
-- A unit may be wrong: then it is repaired, and its message is given (``unit_repair.py``).
+- A unit may be wrong: then it is marked, to be rebuilt from the log (``queue_rebuild.py``), and the
+  read ends before it.
 - A message that is not good is passed over and reported.
 - One that the system cannot read now ends the read before it: the same read may work later.
 """
@@ -13,9 +14,10 @@ and judges each entry that ``gather`` leaves over:
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from turbopump.compiled import has_twin
 from turbopump.message.codec import entry_fault
@@ -29,6 +31,7 @@ from turbopump.message.entry import (
     queue_offset_of,
     queue_position,
 )
+from turbopump.message.rules import LMQ_PREFIX
 from turbopump.store.disk import Found, Piece
 from turbopump.store.log.cold_reads import IsLost, Steps
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
@@ -41,7 +44,6 @@ from turbopump.store.queues.read_result import (
     ReadLimits,
     unreadable_text,
 )
-from turbopump.store.repair.unit_repair import LMQ_PREFIX, Unit, UnitRepair
 
 PIECE_SIZE_MAX: Final = 512 * 1024
 """Bytes of the log that are read in one piece."""
@@ -56,6 +58,25 @@ _LARGE_SIZE_MAX: Final = 1 << 20
 loop."""
 
 
+REBUILDING: Final = (
+    "its unit in the consume queue is damaged and is being rebuilt from the log: ask again"
+)
+"""The answer to a reader that met a damaged unit."""
+
+MarkDamaged = Callable[[ConsumeQueue, int], str | None]
+"""Marks a damaged unit of a queue. Returns why its message cannot be given now; None if the log has
+no such message."""
+
+
+class Unit(NamedTuple):
+    """A unit of a queue whose message is wanted: its queue offset, and where in the log it says
+    that the message is."""
+
+    queue_offset: int
+    offset: int
+    size: int
+
+
 @dataclass(slots=True)
 class ReadContext:
     """The settings of every read of a store's queues. ``is_lost`` says of an offset of the log that
@@ -64,7 +85,7 @@ class ReadContext:
 
     log: CommitLog
     limits: ReadLimits
-    repair: UnitRepair
+    mark_damaged: MarkDamaged
     is_lost: IsLost = field(default=lambda _directory, _offset: False)
     opened_at: int = 0
     after_crash: bool = False
@@ -107,10 +128,10 @@ class CheckedEntries:
             self.good.append(data)
             self.count += count
 
-    def stop_at(self, unit: Unit, error: OSError, what: str) -> None:
-        """End the read before a unit whose entry cannot be read now."""
+    def stop_at(self, unit: Unit, why: str) -> None:
+        """End the read before a unit whose entry cannot be given now."""
         self.unread = unit
-        self.why_unread = unreadable_text(error, what)
+        self.why_unread = why
 
     def put_into(self, result: GetResult) -> None:
         """Say in the result of a read what was found. Its ``next_offset`` is behind all units."""
@@ -166,7 +187,7 @@ def checked_entries(
             judged += 1
             if judged % _SLICE == 0:
                 yield []
-            yield from _judge(span, unit, queue, context, checked)
+            _judge(span, unit, queue, context, checked)
             if checked.unread is not None:
                 return checked
     return checked
@@ -243,11 +264,11 @@ def gather_units(
 
 def _judge(
     span: _Span, unit: Unit, queue: ConsumeQueue, context: ReadContext, checked: CheckedEntries
-) -> Steps[None]:
+) -> None:
     """Judge one unit and its entry; what it comes to is added to ``checked``."""
     # There are four cases beside a good entry:
     # - The unit cannot be right (it points outside of the log), or leads to an entry of another
-    #   queue: the unit is damaged, and the message is looked for in the log (``message_of``).
+    #   queue: the unit is damaged. It is marked, and the read ends before it.
     # - The entry there begins as the unit's message does, but is not good: the message is damaged.
     #   It is passed over, and the reader goes on behind it.
     # - The system cannot read it. The read ends before it, since the disk may recover; only what
@@ -262,7 +283,8 @@ def _judge(
             return
         assert span.file is not None
         if not context.is_lost(span.file.segment.path.parent, unit.offset):
-            checked.stop_at(unit, error, f"the message at {unit.offset} of the commit log")
+            what = f"the message at {unit.offset} of the commit log"
+            checked.stop_at(unit, unreadable_text(error, what))
             return
         fault, is_unit_wrong = f"it cannot be read ({error.strerror or error})", False
     elif fault is None:
@@ -277,16 +299,12 @@ def _judge(
                 checked.add(entry)
                 return
     elif unit.queue_offset < queue.min_index:
-        checked.removed += 1  # the repair of one before it has found where the queue begins
+        checked.removed += 1  # a rebuild has found where the queue begins
         return
     if is_unit_wrong:
-        repaired = yield from context.repair.message_of(queue, unit, context.is_lost)
-        if repaired.entry is not None:
-            checked.add(repaired.entry)
-            return
-        if repaired.error is not None:
-            what = f"the message of queue offset {unit.queue_offset}"
-            checked.stop_at(unit, repaired.error, what)
+        why = context.mark_damaged(queue, unit.queue_offset)
+        if why is not None:
+            checked.stop_at(unit, why)
             return
         if unit.queue_offset < queue.min_index:
             checked.removed += 1
@@ -386,6 +404,7 @@ def entry_fields(queue_id: int, topic: str) -> tuple[bytes, bytes]:
     """The bytes of a queue's entries that say which queue it is, and which topic: the length of its
     name, in 1 byte or (v2) 2, and the name."""
     name = topic.encode()
-    return queue_id.to_bytes(4), len(name).to_bytes(
-        2 if len(name) > TOPIC_SIZE_MAX_V1 else 1
-    ) + name
+    size_of_length = 1
+    if len(name) > TOPIC_SIZE_MAX_V1:
+        size_of_length = 2
+    return queue_id.to_bytes(4), len(name).to_bytes(size_of_length) + name

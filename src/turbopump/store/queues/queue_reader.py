@@ -26,7 +26,10 @@ from turbopump.store.log.cold_reads import ColdReads, Look, Steps
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
 from turbopump.store.queues.checked_entries import (
     PIECE_SIZE_MAX,
+    REBUILDING,
+    MarkDamaged,
     ReadContext,
+    Unit,
     checked_entries,
     entry_fields,
     gather,
@@ -35,7 +38,6 @@ from turbopump.store.queues.checked_entries import (
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT, UNIT_SIZE, ConsumeQueue
 from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
 from turbopump.store.queues.read_result import GetResult, GetStatus, ReadLimits, unreadable_text
-from turbopump.store.repair.unit_repair import Unit, UnitRepair
 
 SCAN_SIZE: Final = 16_000
 """Bytes of queue units that one filtered read looks at, at least."""
@@ -68,10 +70,10 @@ class QueueReader:
         queues: ConsumeQueueTable,
         limits: ReadLimits,
         reads: ColdReads,
-        repair: UnitRepair,
+        mark_damaged: MarkDamaged,
         monotonic: Callable[[], float],
     ) -> None:
-        self._context = ReadContext(log, limits, repair, reads.is_lost)
+        self._context = ReadContext(log, limits, mark_damaged, reads.is_lost)
         self._queues = queues
         self._reads = reads
         self._monotonic = monotonic
@@ -164,7 +166,10 @@ def read_messages(
     if queue is None:
         return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
     try:
-        return (yield from _read(queue, context, offset, count_max, accept))
+        result = yield from _read(queue, context, offset, count_max, accept)
+        if result.unreadable is REBUILDING:  # a short rebuild is over at once
+            result = yield from _read(queue, context, offset, count_max, accept)
+        return result
     except OSError as error:
         return _unreadable(queue, offset, error)
 
