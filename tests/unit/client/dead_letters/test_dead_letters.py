@@ -68,8 +68,6 @@ async def test_a_resent_message_is_the_dead_one_with_a_new_life(
         await consumer.close()
     (letter,) = [letter async for letter in dead_letters.letters(GROUP)]
     assert letter.position == f"broker-test:{letter.message.queue_id}:0"
-    with pytest.warns(DeprecationWarning, match="position"):
-        assert letter.place == letter.position
     assert (letter.attempts, letter.origin_topic, letter.origin_msg_id) == (
         1,
         "orders",
@@ -332,11 +330,11 @@ async def test_a_broker_that_stops_answering_ends_the_run_and_leaves_doubts_in_t
 ) -> None:
     await dead(broker, 5)
 
-    async def silent(self: Any) -> Any:
+    async def silent(*_asked: Any) -> Any:
         raise CallTimeoutError("no answer in 10 s")
 
     async def lost(instance: Any, letter: DeadLetter, queue: MessageQueue) -> ResendOutcome:
-        monkeypatch.setattr(resending.target.TargetWatch, "arrivals", silent)
+        monkeypatch.setattr(resending.target, "read_on", silent)
         return ResendOutcome(in_doubt=True, why="no answer")
 
     with monkeypatch.context() as patch:
