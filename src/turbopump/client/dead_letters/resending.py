@@ -28,7 +28,6 @@ from turbopump.client.dead_letters.dead_letter import (
 )
 from turbopump.client.dead_letters.journal import (
     Journal,
-    JournalFile,
     ResendAim,
     journal_path,
     read_journal,
@@ -124,17 +123,16 @@ async def resend(
     _RATE.check("rate", rate)
     SECONDS_OR_0.check("settle", settle)
     FUNCTION.check("on_progress", on_progress)
-    file = JournalFile(journal, group)
+    environment = dead_letters.instance.environment
+    name, now_ms = environment.new_instance_name(), environment.clock.now_ms()
+    writer = Journal(journal, group, run=name, now_ms=now_ms)
     try:
-        environment = dead_letters.instance.environment
-        name, now_ms = environment.new_instance_name(), environment.clock.now_ms()
-        writer = Journal(file, run=name, now_ms=now_ms)
         run = Run(dead_letters, group, writer, to, in_doubt, settle, on_progress)
         await run.settle_old_doubts()
         await run.send_all(wanted, rate)
         return run.report
     finally:
-        file.close()
+        writer.close()
 
 
 _NO_ORIGIN: Final = (
