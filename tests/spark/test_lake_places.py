@@ -48,8 +48,8 @@ def test_a_command_refuses_a_url(
     (said,) = capsys.readouterr().err.splitlines()
     scheme = url.partition(":")[0]
     assert said == (
-        f"turbopump: {url} is no directory: a lake is a directory on a file system, and {scheme} "
-        "is not supported. Give a path"
+        f"turbopump: {url} is not a directory: a lake is a directory on a file system, and "
+        f"{scheme} is not supported. Give a path"
     )
     assert not list(tmp_path.iterdir())
 

@@ -15,7 +15,7 @@ from typing import Final, Protocol, TypeVar
 
 import msgspec
 
-from turbopump.broker.saved_table import EncodedMap, SavedTable, Soon, at_once, settled
+from turbopump.broker.saved_table import EncodedMap, SavedTable, settled
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import TurbopumpError
@@ -41,6 +41,7 @@ from turbopump.protocol.requests.topics import (
 )
 from turbopump.remoting.response import Refusal, refusal
 from turbopump.remoting.router import Outcome, RequestContext
+from turbopump.remoting.turns import Turns
 from turbopump.repeated_line import RepeatedLine
 from turbopump.store.disk import Disk
 from turbopump.store.files import StorePaths
@@ -64,9 +65,9 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
     """Topic name to settings. ``version`` is the data version of the whole table."""
 
     def __init__(
-        self, file: JsonTable, clock: Clock, *, auto_create: bool, soon: Soon = at_once
+        self, file: JsonTable, clock: Clock, *, auto_create: bool, turns: Turns | None = None
     ) -> None:
-        super().__init__(file, TopicConfigSerializeWrapper, soon)
+        super().__init__(file, TopicConfigSerializeWrapper, turns)
         self._clock = clock
         self.auto_create = auto_create
         self._topics: dict[str, TopicConfig] = {}

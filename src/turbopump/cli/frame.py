@@ -188,7 +188,7 @@ def tls_options(function: Callable[..., T]) -> Callable[..., T]:
 def _parse(_context: click.Context, _parameter: click.Parameter, text: str) -> list[str]:
     addresses = parse_addresses(text, what="name server address")
     if not addresses:
-        raise ConfigError("the list of name servers is empty: HOST:PORT;HOST:PORT is expected")
+        raise ConfigError("the list of name servers is empty: expected HOST:PORT;HOST:PORT")
     return addresses
 
 

@@ -178,7 +178,7 @@ def read_message(
         if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             raise MessageError(f"line {number} is UTF-16; the input must be UTF-8") from None
         raise MessageError(
-            f'line {number} is no message: {error}; {{"body": "…"}} is expected, or --raw '
+            f'line {number} is not a message: {error}; expected {{"body": "…"}}, or --raw '
             "for lines that are bodies"
         ) from None
     was_received = fields.store_ms is not None or fields.died_ms is not None
@@ -206,7 +206,7 @@ def _aimed(message: Message, fields: _MessageLine, defaults: LineDefaults) -> Li
     if fields.queue is not None:
         if queue is None:
             raise MessageError(
-                f"queue {fields.queue!r} is none: a number is expected, or BROKER:NUMBER"
+                f"queue {fields.queue!r} is none: expected a number, or BROKER:NUMBER"
             )
         if fields.sharding_key is not None:
             raise MessageError("queue and sharding_key both choose the queue; give one of them")
@@ -238,7 +238,7 @@ def _time(fields: _MessageLine) -> dict[str, Any]:
         found = time_ms(at)
         if found is None:
             raise MessageError(
-                f"deliver_at {at!r} is no time: 2026-11-21T08:30:00 or ms since 1970 is expected"
+                f"deliver_at {at!r} is not a time: expected 2026-11-21T08:30:00 or ms since 1970"
             )
         at = found
     given = {"delay_level": fields.delay_level, "delay": fields.delay, "deliver_at": at}
@@ -310,7 +310,7 @@ def _body(fields: _MessageLine, text: str | None) -> bytes:
             "what was stored: write the line again with this release, or give body or body_base64"
         )
     if fields.body is msgspec.UNSET:
-        raise MessageError('there is no body: {"body": "…"} is expected')
+        raise MessageError('no body: expected {"body": "…"}')
     assert text is not None
     return text.encode()
 

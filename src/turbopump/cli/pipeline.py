@@ -361,7 +361,7 @@ def given_options(texts: tuple[str, ...]) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not (name and equals):
-            raise click.UsageError(f"--option {text}: NAME=VALUE is expected")
+            raise click.UsageError(f"--option {text}: expected NAME=VALUE")
         found[name] = value
     return found
 

@@ -53,7 +53,7 @@ def _checked_properties(
     for text in given:
         name, equals, value = text.partition("=")
         if not equals:
-            raise click.BadParameter(f"{text!r} has no =; NAME=VALUE is expected")
+            raise click.BadParameter(f"{text!r} has no =; expected NAME=VALUE")
         pairs[name] = value
     try:
         return checked_properties(pairs)

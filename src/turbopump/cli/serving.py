@@ -202,7 +202,7 @@ def refuse_unmeant_directory(data: str | None) -> None:
     if data is None:
         return
     if not data.strip():
-        raise ConfigError("--data is empty: the name of a directory is expected; . is this one")
+        raise ConfigError("--data is empty: expected the name of a directory; . is this one")
     if data.startswith("~"):
         raise ConfigError(
             f"--data {data}: the shell has not put the home directory in the place of ~; write "

@@ -265,5 +265,5 @@ def _named_lake(text: str) -> tuple[str, str]:
     if not equals:
         return "lake", text
     if not (name and directory):
-        raise click.UsageError(f"--lake {text}: NAME=DIR is expected")
+        raise click.UsageError(f"--lake {text}: expected NAME=DIR")
     return name, directory

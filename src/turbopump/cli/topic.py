@@ -75,7 +75,7 @@ def _checked_attributes(
     pairs = dict(text.partition("=")[::2] for text in given)
     for text in given:
         if not all(text.partition("=")) or "," in text:
-            raise click.BadParameter(f"{text!r}: NAME=VALUE is expected, as in message.type=FIFO")
+            raise click.BadParameter(f"{text!r}: expected NAME=VALUE, as in message.type=FIFO")
     return pairs
 
 

@@ -81,8 +81,8 @@ class TimeOption(click.ParamType):  # type: ignore[type-arg]
         if ms is None:
             ago = "" if self._future else ", or 15m (so long ago; s, m, h, d)"
             self.fail(
-                f"{text!r} is no time: {self._also}2026-11-21T08:30:00, ms since 1970{ago} is "
-                "expected"
+                f"{text!r} is not a time: expected {self._also}2026-11-21T08:30:00, ms since "
+                f"1970{ago}"
             )
         return ms
 
@@ -97,7 +97,7 @@ class QueueOption(click.ParamType):  # type: ignore[type-arg]
     ) -> QueueName:
         wanted = queue_name(str(value))
         if wanted is None:
-            self.fail(f"{value!r} is no queue: its number is expected, or BROKER:NUMBER")
+            self.fail(f"{value!r} is not a queue: expected its number, or BROKER:NUMBER")
         return wanted
 
 

@@ -701,7 +701,7 @@ class BrokerConfig(AccessConfig):
             hour.isascii() and hour.isdigit() and int(hour) < 24 for hour in hours
         ):
             raise ConfigError(
-                f"deleteWhen={self.delete_when}: hours from 00 to 23 are expected, "
+                f"deleteWhen={self.delete_when}: expected hours from 00 to 23, "
                 "separated by semicolons"
             )
         return frozenset(map(int, hours))
@@ -790,10 +790,10 @@ def check_together(config: BrokerConfig) -> None:
             "set one of them"
         )
     if not config.broker_name:
-        raise ConfigError("brokerName is empty: a name is expected")
+        raise ConfigError("brokerName is empty: expected a name")
     if not config.store_path_root_dir.strip():
         raise ConfigError(
-            "storePathRootDir is empty: the name of a directory is expected; . is the present one"
+            "storePathRootDir is empty: expected the name of a directory; . is the present one"
         )
     for key, value in effective(config).items():
         paths = [path.strip() for path in value.split(",")] if key in PATH_KEYS else []

@@ -96,7 +96,11 @@ def test_a_group_that_is_not_new_goes_on_and_that_is_said(consume: Consume) -> N
         ("orders --queue 0 --offset 3 --from first", 2, "--offset and --from both say where"),
         ("orders --no-group --group g", 2, "--group and --no-group do not go together"),
         ("orders --queue 0 --group g", 2, "--group and --queue do not go together"),
-        ("orders --from yesterday", 2, "'yesterday' is no time: first, last, now, 2026"),
+        (
+            "orders --from yesterday",
+            2,
+            "'yesterday' is not a time: expected first, last, now, 2026",
+        ),
         ("orders --queue 0 --offset 6", 2, "offset 6 is outside of orders@broker-test:0, which "),
         ("orders --queue 2", 1, "orders has no queue 2; it has broker-test:0 to broker-test:1"),
         ("ordesr --no-group", 1, "it does not exist (did you mean orders?)"),

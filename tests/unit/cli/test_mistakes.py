@@ -37,7 +37,7 @@ MISTAKES = [
         "message by-time orders --begin 2000 --end 1000",
         "--begin 1970-01-01T00:00:02.000Z is after --end 1970-01-01T00:00:01.000Z",
     ),
-    ("message by-time orders --begin 99999999999999999999", "'99999999999999999999' is no time"),
+    ("message by-time orders --begin 99999999999999999999", "'99999999999999999999' is not a time"),
     ("offset clone billing billing", "SOURCE and TARGET are both billing"),
     (
         "topic create T --broker broker-a",

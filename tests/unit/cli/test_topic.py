@@ -67,7 +67,7 @@ def test_a_topic_is_made_with_attributes(broker: BrokerThread, run: Command) -> 
     assert (code, "value is not in set: [UNSPECIFIED, NORMAL" in err) == (1, True)
     for wrong in ("message.type", "=FIFO", "message.type=", "a=b,-c"):
         code, _, err = run(f"create other --attribute {wrong}")
-        assert (code, f"'{wrong}': NAME=VALUE is expected" in err) == (2, True)
+        assert (code, f"'{wrong}': expected NAME=VALUE" in err) == (2, True)
     assert queues_and_perm(broker, "other") is None
 
 

@@ -219,7 +219,7 @@ async def test_what_is_not_there_is_said_with_where_it_was_looked_for(here: Worl
 async def test_a_broker_that_cannot_be_asked_is_named_and_the_others_answer(here: World, /) -> None:
     sent = [await here.send(number, keys="all") for number in range(4)]
     await here.finder.by_key("T", "all")
-    await here.other.server.close()  # type: ignore[union-attr]  # its route stays
+    await here.other.parts.listening.server.close()  # type: ignore[union-attr]  # its route stays
     found = await here.finder.by_key("T", "all")
     assert list(found.missing) == ["broker-b"]
     assert {message.broker_name for message in found.messages} == {"broker-a"}
