@@ -82,9 +82,6 @@ class ClientSettings:
     unit_mode: bool = setting(False, SWITCH)
     """True: heartbeats and sends say that the client is in unit mode: see
     docs/explanations/clients.md#unit-mode. Java: ``unitMode``."""
-    vip_channel_enabled: bool = setting(False, SWITCH)
-    """True: messages go to the VIP port of brokers: see docs/explanations/clients.md#vip-channel.
-    Java: ``com.rocketmq.sendMessageWithVIPChannel``, ``setVipChannelEnabled``."""
     async_permits: int = setting(PERMITS, whole_from(1))
     """Sends of a producer, and other calls of a client id, that may wait for their answers at once.
     Further ones wait for their turn, and fail when their timeout is over: nothing was stored then.

@@ -223,8 +223,7 @@ def test_why_a_broker_finds_nothing_by_key_is_told_in_its_words(
 def test_a_broker_that_cannot_be_asked_is_named_and_the_code_is_one(
     message: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from turbopump.client.consumer.pull import FoundMessages
-    from turbopump.client.message_finder import MessageFinder
+    from turbopump.client.message_finder import FoundMessages, MessageFinder
 
     by_key = MessageFinder.by_key
 

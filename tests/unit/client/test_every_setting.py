@@ -91,7 +91,6 @@ USABLE: Final[dict[str, tuple[object, ...]]] = {
     "instance_name": (None, "1"),
     "unit_name": (None, "1"),
     "unit_mode": (True,),
-    "vip_channel_enabled": (True,),
     "async_permits": (),
     "oneway_permits": (),
     "route_interval": (1.5, 2**64),

@@ -16,8 +16,7 @@ from tests.simulation.world.simulation import Simulation
 from tests.unit.client.scripted_cluster import HOST, ScriptedCluster, refusal, scripted_cluster
 
 from turbopump.broker.broker import Broker
-from turbopump.client.consumer.pull import FoundMessages
-from turbopump.client.message_finder import MessageFinder, log_offset_of
+from turbopump.client.message_finder import FoundMessages, MessageFinder, log_offset_of
 from turbopump.client.producer import Producer
 from turbopump.client.sending.send_result import SendResult
 from turbopump.clock import SystemClock

@@ -223,8 +223,7 @@ class SendAttempts:
                     connection=isinstance(error, errors.ConnectError),
                 )
                 if isinstance(error, NotWrittenError):
-                    where = sender.pool_address(address)
-                    await sender.instance.abandon_if_silent(where, self._began)
+                    await sender.instance.abandon_if_silent(address, self._began)
                 attempt = Attempt(queue, address, str(error), error)
                 self._tried.append(attempt)
                 correction = await self._correction(route, attempt)
@@ -375,8 +374,7 @@ class SendAttempts:
             self._sender.faults.failed(attempt.broker_name, self._loop.time(), connection=lost)
         timed_out = isinstance(attempt.error, errors.CallTimeoutError)
         if timed_out and not isinstance(attempt.error, BrokerHangsError):
-            where = self._sender.pool_address(attempt.address)
-            await self._sender.instance.abandon_if_silent(where, began)
+            await self._sender.instance.abandon_if_silent(attempt.address, began)
 
     async def _goes_on(self, route: TopicRoute, attempt: Attempt, retries: int) -> bool:
         """Return True if another attempt is to follow, now."""
