@@ -15,8 +15,6 @@ from typing import Any, Final
 from turbopump.client.consumer.offsets import ConsumeFrom, OffsetStore
 from turbopump.client.consumer.pull import (
     PULL_BATCH,
-    TIMEOUT_S,
-    TOOLS_GROUP,
     PullStatus,
     log_damaged,
     pull,
@@ -25,7 +23,7 @@ from turbopump.client.consumer.pull import (
 )
 from turbopump.client.consumer.subscription import ALL, Subscription, Wanted, subscription_to
 from turbopump.client.instance import ROUTE_INTERVAL_S
-from turbopump.client.message_finder import MessageFinder
+from turbopump.client.message_finder import TIMEOUT_S, TOOLS_GROUP, MessageFinder
 from turbopump.errors import ConfigError, ConnectError, RemotingError, RouteNotFoundError
 from turbopump.message.message import MessageQueue, ReceivedMessage
 

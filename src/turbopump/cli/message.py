@@ -19,8 +19,7 @@ from turbopump.cli.entry import command_group, complain
 from turbopump.cli.frame import INCOMPLETE, NOT_FOUND, client_command, hex_lines, time_text
 from turbopump.cli.json_lines import write_message
 from turbopump.cli.values import TimeOption
-from turbopump.client.consumer.pull import FoundMessages
-from turbopump.client.message_finder import MessageFinder
+from turbopump.client.message_finder import FoundMessages, MessageFinder
 from turbopump.config.addresses import join_address
 from turbopump.errors import StoredMessageError
 from turbopump.message import properties as names

@@ -299,7 +299,7 @@ async def test_a_broker_tells_of_itself_under_apache_s_keys(talk: Talk, /) -> No
     await talk.client.send(properties="DELAY\x0118\x02")
     table = await runtime_info(talk)
     assert (table["scheduleMessageOffset_1"], table["scheduleMessageOffset_18"]) == ("0,0", "0,1")
-    talk.broker.runtime_info.add_source(lambda: {"timerReadBehind": "7"})
+    talk.broker.parts.stored.runtime_info.add_source(lambda: {"timerReadBehind": "7"})
     assert (await runtime_info(talk))["timerReadBehind"] == "7"
 
 
@@ -336,8 +336,8 @@ async def test_a_broker_reports_what_waits_in_its_timers_their_rates_and_what_is
     assert float(went) == pytest.approx(30 / 40)
     await asyncio.sleep(120)
     assert (await told())[3:] == ("0.0", "0.0"), "the rates are of the last minute"
-    assert talk.broker.timers is not None
-    await talk.broker.timers.stop()
+    assert talk.broker.parts.delivering.timers is not None
+    await talk.broker.parts.delivering.timers.stop()
     await talk.client.send(properties="UNIQ_KEY\x01last\x02TIMER_DELAY_SEC\x0130\x02")
     assert (await told())[:3] == ("29", "1", "0")
     await asyncio.sleep(300)
@@ -352,7 +352,7 @@ async def runtime_info(talk: Talk) -> dict[str, str]:
 
 def sample(talk: Talk) -> None:
     """Take the next sample now."""
-    finished(talk.broker.statistics.sample())
+    finished(talk.broker.parts.stored.statistics.sample())
 
 
 _KEYS = """

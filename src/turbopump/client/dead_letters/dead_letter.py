@@ -16,9 +16,8 @@ from enum import Enum
 from typing import Final
 
 from turbopump.client.consumer.offsets import OffsetStore
-from turbopump.client.consumer.pull import TOOLS_GROUP, pull_now
 from turbopump.client.instance import ClientInstance
-from turbopump.client.message_finder import MessageFinder
+from turbopump.client.message_finder import TOOLS_GROUP, MessageFinder, pull_now
 from turbopump.client.routes import refuse_other_than_name_server
 from turbopump.client.trace import ERROR, FIELD_END, RECORD_END, TRACE_TOPIC
 from turbopump.errors import BodyError, MessageNotFoundError, RemotingError, RouteNotFoundError

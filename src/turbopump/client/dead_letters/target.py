@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from turbopump.client.consumer.offsets import OffsetStore
-from turbopump.client.consumer.pull import TOOLS_GROUP, good_messages, is_meant, pull_now
 from turbopump.client.dead_letters.dead_letter import RESENT_FROM, DeadLetter, ResendTo
 from turbopump.client.instance import ClientInstance
+from turbopump.client.message_finder import TOOLS_GROUP, good_messages, is_meant, pull_now
 from turbopump.errors import BodyError, RemotingError, ResponseError, RouteNotFoundError
 from turbopump.message.handles import pop_retry_topic
 from turbopump.message.message import MessageQueue
