@@ -24,8 +24,8 @@ from turbopump.auth.policies import Action, Decision, Entry, Policies, Resource
 from turbopump.auth.signatures import Credentials, RequestSigner, signed_content
 from turbopump.compiled import KIND
 from turbopump.protocol.frame import frame_head
-from turbopump.protocol.requests.send import SendMessageV2
-from turbopump.remoting.router import Authorise, RequestContext, Router
+from turbopump.protocol.requests.send import SendMessageReply, SendMessageV2
+from turbopump.remoting.router import HELD, Authorise, Outcome, RequestContext, Router
 from turbopump.remoting.served import Served
 from turbopump.remoting.wire import Wire
 
@@ -86,7 +86,12 @@ def asked(frame: bytes) -> tuple[SendMessageV2, RequestContext]:
     """A request as a server is asked for it."""
     seen: list[tuple[SendMessageV2, RequestContext]] = []
     router = Router()
-    router.add(SendMessageV2, lambda request, context: seen.append((request, context)))
+
+    def note(request: SendMessageV2, context: RequestContext) -> Outcome[SendMessageReply]:
+        seen.append((request, context))
+        return HELD
+
+    router.add(SendMessageV2, note)
     made = Served(router).wire
     made.connection_made(_Wire())
     made.data_received(frame)

@@ -10,14 +10,13 @@ from tests.golden.recorded import Recorded, of_kind
 from turbopump.errors import StoredMessageError
 from turbopump.message.batch import BatchItem, decode_batch, encode_batch
 from turbopump.message.codec import (
-    CRC_SUFFIX_SIZE,
-    MAGIC_BLANK,
     body_crc32,
     decode_entries,
     decode_entry,
     encode_entry,
     encode_host,
 )
+from turbopump.message.entry import CRC_SUFFIX_SIZE, MAGIC_BLANK
 from turbopump.message.ids import UniqueIds, decode_offset_msg_id, offset_msg_id
 from turbopump.message.java import tags_code
 from turbopump.message.message import Message, ReceivedMessage

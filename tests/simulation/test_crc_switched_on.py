@@ -84,7 +84,7 @@ async def test_a_half_message_that_leaves_no_room_for_a_crc_is_committed_all_the
         + "\x02"
     )
     # as in a directory of Apache's broker
-    half = await world.broker.forwarding.append(HALF, 0, b"half", text)
+    half = await world.broker.parts.delivering.forwarding.append(HALF, 0, b"half", text)
     await world.stop()
     world.config["enabled_append_prop_crc"] = True
     await world.up()

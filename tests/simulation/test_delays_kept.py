@@ -208,7 +208,7 @@ async def test_a_message_without_a_place_to_go_is_passed_over(
     simulation: Simulation, /, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with one_broker(simulation, message_delay_level=LEVELS) as world:
-        forwarding = world.broker.forwarding
+        forwarding = world.broker.parts.delivering.forwarding
         await forwarding.append(SCHEDULE_TOPIC, 0, b"no queue", "DELAY\x011\x02")
         await forwarding.append(
             SCHEDULE_TOPIC, 0, b"no queue", "DELAY\x011\x02REAL_TOPIC\x01T\x02REAL_QID\x01x\x02"

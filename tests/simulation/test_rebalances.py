@@ -301,7 +301,7 @@ def watched(world: World) -> Iterator[None]:
         def notify_and_tell(self: ClientsHandler, group: str) -> None:
             notify(self, group)
             if group == GROUP:
-                world.noticed(self.clients.client_ids(group))
+                world.noticed(self.stored.clients.client_ids(group))
 
         def drop_and_tell(self: AssignedQueue) -> None:
             world.lost(self.queue, self.process_queue.next_offset)

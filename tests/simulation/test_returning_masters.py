@@ -138,7 +138,7 @@ class Pair:
         """The slave has its master's log, or says that it has another one. False: it cannot copy,
         because its master's log has a hole after a power cut, and nobody else has those bytes."""
         master, slave = self.broker(self.master), self.broker(self.slave)
-        link = slave.replication.slave
+        link = slave.parts.listening.replication.slave
         assert link is not None
 
         def refused() -> bool:
@@ -183,7 +183,7 @@ async def story(simulation: Simulation, figures: Figures) -> None:
         pair = Pair(replicas, synchronous=rng.random() < 0.7, flush=rng.choice(list(FlushDiskType)))
         await pair.start(MASTER)
         await pair.start(SLAVE)
-        link = pair.broker(SLAVE).replication.slave
+        link = pair.broker(SLAVE).parts.listening.replication.slave
         assert link is not None
         await eventually(lambda: link.accepted)
         for _ in range(rng.choice([1, 2, 3])):

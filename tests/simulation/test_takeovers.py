@@ -201,8 +201,7 @@ class Story:
         assert (await self.client.code(SetMessageRequestMode(), fastjson.encode(body)))[0] == 0
 
         def has(broker: Broker) -> bool:
-            tables = broker.slave_tables
-            return tables is not None and tables.modes.find("read", "g") == body
+            return broker.parts.stored.request_modes.find("read", "g") == body
 
         self.changed("request_modes", "g", has)
 
@@ -243,7 +242,7 @@ class Story:
 
         def has(broker: Broker) -> bool:
             queue = GroupQueue(group, "ordered", 0)
-            return broker.pop.order.blocked_until(queue, now_ms()) is not None
+            return broker.parts.delivering.pop.order.blocked_until(queue, now_ms()) is not None
 
         self.changed("ordered_pops", group, has)
 

@@ -106,7 +106,7 @@ async def test_what_waits_comes_once_and_on_time_after_a_change_of_the_precision
         if how == "stop":
             await world.stop()
         else:
-            timers = world.broker.timers
+            timers = world.broker.parts.delivering.timers
             assert timers is not None
             # what is not noted yet comes again, or rolls again, with any precision
             while timers.pending.moved:
@@ -196,7 +196,11 @@ async def test_a_directory_of_apaches_or_of_an_earlier_release_may_have_had_anot
                 lambda out, _deliver, _precision: (out, out),
                 raising=False,
             )
-            sent, start, forwarding = Sent(world), now_ms(world), world.broker.forwarding
+            sent, start, forwarding = (
+                Sent(world),
+                now_ms(world),
+                world.broker.parts.delivering.forwarding,
+            )
             for number in range(120):
                 due = sent.due[number] = (
                     start + 3000 + number * 157 + (40_000 if number >= 100 else 0)
@@ -263,15 +267,18 @@ async def test_a_kill_while_new_slots_are_given_lets_it_begin_anew(
             world.kill(power_cut=power_cut)
             world.config["timer_precision_ms"] = precision
             await world.up()
-            timers = world.broker.timers
+            timers = world.broker.parts.delivering.timers
             assert timers is not None
             if precision == new:
                 while timers.pending.log.end < timers.pending.log_begin + 52 * 100:
                     await asyncio.sleep(0.0001)
         await asyncio.sleep(80)
         await sent.check(late_ms=1000, settled_at=0)
-        assert len(world.broker.timers.pending.log.files.files) > 0  # type: ignore[union-attr]
-        assert world.broker.timers.pending.log.start == world.broker.timers.pending.log_begin  # type: ignore[union-attr]
+        assert len(world.broker.parts.delivering.timers.pending.log.files.files) > 0  # type: ignore[union-attr]
+        assert (
+            world.broker.parts.delivering.timers.pending.log.start
+            == world.broker.parts.delivering.timers.pending.log_begin
+        )  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(("old", "new"), [(100, 1000), (1000, 100)])

@@ -92,11 +92,11 @@ class Day:
                     due[number] = self.rng.randrange(self.now() + 1, end)
                     asked = {"TIMER_DELIVER_MS": str(due[number])}
                 text = encode_properties({"UNIQ_KEY": f"U{number}", **asked})
-                destination = broker.interceptors.find(
+                destination = broker.parts.delivering.interceptors.find(
                     SendMessage(topic="T", queue_id=0), Destination("T", 0, text, 0)
                 )
                 assert isinstance(destination, Destination)
-                placed = await broker.forwarding.append(
+                placed = await broker.parts.delivering.forwarding.append(
                     destination.topic, destination.queue_id, b"%d" % number, destination.properties
                 )
                 log_end = placed.log_end

@@ -80,7 +80,7 @@ async def test_after_a_clean_stop_nothing_comes_twice_and_what_waits_comes_when_
     await asyncio.sleep(60)
     assert len(await world.delivered()) == 51
     assert (await world.delivered())[50:] == [b"last"]
-    assert world.broker.timers.numbers.taken_in == 0  # type: ignore[union-attr]
+    assert world.broker.parts.delivering.timers.numbers.taken_in == 0  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("power_cut", [False, True])
@@ -102,7 +102,7 @@ async def test_a_kill_within_a_slot_repeats_only_deliveries_since_the_last_note(
     world: OneBroker, /
 ) -> None:
     sent = await send_many(world, 600, 30)
-    timers = world.broker.timers
+    timers = world.broker.parts.delivering.timers
     assert timers is not None
     while not timers.pending.saved.delivered:
         await asyncio.sleep(0.001)
@@ -160,7 +160,7 @@ async def test_damage_that_is_found_at_delivery_is_repaired_while_the_broker_run
         for number in range(50):
             await send(world, b"far %d" % number, 60)
         await asyncio.sleep(30)
-        timers = world.broker.timers
+        timers = world.broker.parts.delivering.timers
         assert timers is not None
         for file in timers.pending.log.files.files:
             file.buffer[: 52 * 90] = b"\x33" * (52 * 90)
@@ -189,7 +189,7 @@ async def test_a_kill_while_everything_is_made_again_makes_it_begin_anew(
     files(world, remove_timer_log)
     for _ in range(3):
         await world.up()
-        timers = world.broker.timers
+        timers = world.broker.parts.delivering.timers
         assert timers is not None
         while timers.pending.queue_offset < 100:
             await asyncio.sleep(0.001)
@@ -390,7 +390,7 @@ async def test_files_of_the_timer_log_go_with_the_commit_log(world: OneBroker, /
     broker = world.broker
     await send_many(world, 350, 20)
     await asyncio.sleep(40)
-    timers = broker.timers
+    timers = broker.parts.delivering.timers
     assert timers is not None
     assert len(timers.pending.log.files.files) == 4
     log = broker.store.log
@@ -448,7 +448,7 @@ async def test_without_its_checkpoint_no_recalled_message_comes_and_one_of_the_s
     files(world, remove_checkpoints)
     await world.up()
     if killed_on_the_way:
-        timers = world.broker.timers
+        timers = world.broker.parts.delivering.timers
         assert timers is not None
         while timers.pending.saved.queue_offset < 60:
             await asyncio.sleep(0.0001)
@@ -469,7 +469,10 @@ async def test_overdue_pops_at_a_start_wait_while_their_reader_waits_for_the_res
     await world.stop()
     files(world, remove_checkpoints)
     await world.up()
-    timers, queue = world.broker.timers, world.broker.store.queues.find_or_make("T", 0)
+    timers, queue = (
+        world.broker.parts.delivering.timers,
+        world.broker.store.queues.find_or_make("T", 0),
+    )
     assert timers is not None
     while not timers.has_delivered(deliver, 200):
         await asyncio.sleep(0.001)

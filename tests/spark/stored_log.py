@@ -11,7 +11,7 @@ from tests.unit.store.apache_batches import leave_as_apache, put_inner
 from tests.unit.store.directory import Directory
 
 from turbopump.clock import SystemClock
-from turbopump.message.codec import MAGIC_BLANK
+from turbopump.message.entry import MAGIC_BLANK
 from turbopump.spark.commitlog import log_options, log_schema, plan, scan_options
 from turbopump.spark.log_scan import scan
 from turbopump.store.disk import SystemDisk

@@ -152,12 +152,15 @@ def test_bodies_become_columns_and_what_does_not_fit_is_kept_with_the_reason(
         ("topic string, keys int, n int", "columns keys, topic, which messages have as well"),
         ("Tags string, Hour int", "columns Hour, Tags, which messages have as well"),
         ("n int, N int", r"column n twice: \['n', 'N'\]"),
-        ("who struct<name: string not null>", r"field who\.name is not null: that can be asked"),
+        (
+            "who struct<name: string not null>",
+            r"field who\.name is not null, which only the outermost fields",
+        ),
         (
             "who array<struct<a: map<int, struct<b: int not null>>>>",
             r"who\[\]\.a\[\]\.b is not null",
         ),
-        ("n variant", "field n has the type variant, for which there is no column"),
+        ("n variant", "field n has the type variant, which is not supported"),
         ("n array<char(3)>", r"field n\[\] has the type char\(3\)"),
         ("int", "'int' has no fields"),
         ("who struct<a: int, A: int>", r"column who\.A twice|column who\.a twice: \['a', 'A'\]"),
@@ -212,9 +215,7 @@ def test_spark_and_the_command_know_a_queue_that_was_made_again(
     assert main([*arguments, "--restart-queue"]) == 1  # its one row is rejected
     out = capsys.readouterr().out.splitlines()
     assert out[0] == "restarted  T@broker-a:0, which was made again"
-    assert out[-1] == (
-        "FAILED     too many rows were rejected: --max-rejected says how many may be"
-    )
+    assert out[-1] == ("FAILED     more rows were rejected than --max-rejected allows")
     (row,) = lakes.rows(spark, lake).collect()
     assert (str(row["day"]), row["body_topic"], row["queueGeneration"]) == ("2026-01-02", "x", None)
     rejected = lakes.rows(spark, lake, "_rejected").collect()
@@ -490,7 +491,7 @@ def test_wrong_arguments_are_refused_before_spark_starts(
         (["T", lake, "--drop-body"], "--drop-body needs --json-schema"),
         (["T", lake, "--body-prefix", "p_"], "--body-prefix needs --json-schema"),
         (["T", lake, "--body-struct", "s"], "--body-struct needs --json-schema"),
-        (["T", lake, "--option", "x"], "--option x: NAME=VALUE is expected"),
+        (["T", lake, "--option", "x"], "--option x: expected NAME=VALUE"),
         (["a b", lake], "a b"),
         ([lake], "Missing argument"),
         (["T", lake, "--from", "then"], "'then' is no time"),
@@ -567,7 +568,7 @@ def test_a_spark_that_does_not_start_says_why(
 
 def test_a_master_that_is_none_or_does_not_answer_is_said_so_before_spark_starts() -> None:
     for wrong in ("nonsense", "spark://", "spark://host", "spark://:7077", "http://h:1", "locals"):
-        with pytest.raises(ConfigError, match="is no master of Spark: "):
+        with pytest.raises(ConfigError, match="is not a master of Spark: "):
             check_master(wrong)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen

@@ -371,7 +371,7 @@ def test_a_segment_that_a_task_does_not_find_is_told_with_what_to_do(store: Path
     (partition,) = reader.partitions()
     oldest = segments(store)[0]
     oldest.unlink()
-    with pytest.raises(StoreError, match=f"there is no {oldest} on .* run the query again"):
+    with pytest.raises(StoreError, match=f"{oldest} is missing on .* run the query again"):
         list(reader.read(partition))
 
 
@@ -387,11 +387,11 @@ def _send(broker: BrokerThread, topic: str, count: int) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, "it is not said what to read"),
+        ({}, "no path is given"),
         ({"path": "s3a://bucket/store"}, "is not on a local disk"),
         ({"path": "hdfs://name:9000/store"}, "is not on a local disk"),
         ({"path": "/x", "topics": "T"}, "did you mean 'topic'"),
-        ({"path": "/x", "columns": "bodi"}, "there is no column 'bodi'; did you mean 'body'"),
+        ({"path": "/x", "columns": "bodi"}, "unknown column 'bodi'; did you mean 'body'"),
         ({"path": "/x", "minPartitions": "4", "maxPartitions": "2"}, "lower one"),
         ({"path": "/x", "startingTimestamp": "5", "endingTimestamp": "4"}, "lower one"),
         ({"paths": '["/x","/y"]'}, "takes one path: read several logs one by one"),
@@ -404,7 +404,7 @@ def test_wrong_options_are_refused_in_one_sentence(options: dict[str, str], said
 
 
 def test_a_path_without_a_log_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="holds neither a commitlog folder nor segments"):
+    with pytest.raises(ConfigError, match="has neither a commitlog folder nor segments"):
         read_log(tmp_path)
     with pytest.raises(ConfigError, match="on this machine"):
         read_log(tmp_path / "nothing")

@@ -193,7 +193,7 @@ def test_avro_values_become_columns_whatever_their_logical_type(
         (
             '{"type":"record","name":"R","fields":[{"name":"n","type":{"type":"bytes",'
             '"logicalType":"decimal","precision":39,"scale":2}}]}',
-            "the Avro field n has the type .* for which there is no column",
+            "the Avro field n has the type .* which is not supported",
         ),
     ],
 )
@@ -322,7 +322,7 @@ def test_a_writer_on_another_host_takes_no_files_away_where_locks_do_not_reach(
     def starts_elsewhere(step: str) -> None:
         if step == "written":
             with monkeypatch.context() as patch:
-                patch.setattr("turbopump.spark.pipelines.lake.fcntl.flock", lambda *_: None)
+                patch.setattr("turbopump.durable_files.fcntl.flock", lambda *_: None)
                 patch.setattr("socket.gethostname", lambda: "another")
                 with second.writing():
                     left = second.staging / staged_name("left.parquet")
@@ -366,11 +366,11 @@ def test_a_second_host_does_not_compact_beside_the_first_where_locks_do_not_reac
         for _ in range(BATCHES):
             append_next(first, first.snapshot(), no_step)
         with first.compacting(), monkeypatch.context() as patch:
-            patch.setattr("turbopump.spark.pipelines.lake.fcntl.flock", lambda *_: None)
+            patch.setattr("turbopump.durable_files.fcntl.flock", lambda *_: None)
             patch.setattr("socket.gethostname", lambda: "another")
             with (
                 second.writing(),
-                pytest.raises(LakeInUseError, match=f"another host .* {claim} says: .* remove"),
+                pytest.raises(LakeInUseError, match=f"another host .* {claim}, so .* remove"),
             ):
                 second.compact(files_min=2, size_target=1 << 20)
         for left in (f"host {socket.gethostname()}, since then", "host another, since then"):
@@ -388,7 +388,7 @@ def test_a_file_system_without_locks_is_said_so(
     def no_locks(*_: object) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr("turbopump.spark.pipelines.lake.fcntl.flock", no_locks)
+    monkeypatch.setattr("turbopump.durable_files.fcntl.flock", no_locks)
     lake = create_or_open(tmp_path, definition("parquet"))
     with pytest.raises(LakeError, match=r"_lock cannot be locked \(No locks"), lake.writing():
         pass
@@ -452,7 +452,9 @@ def test_a_file_that_is_gone_is_named_by_a_compaction(tmp_path: Path) -> None:
             append_next(lake, lake.snapshot(), no_step)
         gone = Path(archive.files(tmp_path)[0])
         gone.unlink()
-        with pytest.raises(LakeError, match=rf"{gone.name} is gone, .* back from a backup"):
+        with pytest.raises(
+            LakeError, match=rf"{gone.name} is missing, .* restore it from a backup"
+        ):
             lake.compact(files_min=2, size_target=1 << 20)
 
 
@@ -479,7 +481,7 @@ def test_the_draft_of_a_version_stays_while_another_host_may_write_it(
 
     def starts_elsewhere(draft: Path, path: Path) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr("turbopump.spark.pipelines.lake.fcntl.flock", lambda *_: None)
+            patch.setattr("turbopump.durable_files.fcntl.flock", lambda *_: None)
             patch.setattr("socket.gethostname", lambda: "another")
             with open_lake(tmp_path).writing():
                 pass
@@ -602,7 +604,7 @@ def test_a_lake_keeps_its_shape(tmp_path: Path) -> None:
 
 
 def test_what_is_no_lake_is_said_so(tmp_path: Path) -> None:
-    with pytest.raises(LakeError, match=r"is no lake: `turbopump pipeline archive` makes one"):
+    with pytest.raises(LakeError, match=r"is not a lake: `turbopump pipeline archive` makes one"):
         archive.files(tmp_path)
     (tmp_path / "_lake.json").write_text('{"v":3,"format":"parquet","columns":[]}')
     with pytest.raises(LakeError, match="use the one that wrote it"):
@@ -614,5 +616,5 @@ def test_what_is_no_lake_is_said_so(tmp_path: Path) -> None:
 
 def test_only_tables_of_a_lake_can_be_asked_for(tmp_path: Path) -> None:
     create_or_open(tmp_path, definition("parquet"))
-    with pytest.raises(ConfigError, match="no table 'rejected' in a lake: data or _rejected"):
+    with pytest.raises(ConfigError, match="a lake has no table 'rejected': use data or _rejected"):
         archive.files(tmp_path, "rejected")

@@ -48,8 +48,8 @@ def test_a_command_refuses_a_url(
     (said,) = capsys.readouterr().err.splitlines()
     scheme = url.partition(":")[0]
     assert said == (
-        f"turbopump: {url} is no directory: a lake is a directory on a file system, and {scheme} "
-        "is not supported. Give a path"
+        f"turbopump: {url} is not a directory: a lake is a directory on a file system, and "
+        f"{scheme} is not supported. Give a path"
     )
     assert not list(tmp_path.iterdir())
 
@@ -121,4 +121,4 @@ def test_what_is_no_query_is_refused_before_spark_starts(
     text: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["sql", text]) == 2
-    assert f"{said} is no query: one begins with SELECT, WITH" in capsys.readouterr().err
+    assert f"{said} is not a query: a query begins with SELECT, WITH" in capsys.readouterr().err

@@ -239,7 +239,7 @@ def test_a_topic_that_is_not_there_does_not_stop_the_others(
     send(cluster, "T", 1, "old")
     report = run("T", "U", fail_on_data_loss=False)
     assert (report.messages, report.lake_rows, report.agrees) == (1, 14, True)
-    assert "U@broker-a:0 is not in the route at the moment; the others go on" in caplog.text
+    assert "U@broker-a:0 is not in the route now; the others continue" in caplog.text
 
 
 def test_following_waits_for_a_topic_that_is_not_there_yet(
@@ -383,7 +383,7 @@ def test_a_run_may_reject_so_many_rows(
 
 @pytest.mark.parametrize("limit", ["many", "-1", "1.5", "101%", "", -1, "5 %"])
 def test_a_limit_of_rejected_rows_that_is_none_is_refused(limit: int | str) -> None:
-    with pytest.raises(ConfigError, match="a number of rows is expected, or a share such as 5%"):
+    with pytest.raises(ConfigError, match="expected a number of rows, or a share such as 5%"):
         rejected_limit(limit)
 
 
@@ -393,7 +393,9 @@ def test_a_directory_with_other_files_is_not_made_a_lake(
     lake = tmp_path / "L"
     lake.mkdir()
     (lake / "thesis.docx").touch()
-    with pytest.raises(ConfigError, match=r"is no lake, and not empty \('thesis.docx' is there\)"):
+    with pytest.raises(
+        ConfigError, match=r"is not a lake and not empty \('thesis.docx' is there\)"
+    ):
         run("T")
     assert [each.name for each in lake.iterdir()] == ["thesis.docx"]
     (lake / "thesis.docx").unlink()

@@ -125,13 +125,13 @@ def test_options_of_one_mode_are_known() -> None:
     [
         ({"subscribePattern": "T.*"}, "'topic' and 'subscribePattern' exclude each other"),
         ({"tags": "A", "sqlfilter": "a = 1"}, "'tags' and 'sqlFilter' exclude each other"),
-        ({"sqlFilter": "a ="}, "option sqlFilter: 'a =' is no SQL92 filter"),
-        ({"tags": " || "}, "a tag is expected"),
-        ({"tags": "A || *"}, "[*] takes every message"),
-        ({"tags": "a,b"}, "did you mean .a [|][|] b..*takes such a tag literally"),
+        ({"sqlFilter": "a ="}, "option sqlFilter: 'a =' is not a SQL92 filter"),
+        ({"tags": " || "}, "expected a tag"),
+        ({"tags": "A || *"}, "[*] matches every message"),
+        ({"tags": "a,b"}, "did you mean .a [|][|] b..*matches such a tag literally"),
         ({"startingGroup": "no good"}, "option startingGroup: the group name 'no good'"),
         ({"startingOffsetsByTimestamp": "5"}, "JSON with ms since 1970"),
-        ({"startingOffsetsByTimestampStrategy": "earliest"}, "error or latest is expected"),
+        ({"startingOffsetsByTimestampStrategy": "earliest"}, "expected error or latest"),
         ({"maxTriggerDelay": "soon"}, "such as 15m, not 'soon'; units: ms, s, m, min, h, d"),
         ({"maxBytesPerTrigger": "0"}, "such as 64m, not '0'"),
         ({"minPartitions": "5", "maxPartitions": "4"}, "minPartitions 5 is more than max"),
@@ -139,17 +139,17 @@ def test_options_of_one_mode_are_known() -> None:
             {"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"},
             "minOffsetsPerTrigger 5 is more than maxOffsetsPerTrigger 4",
         ),
-        ({"includeHeaders": "false", "columns": "body"}, "give columns alone"),
-        ({"brokerOfflineStrategy": "wait"}, "fail or skip is expected"),
+        ({"includeHeaders": "false", "columns": "body"}, "use only columns"),
+        ({"brokerOfflineStrategy": "wait"}, "expected fail or skip"),
         ({"kafka.bootstrap.servers": "a:1"}, "option of Kafka's own clients.*nameServer"),
         ({"kafka.group.id": "g"}, "in no consumer group; startingGroup .* commitGroup"),
-        ({"consumer.group": "g"}, "'consumer.group' is no option: startingGroup .* commitGroup"),
-        ({"group": "g"}, "in no consumer group, so 'group' is no option"),
+        ({"consumer.group": "g"}, "'consumer.group' does not exist: startingGroup .* commitGroup"),
+        ({"group": "g"}, "no consumer group, so the option 'group' does not exist"),
         ({"bootstrap.servers": "a:1"}, "option of Kafka's own clients.*nameServer"),
         ({"groupIdPrefix": "g"}, "in no consumer group, so leave it out; commitGroup"),
         ({"fetchOffset.numRetries": "3"}, "Kafka source: leave it out; offsets are asked"),
-        ({"paths": '["T","U"]'}, "load[(][)] takes no path here"),
-        ({"path": "T"}, "load[(][)] takes no path here: give the topic as the option topic"),
+        ({"paths": '["T","U"]'}, "load[(][)] has no path argument here"),
+        ({"path": "T"}, "load[(][)] has no path argument here: give the topic as the option topic"),
         ({"maxOffsetPerTriger": "1"}, "did you mean 'maxOffsetsPerTrigger'"),
         ({"subscribePatern": "T"}, "did you mean 'subscribePattern'"),
         ({"topik": "T"}, "unknown option 'topik'; did you mean 'topic'"),
@@ -158,13 +158,13 @@ def test_options_of_one_mode_are_known() -> None:
         ({"owner": "me", "option.topic": "T"}, "CREATE TABLE .* FROM t WITH [(]nameServer="),
         ({"xyzzy": "1"}, "unknown option 'xyzzy'; options: nameServer, "),
         ({"nameServer": "nowhere"}, "option nameServer: .*has no port"),
-        ({"nameServer": " ; "}, "option nameServer: an address"),
-        ({"topic": ","}, "option topic: a topic is expected"),
-        ({"columns": "bodi"}, "no column 'bodi'; did you mean 'body'"),
+        ({"nameServer": " ; "}, "option nameServer: expected an address"),
+        ({"topic": ","}, "option topic: expected a topic"),
+        ({"columns": "bodi"}, "unknown column 'bodi'; did you mean 'body'"),
         ({"columns": "value"}, "column 'value' of Spark's Kafka source is body here"),
         ({"columns": "body,BODY"}, "listed twice"),
         ({"columns": ""}, "names no column"),
-        ({"maxPartitions": "0"}, "option maxPartitions: a whole number from 1"),
+        ({"maxPartitions": "0"}, "option maxPartitions: expected a whole number from 1"),
         ({"maxOffsetsPerTrigger": "many"}, "not 'many'"),
         ({"startingTimestamp": "-1"}, "option startingTimestamp"),
         ({"failOnDataLoss": "maybe"}, "true or false"),
@@ -174,8 +174,8 @@ def test_options_of_one_mode_are_known() -> None:
         ({"startingOffsets": "{}"}, "names no queue: name some, or leave the option out"),
         ({"endingOffsets": '{"v":1,"topics":{}}'}, "names no queue"),
         ({"endingOffsetsByTimestamp": '{"T":{}}'}, "names no queue"),
-        ({"startingOffsets": '{"T":{"b":5}}'}, "T, b: an object is expected"),
-        ({"startingOffsets": '{"T":{"b":{"zero":5}}}'}, "named by its number"),
+        ({"startingOffsets": '{"T":{"b":5}}'}, "T, b: expected an object"),
+        ({"startingOffsets": '{"T":{"b":{"zero":5}}}'}, "a queue must be a number"),
         ({"startingOffsets": '{"T":{"b":{"0":-3}}}'}, "the offset -3"),
         ({"startingOffsets": '{"T":{"b":{"0":"5"}}}'}, "the offset '5'"),
     ],
@@ -189,11 +189,11 @@ def test_a_wrong_option_is_refused_in_one_sentence(wrong: dict[str, str], said: 
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ("T.*", "JSON such as"),
-        ("{}", "JSON such as"),
-        ('{"T":3}', "T: queues are expected as in"),
-        ('{"T":{"broker-a":[]}}', "T, broker-a: a list of queue numbers"),
-        ('{"T":{"broker-a":["0"]}}', "T, broker-a: a list of queue numbers"),
+        ("T.*", "expected JSON such as"),
+        ("{}", "expected JSON such as"),
+        ('{"T":3}', "T: expected queues as in"),
+        ('{"T":{"broker-a":[]}}', "T, broker-a: expected a list of queue numbers"),
+        ('{"T":{"broker-a":["0"]}}', "T, broker-a: expected a list of queue numbers"),
     ],
 )
 def test_wrong_assignments_are_refused(wrong: str, said: str) -> None:
@@ -202,12 +202,14 @@ def test_wrong_assignments_are_refused(wrong: str, said: str) -> None:
 
 
 def test_a_wrong_pattern_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"'\(' is no regular expression"):
+    with pytest.raises(ConfigError, match=r"'\(' is not a regular expression"):
         read_options({"nameServer": "a:1", "subscribePattern": "("})
 
 
 def test_a_read_without_any_option_may_be_of_a_table() -> None:
-    with pytest.raises(ConfigError, match=r"give the option nameServer, .* but of CREATE TABLE"):
+    with pytest.raises(
+        ConfigError, match=r"set the option nameServer, .* but loses those of CREATE TABLE"
+    ):
         read_options({})
 
 
@@ -220,7 +222,7 @@ def test_the_name_server_is_that_of_the_environment_unless_one_is_given() -> Non
     for read in (read_options, write_options):
         with pytest.raises(ConfigError, match=r"the variable NAMESRV_ADDR: .*has no port"):
             read({"topic": "T"}, {"NAMESRV_ADDR": "nowhere"})
-        with pytest.raises(ConfigError, match=r"option nameServer, .* or set NAMESRV_ADDR"):
+        with pytest.raises(ConfigError, match=r"option nameServer, .* or NAMESRV_ADDR"):
             read({"topic": "T"}, {"NAMESRV_ADDR": " "})
 
 

@@ -250,7 +250,7 @@ def test_a_batch_read_fails_or_goes_on_without_a_broker_that_is_away(
     with caplog.at_level(logging.WARNING):
         assert planned(fake, brokerOfflineStrategy="skip") == []
     assert "broker broker-a is away" in caplog.text
-    assert "it is left out, as brokerOfflineStrategy is skip" in caplog.text
+    assert "is left out, because brokerOfflineStrategy is skip" in caplog.text
 
 
 @pytest.mark.usefixtures("hurried")

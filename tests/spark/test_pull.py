@@ -322,7 +322,7 @@ def test_messages_that_the_broker_passes_over_are_loss() -> None:
         fake.fill("T", 0, 20)
         queue = fake.queues["T", 0]
         queue.entries[3] = queue.entries[4] = b""
-        with pytest.raises(DataLossError, match=r"offsets 3, 4 \(the broker has passed them over"):
+        with pytest.raises(DataLossError, match=r"offsets 3, 4 \(the broker has skipped them"):
             offsets_read(fake, 0, 20)
         assert offsets_read(fake, 0, 20, fail=False) == [0, 1, 2, *range(5, 20)]
         assert offsets_read(fake, 5, 20) == list(range(5, 20))

@@ -219,9 +219,7 @@ def test_an_error_of_ours_is_shown_without_the_traceback_of_a_worker(
         "endingOffsets is for batch reads": lambda: stream(
             spark, cluster, tmp_path, endingOffsets="latest"
         ),
-        "it is not said where to write": lambda: (
-            rows.write.format("rocketmq").mode("append").save()
-        ),
+        "no name server is given": lambda: rows.write.format("rocketmq").mode("append").save(),
     }
     for said, act in wrong.items():
         with pytest.raises((AnalysisException, PythonException, StreamingQueryException)) as caught:

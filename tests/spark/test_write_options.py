@@ -72,16 +72,16 @@ def test_skipping_what_is_there_goes_by_where_rows_came_from() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, "it is not said where to write: give the option nameServer"),
+        ({}, "no name server is given: set the option nameServer"),
         ({"tpoic": "T"}, "unknown option 'tpoic'; did you mean 'topic'"),
         ({"startingOffsets": "latest"}, "unknown option 'startingOffsets'"),
         ({"kafka.bootstrap.servers": "a:1"}, "brokers are found by the option nameServer"),
         ({"topic": "a b"}, "option topic: the topic name 'a b' holds a character"),
         ({"topic": "SCHEDULE_TOPIC_XXXX"}, "belongs to the broker itself"),
-        ({"maxInFlight": "0"}, "option maxInFlight: a whole number from 1"),
-        ({"onConflict": "replace"}, "option onConflict: append or skip is expected"),
-        ({"writeId": "a/b"}, "option writeId: 1 to 100 printable"),
-        ({"accessKey": "me"}, "there is an accessKey without the other"),
+        ({"maxInFlight": "0"}, "option maxInFlight: expected a whole number from 1"),
+        ({"onConflict": "replace"}, "option onConflict: expected append or skip"),
+        ({"writeId": "a/b"}, "option writeId: expected 1 to 100 printable"),
+        ({"accessKey": "me"}, "an accessKey is set without the other"),
         ({"namesrvAddr": "10.0.0.1:1"}, "mean the same thing but differ"),
     ],
 )
@@ -93,8 +93,8 @@ def test_a_wrong_option_is_told_in_a_sentence(options: dict[str, str], said: str
 @pytest.mark.parametrize(
     ("fields", "options", "said"),
     [
-        ([pa.field("topic", pa.string())], {}, "there is no column body"),
-        ([BODY], {}, "give the option topic, or a column topic"),
+        ([pa.field("topic", pa.string())], {}, "no column body"),
+        ([BODY], {}, "set the option topic, or add a column topic"),
         ([BODY, pa.field("tag", pa.string())], {"topic": "T"}, "did you mean 'tags'? drop it"),
         ([BODY, pa.field("xyz", pa.string())], {"topic": "T"}, "no place for the column 'xyz':"),
         ([pa.field("value", pa.binary())], {"topic": "T"}, "Kafka sink is body here: rename it"),

@@ -268,7 +268,9 @@ def test_a_slave_that_has_less_than_was_read_is_waited_for_as_a_broker_that_is_a
 ) -> None:
     fake.broker_id = 1  # its master has gone from the route
     assert streamed(fake, "plain", offsets(105)) == []
-    said = "the master of T@broker-a:0 is away, and its slave ends at 100, before what was read"
+    said = (
+        "the master of T@broker-a:0 is away, and its slave ends at 100, before the last read offset"
+    )
     assert f"{said}; the offset 105 is kept" in caplog.text
     for trigger, given in (("available now", {}), ("plain", {"brokerOfflineStrategy": "fail"})):
         with pytest.raises(ClientError, match=f"{said}. Start the master, or set the option"):
@@ -324,7 +326,7 @@ def test_a_batch_of_nothing_has_no_rows(fake: FakeCluster, given: dict[str, str]
                 "startingOffsets": '{"T":{"broker-a":{"0":50}}}',
                 "endingOffsets": '{"T":{"broker-a":{"0":20}}}',
             },
-            "startingOffsets 50 of T@broker-a:0 lies beyond its endingOffsets 20",
+            "startingOffsets 50 of T@broker-a:0 is beyond its endingOffsets 20",
         ),
         (
             {"startingTimestamp": "2", "endingTimestamp": "1"},

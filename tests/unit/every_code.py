@@ -182,7 +182,9 @@ async def prepared_broker(directory: Path) -> AsyncIterator[Prepared]:
         peer = Peer(talk.broker.address)
         try:
             good = await _broker_trials(talk, peer)
-            yield Prepared(peer, talk.broker.server.router.codes, good, BROKER_TABLES)
+            yield Prepared(
+                peer, talk.broker.parts.listening.server.router.codes, good, BROKER_TABLES
+            )
         finally:
             await peer.remoting.close()
 
@@ -209,7 +211,7 @@ async def _broker_trials(talk: Talk, peer: Peer) -> dict[int, Trial]:
     receipt = {"consumer_group": GROUP, "topic": TOPIC, "queue_id": 0, "offset": 0}
     receipt["extra_info"] = received.handle.encode()
     await client.send(queue_id=1)
-    talk.broker.statistics.add("TOPIC_PUT_NUMS", TOPIC, 2)  # as the next sample will
+    talk.broker.parts.stored.statistics.add("TOPIC_PUT_NUMS", TOPIC, 2)  # as the next sample will
     handle = received.handle
     acked = pop.BatchAck(
         consumer_group=GROUP,

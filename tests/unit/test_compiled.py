@@ -33,7 +33,8 @@ from turbopump.client.consumer.delivery import Delivery
 from turbopump.compiled import IS_COMPILED, KIND, TWINS
 from turbopump.errors import ProtocolError
 from turbopump.message.batch import decode_batch, encode_item
-from turbopump.message.codec import CRC_NAME, decode_entry, encode_entry, entry_fault, without_crc
+from turbopump.message.codec import decode_entry, encode_entry, entry_fault, without_crc
+from turbopump.message.entry import CRC_NAME
 from turbopump.message.java import java_hash
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import decode_properties, property_value

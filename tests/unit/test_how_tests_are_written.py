@@ -29,7 +29,6 @@ LEFT: dict[str, int] = {
     "simulation/world/test_disk.py": 1,
     "unit/broker/handlers/test_pull.py": 2,
     "unit/broker/pop/test_pop_in_order.py": 1,
-    "unit/broker/test_statistics.py": 1,
     "unit/client/sending/test_back_pressure.py": 7,
     "unit/client/sending/test_faults.py": 1,
     "unit/client/test_closing_a_producer.py": 2,

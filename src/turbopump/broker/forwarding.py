@@ -51,9 +51,9 @@ class Forwarding:
     ) -> None:
         self._store = store
         self._clock = clock
-        self._store_host = encode_host(*store_host)
-        self._host_pair = store_host
-        self._flush = flush
+        self.store_host = store_host
+        self._encoded_host = encode_host(*store_host)
+        self.flush = flush
         self._on_forward = on_forward
         self._waiting: deque[asyncio.Future[None]] = deque()
         self.turns = Turns()
@@ -104,7 +104,7 @@ class Forwarding:
         for_client: bool = False,
     ) -> PutResult:
         """Store a message of the broker's own, born here and now. Raises as ``forward`` does."""
-        born = (self._clock.now_ms(), self._host_pair)
+        born = (self._clock.now_ms(), self.store_host)
         return await self._put(
             topic, queue_id, body, properties, sys_flag, *born, own=not for_client
         )
@@ -112,7 +112,7 @@ class Forwarding:
     async def confirmed(self, stored: PutResult) -> None:
         """Wait until this is confirmed: a caller may write down that a message has gone on
         only then. Raises StoreError if the disk has failed."""
-        await self._flush.confirmed(stored.log_end)
+        await self.flush.confirmed(stored.log_end)
 
     def room_made(self) -> None:
         """The log has a new file: those who wait try again, in the order in which they came."""
@@ -141,7 +141,7 @@ class Forwarding:
         flags = sys_flag & ~_OUR_BITS
         if len(host) == 20:
             flags |= SysFlag.BORN_HOST_V6
-        if len(self._store_host) == 20:
+        if len(self._encoded_host) == 20:
             flags |= SysFlag.STORE_HOST_V6
         text = readable_text(properties)
         tags = property_value(text, TAGS)
@@ -162,7 +162,7 @@ class Forwarding:
                     sys_flag=flags,
                     born_timestamp=born_timestamp,
                     born_host=host,
-                    store_host=self._store_host,
+                    store_host=self._encoded_host,
                     reconsume_times=reconsume_times,
                     prepared_transaction_offset=prepared_transaction_offset,
                     own=own,
@@ -173,7 +173,7 @@ class Forwarding:
                 self._waiting.append(waiter)
                 await waiter
             else:
-                self._flush.begin_soon()
+                self.flush.begin_soon()
                 return stored
 
 

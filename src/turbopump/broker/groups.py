@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from turbopump.broker.saved_table import EncodedMap, SavedTable, Soon, at_once
+from turbopump.broker.saved_table import EncodedMap, SavedTable
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.message.rules import RETRY_PREFIX, group_fault
@@ -23,6 +23,7 @@ from turbopump.protocol.requests.assignment import (
 )
 from turbopump.protocol.requests.groups import SubscriptionGroupConfig, SubscriptionGroupWrapper
 from turbopump.protocol.requests.topics import PERM_READ
+from turbopump.remoting.turns import Turns
 from turbopump.repeated_line import RepeatedLine
 from turbopump.store.json_table import JsonTable
 
@@ -47,9 +48,9 @@ class GroupTable(SavedTable[SubscriptionGroupWrapper]):
     """Group name to settings. ``bans``: group, topic, what is forbidden; ``is_banned`` reads it."""
 
     def __init__(
-        self, file: JsonTable, clock: Clock, *, auto_create: bool, soon: Soon = at_once
+        self, file: JsonTable, clock: Clock, *, auto_create: bool, turns: Turns | None = None
     ) -> None:
-        super().__init__(file, SubscriptionGroupWrapper, soon)
+        super().__init__(file, SubscriptionGroupWrapper, turns)
         self._clock = clock
         self.auto_create = auto_create
         self._groups: dict[str, SubscriptionGroupConfig] = {}

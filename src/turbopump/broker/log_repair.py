@@ -19,7 +19,8 @@ from typing import Final, NamedTuple
 from turbopump.broker.background import stop_task
 from turbopump.broker.reading import ask, read_pieces
 from turbopump.errors import ProtocolError, RemotingError, StoreError
-from turbopump.message.codec import FIXED_SIZE, entry_fault, lengths_fault
+from turbopump.message.codec import entry_fault, lengths_fault
+from turbopump.message.entry import FIXED_SIZE
 from turbopump.message.properties import SysFlag
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.namesrv import GetBrokerClusterInfo
@@ -236,7 +237,7 @@ class LogRepair:
             lambda: store.durable.value,
             1,
             lambda text: log.warning("store: %s", text),
-            store.unit_repair,
+            store.rebuild,
         )
         await ask(store.cold_reads, scrub.check(start, start + len(data)))
 

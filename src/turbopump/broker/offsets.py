@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import NamedTuple
 
-from turbopump.broker.saved_table import EncodedMap, SavedTable, Soon, at_once
+from turbopump.broker.saved_table import EncodedMap, SavedTable
 from turbopump.clock import Clock
 from turbopump.protocol.requests.offsets import ConsumerOffsetTable
 from turbopump.protocol.requests.topics import DataVersion
-from turbopump.remoting.turns import Steps
+from turbopump.remoting.turns import Steps, Turns
 from turbopump.store.json_table import JsonTable
 
 
@@ -33,8 +33,8 @@ class SetBack(NamedTuple):
 class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
     """``topic@group`` to queue id to the offset of the next message wanted."""
 
-    def __init__(self, file: JsonTable, clock: Clock, soon: Soon = at_once) -> None:
-        super().__init__(file, ConsumerOffsetTable, soon)
+    def __init__(self, file: JsonTable, clock: Clock, turns: Turns | None = None) -> None:
+        super().__init__(file, ConsumerOffsetTable, turns)
         self._clock = clock
         self._offsets: dict[str, dict[int, int]] = {}
         self._topics_of: dict[str, dict[str, None]] = {}

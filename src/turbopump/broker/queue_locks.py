@@ -16,10 +16,11 @@ from typing import Final
 
 import msgspec
 
-from turbopump.broker.saved_table import EncodedMap, SavedTable, Soon, at_once
+from turbopump.broker.saved_table import EncodedMap, SavedTable
 from turbopump.clock import Clock
 from turbopump.message.message import MessageQueue
 from turbopump.protocol import fastjson
+from turbopump.remoting.turns import Turns
 from turbopump.store.json_table import JsonTable
 from turbopump.store.watermark import Watermark
 
@@ -166,8 +167,10 @@ class SavedLocks(SavedTable[HeldLocks]):
     locks, or a slave's that has not got them: nothing is granted until its holders must have
     stopped."""
 
-    def __init__(self, file: JsonTable, clock: Clock, soon: Soon = at_once, *, used: bool) -> None:
-        super().__init__(file, HeldLocks, soon)
+    def __init__(
+        self, file: JsonTable, clock: Clock, turns: Turns | None = None, *, used: bool
+    ) -> None:
+        super().__init__(file, HeldLocks, turns)
         self._clock = clock
         self._used = used
         self._complete = True

@@ -1,7 +1,7 @@
 """A table of the broker that is kept as one JSON file under ``config/``.
 
 The rule: what a change costs does not grow with the table. An entry is encoded again only after it
-has changed, and many of them in slices between which the loop serves others. One save is under way
+has changed, and many of them in steps between which the loop serves others. One save is under way
 at a time; the next one takes along all that has changed meanwhile. Who has to know that a change is
 on the disk waits for the save that holds it (``saved``).
 """
@@ -19,17 +19,14 @@ from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.replication import HELD, PARTIAL, TABLE_VERSION
 from turbopump.remoting.response import Refusal, refusal
+from turbopump.remoting.turns import Steps, Turns, finished
 from turbopump.store.json_table import JsonTable
 
-SLICE_SIZE: Final = 32 * 1024
-"""Bytes of text that are encoded in one turn of the loop: some 3 ms."""
 HELD_S: Final = 0.5
 SAVE_WAIT_S: Final = 2.0
 """Longest wait of an answer for the disk: tools wait 3 to 5 s for it."""
 
 ContentT = TypeVar("ContentT", bound=msgspec.Struct)
-Soon = Callable[[Callable[[], None]], object]
-"""Calls something in a later turn of the loop (``loop.call_soon``)."""
 
 
 class TableText(NamedTuple):
@@ -41,22 +38,20 @@ class TableText(NamedTuple):
     partial: bool
 
 
-def at_once(action: Callable[[], None]) -> None:
-    """The ``Soon`` of a table without a loop."""
-    action()
-
-
 class SavedTable(ABC, Generic[ContentT]):
     """``content`` is the struct that the file holds. A table is loaded before it is saved.
 
     A table that may grow large has its large maps in ``_maps``, by their names in the file, and
-    ``_content`` leaves those empty. ``soon`` calls the next slice.
+    ``_content`` leaves those empty. ``turns`` shares the loop with the encoding of them; None:
+    there is no loop.
     """
 
-    def __init__(self, file: JsonTable, content: type[ContentT], soon: Soon = at_once) -> None:
+    def __init__(
+        self, file: JsonTable, content: type[ContentT], turns: Turns | None = None
+    ) -> None:
         self._file = file
         self._struct = content
-        self._soon = soon
+        self._turns = turns
         self._maps: dict[str, EncodedMap] = {}
         self._dirty = False
         self._encoding = False
@@ -92,7 +87,10 @@ class SavedTable(ABC, Generic[ContentT]):
             self._change = None
         if self._dirty and not self._encoding and not self._writing:
             self._encoding = True
-            self._step()
+            if self._turns is None:
+                finished(self._write())
+            else:
+                self._turns.run(self, self._write())
 
     def save_now(self) -> None:
         """Write the file in this thread. Raises OSError."""
@@ -121,8 +119,7 @@ class SavedTable(ABC, Generic[ContentT]):
         await asyncio.wait([self._change], timeout=seconds)
 
     async def text(self) -> bytes:
-        """The whole table as its file has it. Encodes in slices; all of it is as it is when this
-        returns."""
+        """The whole table as its file has it. All of it is as it is when this returns."""
         for entries in self._maps.values():
             await entries.encoded()
         return self._text()()
@@ -152,10 +149,10 @@ class SavedTable(ABC, Generic[ContentT]):
     def _revisions(self) -> list[int]:
         return [entries.revision for entries in self._maps.values()]
 
-    def _step(self) -> None:
-        if self._encode_slice():
-            self._soon(self._step)
-            return
+    def _write(self) -> Steps[None]:
+        """Encode what has changed, then hand all of it to the file."""
+        while stale := [entries for entries in self._maps.values() if entries.stale]:
+            yield from stale[0].encode()
         self._encoding = False
         self._rounds.take()
         if not self._dirty:  # ``save_now`` came between
@@ -166,13 +163,6 @@ class SavedTable(ABC, Generic[ContentT]):
         self._writing = True
         self._taken()
         self._file.save(text)
-
-    def _encode_slice(self) -> bool:
-        """Encode some of what has changed; whether there is more."""
-        left = SLICE_SIZE
-        for entries in self._maps.values():
-            left -= entries.encode(left)
-        return left <= 0
 
     def _text(self) -> Callable[[], bytes]:
         """What makes the text of the table as it is now, in any thread."""
@@ -256,28 +246,25 @@ class EncodedMap:
             found.append(key)
         return found
 
-    def encode(self, size: int) -> int:
-        """Encode what has changed until there are so many bytes of it; how many there are."""
-        made, stale = 0, self.stale
-        while stale and made < size:
-            key, _ = stale.popitem()
-            piece = self._pieces[key] = fastjson.encode_entry(key, self._value(key))
+    def encode(self) -> Steps[None]:
+        """Encode what has changed, an entry a step."""
+        while self.stale:
+            key, _ = self.stale.popitem()
+            self._pieces[key] = fastjson.encode_entry(key, self._value(key))
             self.revision += 1
             self._revised.pop(key, None)
             self._revised[key] = self.revision
-            made += len(piece)
-        return made
+            yield
 
     async def encoded(self) -> None:
-        """Encode what has changed, in slices: all is encoded when this returns."""
-        while self.stale:
-            self.encode(SLICE_SIZE)
-            await asyncio.sleep(0)
+        """Encode what has changed; others have their turn. All is encoded when this returns."""
+        turns = Turns()
+        for _ in self.encode():
+            await turns.pause()
 
     def pieces(self, keys: Iterable[str] | None = None) -> list[bytes]:
         """Of all entries, or of those of ``keys``; what is still stale is encoded now."""
-        while self.stale:
-            self.encode(SLICE_SIZE)
+        finished(self.encode())
         if keys is None:
             return list(self._pieces.values())
         return [self._pieces[key] for key in keys]

@@ -23,16 +23,16 @@ import msgspec
 
 from turbopump.broker.apache_master import compare_with_apache
 from turbopump.broker.background import stop_task
-from turbopump.broker.groups import GroupTable, RequestModes
 from turbopump.broker.handlers.topics import TopicRecords
 from turbopump.broker.pop.offsets import OrderInfo, OrderInfoTable
-from turbopump.broker.queue_locks import HeldLocks, SavedLocks
+from turbopump.broker.queue_locks import HeldLocks
 from turbopump.broker.schedule.delays import Delays
 from turbopump.broker.schedule.timers import Timers
+from turbopump.broker.stored import Stored
 from turbopump.broker.topics import is_batch_cq, lost_topic
 from turbopump.config.addresses import host_of
 from turbopump.errors import CopyError, ProtocolError, RemotingError, ResponseError, StoreError
-from turbopump.message.rules import is_system_topic
+from turbopump.message.rules import LMQ_PREFIX, is_system_topic
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command
@@ -63,8 +63,6 @@ from turbopump.protocol.requests.topics import (
 from turbopump.remoting.client import RemotingClient
 from turbopump.replication.link import SlaveLink
 from turbopump.replication.slave import first_wanted
-from turbopump.store.message_store import MessageStore
-from turbopump.store.repair.unit_repair import LMQ_PREFIX
 from turbopump.store.timers.timer_log import TimerCheckpoint
 
 TableT = TypeVar("TableT", bound=msgspec.Struct)
@@ -88,13 +86,10 @@ LOOK_S: Final = 0.02
 class SlaveTables:
     """Copies what is not in the log. ``link`` tells whether the log is being copied."""
 
+    stored: Stored
     link: SlaveLink
-    store: MessageStore
     records: TopicRecords
-    groups: GroupTable
-    modes: RequestModes
     order: OrderInfo
-    locks: SavedLocks
     delays: Delays
     timers: Timers
     remoting: RemotingClient
@@ -102,8 +97,6 @@ class SlaveTables:
     """The master's address, `host:port`; None: it is not known."""
     rounds: int = 0
     """How often offsets and positions were copied."""
-    default_queues: int = 8
-    """The least number of queues of a topic that only the log tells of."""
     _known: dict[type[msgspec.Struct], str] = field(default_factory=dict)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
     _faults: dict[str, str] = field(default_factory=dict)
@@ -116,8 +109,8 @@ class SlaveTables:
         return self._needed_from
 
     def __post_init__(self) -> None:
-        assert self.store.copied is not None
-        self._copied = self.store.copied
+        assert self.stored.store.copied is not None
+        self._copied = self.stored.store.copied
         self._copied.on_first = self._first_message
         self._topics_at = 0
         """Where the master's log ended when it gave the topics that are known of it."""
@@ -132,7 +125,7 @@ class SlaveTables:
 
     def start(self) -> None:
         """Copy from now on."""
-        self.store.retention.needed_from.append(self.needed_from)
+        self.stored.store.retention.needed_from.append(self.needed_from)
         for copy in (
             self._copy_topics,
             self._copy_groups,
@@ -160,7 +153,7 @@ class SlaveTables:
         master has; None: the master is ours, and the logs are compared (``replication/``).
         ``shakes_hands``: it will be ours. Raises CopyError if the master has another log, or is
         Apache's and would be spoken to ``by_tls``; RemotingError."""
-        end = self.store.log.end
+        end = self.stored.store.log.end
         if self.master is None:  # only haMasterAddress is known: as Apache's slave
             return None if shakes_hands else end
         await self._prepare(self.master)
@@ -178,9 +171,9 @@ class SlaveTables:
             int(figures.table.get(f"commitLog{one}Offset", "0")) for one in ("Min", "Max")
         )
         if not end:
-            return first_wanted(start, masters_end, self.store.log.segment_size)
+            return first_wanted(start, masters_end, self.stored.store.log.segment_size)
         equal = await compare_with_apache(
-            self.store, self.remoting, self.master, start, masters_end
+            self.stored.store, self.remoting, self.master, start, masters_end
         )
         log.info(
             "the master has the same messages master=%s compared=%d of those here",
@@ -297,13 +290,13 @@ class SlaveTables:
             self._known[table] = ext[TABLE_VERSION]
 
     def _take_groups(self, table: SubscriptionGroupWrapper, whole: bool) -> None:
-        self.groups.copy(table, whole=whole)
+        self.stored.tables.groups.copy(table, whole=whole)
 
     def _take_modes(self, table: MessageRequestModeTable, whole: bool) -> None:
-        self.modes.copy(table.message_request_mode_map, whole=whole)
+        self.stored.request_modes.copy(table.message_request_mode_map, whole=whole)
 
     def _take_locks(self, table: HeldLocks, whole: bool) -> None:
-        self.locks.copy(table, whole=whole)
+        self.stored.tables.locks.copy(table, whole=whole)
 
     def _take_offsets(self, table: ConsumerOffsetTable, whole: bool) -> None:
         self.records.offsets.copy(table, whole=whole)
@@ -323,7 +316,7 @@ class SlaveTables:
     async def _has_log(self, end: int) -> bool:
         """Whether the log here comes so far, in time."""
         for _ in range(int(LOG_WAIT_S / LOOK_S)):
-            if self.store.log.end >= end:
+            if self.stored.store.log.end >= end:
                 return True
             await asyncio.sleep(LOOK_S)
         return False
@@ -350,7 +343,7 @@ class SlaveTables:
             await self._delete(given, end)
         topics.copy(given, table.data_version)
         if any(map(is_batch_cq, given.values())):
-            self.store.queues.remove_unserved()
+            self.stored.store.queues.remove_unserved()
         self._coming = {}
         for name, (offset, before) in list(self._made.items()):
             if offset < end:
@@ -367,7 +360,7 @@ class SlaveTables:
     async def _ask_topics(self, master: str, *, held: bool = False) -> tuple[Command, int, int]:
         """Topics that are not known here; where the master's log ended when it answered, and the
         log here when it was asked."""
-        had = self.store.log.end
+        had = self.stored.store.log.end
         request = GetAllTopicConfig(held=held or None)
         answer = await self._ask(master, request, TopicConfigSerializeWrapper)
         return answer, await self._log_end(master, answer), had
@@ -389,7 +382,7 @@ class SlaveTables:
     async def _delete(self, given: Mapping[str, TopicConfig], end: int) -> None:
         """Forget topics that are not ``given``, and the messages of those that were deleted and
         made again. ``end``: where the master's log ended then."""
-        store, topics, deleted = self.store, self.records.topics, dict(self._copied.deleted)
+        store, topics, deleted = self.stored.store, self.records.topics, dict(self._copied.deleted)
         news = {name: at for name, at in deleted.items() if at > self._deleted.get(name, 0)}
         store.queue_ends.follow(deleted, store.log.end)
         gone = {name: deleted.get(name, end) for name in topics.names() if name not in given}
@@ -411,7 +404,7 @@ class SlaveTables:
 
     def _serve_newer(self, name: str) -> None:
         """Make or widen a topic by its queues that have a message newer than the table."""
-        for queue in [queue for queue in self.store.queues if queue.topic == name]:
+        for queue in [queue for queue in self.stored.store.queues if queue.topic == name]:
             unit = queue.unit(queue.max_index - 1)
             if unit is not None:
                 self._first_message(name, queue.queue_id, unit[0])
@@ -420,7 +413,7 @@ class SlaveTables:
         """Make or widen the topic of a queue that has a message at this offset of the log."""
         if is_system_topic(name) or name.startswith(LMQ_PREFIX):
             return
-        topics, queue = self.records.topics, self.store.queues.find(name, queue_id)
+        topics, queue = self.records.topics, self.stored.store.queues.find(name, queue_id)
         topic, coming = topics.find(name), self._coming.get(name)
         assert queue is not None
         if offset < self._topics_at:
@@ -428,7 +421,7 @@ class SlaveTables:
                 topics.restore(name, coming)
             return
         if topic is None:
-            made = lost_topic(name, queue_id, self.default_queues)
+            made = lost_topic(name, queue_id, self.stored.config.default_topic_queue_nums)
         elif queue_id >= topic.read_queue_nums:
             count = queue_id + 1
             made = msgspec.structs.replace(topic, read_queue_nums=count)

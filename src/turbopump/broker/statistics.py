@@ -15,7 +15,7 @@ import sys
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Final, NamedTuple
@@ -26,6 +26,7 @@ from turbopump.config.broker_config import BrokerConfig
 from turbopump.message.rules import is_system_topic
 from turbopump.protocol.codes import CURRENT_VERSION
 from turbopump.protocol.requests.statistics import BrokerStatsItem
+from turbopump.remoting.turns import Steps
 from turbopump.store.files import StorePaths
 from turbopump.store.log.commit_log import BOUNDS_MS
 from turbopump.store.message_store import MessageStore
@@ -44,12 +45,8 @@ BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC: Final = "BROKER_PUT_NUMS_WITHOUT_SYSTEM_TO
 BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC: Final = "BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC"
 
 SAMPLE_S: Final = 10.0
-QUEUES_AT_ONCE: Final = 1000
-GROWN_AT_ONCE: Final = 20
-"""Queues in which something new is counted."""
 UNITS_AT_ONCE: Final = 20_000
-ITEMS_AT_ONCE: Final = 1000
-"""How much one turn of the loop looks at: each of these about a millisecond."""
+"""New messages of a queue that are summed in one step: half a millisecond."""
 
 
 class RateWindow(NamedTuple):
@@ -144,8 +141,6 @@ class Statistics:
         self.timers: Callable[[], tuple[int, int]] = lambda: (0, 0)
         """Tells how many messages the timers have taken in, and given on."""
         self._ticks = 0
-        self._due = 0.0
-        self._walk: Iterator[None] | None = None
         self._put = self._put_size = self._found = self._given = 0
         self._history: deque[Totals] = deque([Totals()], maxlen=61)
         self._day: date | None = None
@@ -225,22 +220,8 @@ class Statistics:
 
     # --- sampling
 
-    def step(self) -> float:
-        """Go on with the walk, or begin the next; after how many seconds to call again."""
-        now = self._clock.monotonic()
-        if self._walk is None:
-            if not self._due:
-                self._due = now + SAMPLE_S
-            if now < self._due:
-                return self._due - now
-            self._walk = self._sample()
-        for _ in self._walk:
-            return 0.0
-        self._walk = None
-        self._due = self._due + SAMPLE_S if self._due + SAMPLE_S > now else now + SAMPLE_S
-        return self._due - now
-
-    def _sample(self) -> Iterator[None]:
+    def sample(self) -> Steps[None]:
+        """Take a sample, a step for each queue and each count; to be done every ``SAMPLE_S``."""
         yield from self._count_puts()
         self._count_gets()
         self._ticks += 1
@@ -248,22 +229,17 @@ class Statistics:
             if self._ticks % span.ticks == 0:
                 items, number = list(touched), self._ticks
                 touched.clear()
-                for count, item in enumerate(items, 1):
+                for item in items:
                     item.sample(span, number)
-                    if count % ITEMS_AT_ONCE == 0:
-                        yield
+                    yield
         self._history.append(
             Totals(self._put, self._put_size, self._found, self.missed, self._given, *self.timers())
         )
         self._turn_the_day()
 
-    def _count_puts(self) -> Iterator[None]:
-        turn = 0.0  # which part of this turn's work is done
+    def _count_puts(self) -> Steps[None]:
         for queue in list(self._queues):
-            if turn >= 1:
-                yield
-                turn = 0.0
-            turn += 1 / QUEUES_AT_ONCE
+            yield
             index = self._ends.get(queue, queue.opened_at)
             end = queue.max_index
             while index < end:
@@ -273,11 +249,8 @@ class Statistics:
                     break
                 self._count_put(queue, count, bytes_in_units(raw))
                 index += count
-                turn += 1 / GROWN_AT_ONCE + count / UNITS_AT_ONCE
-                if turn >= 1:
-                    self._ends[queue] = index
-                    yield
-                    turn = 0.0
+                self._ends[queue] = index
+                yield
             self._ends[queue] = end
 
     def _count_put(self, queue: ConsumeQueue, count: int, size: int) -> None:

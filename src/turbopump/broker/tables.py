@@ -15,13 +15,13 @@ from turbopump.broker.groups import GroupTable
 from turbopump.broker.offsets import ConsumerOffsets
 from turbopump.broker.pop.records import REVIVE_TOPIC_PREFIX
 from turbopump.broker.queue_locks import SavedLocks
-from turbopump.broker.saved_table import Soon
 from turbopump.broker.topics import TopicTable, make_lost_topics
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.config.setting import LONG_MAX
 from turbopump.errors import ConfigError
 from turbopump.message.rules import REPLY_TOPIC_END, topic_fault
+from turbopump.remoting.turns import Turns
 from turbopump.store.disk import Disk
 from turbopump.store.files import StorePaths
 from turbopump.store.json_table import JsonTable
@@ -63,8 +63,8 @@ class SavedAtStop(Protocol):
 
 class Tables:
     """Topics, groups, offsets and locks, loaded and made to fit the store. ``delay_offsets``,
-    ``order_info`` and ``request_modes`` are the files of others. ``soon`` calls the next slice of a
-    large table that is encoded.
+    ``order_info`` and ``request_modes`` are the files of others. ``turns`` shares the loop with
+    large tables that are encoded.
 
     Raises OSError if a file cannot be read.
     """
@@ -78,7 +78,7 @@ class Tables:
         clock: Clock,
         log_error: Callable[[str], None],
         log_info: Callable[[str], None],
-        soon: Soon,
+        turns: Turns,
     ) -> None:
         self._log_error = log_error
         self.files: list[JsonTable] = []
@@ -92,16 +92,16 @@ class Tables:
         self.request_modes = file("messageRequestMode")
         used = store.log.end > 0 or disk.file_size(paths.table("topics")) is not None
         self.topics = TopicTable(
-            file("topics"), clock, auto_create=config.auto_create_topic_enable, soon=soon
+            file("topics"), clock, auto_create=config.auto_create_topic_enable, turns=turns
         )
         self.groups = GroupTable(
             file("subscriptionGroup"),
             clock,
             auto_create=config.auto_create_subscription_group,
-            soon=soon,
+            turns=turns,
         )
-        self.offsets = ConsumerOffsets(file("consumerOffset"), clock, soon)
-        self.locks = SavedLocks(file("queueLocks"), clock, soon, used=used)
+        self.offsets = ConsumerOffsets(file("consumerOffset"), clock, turns)
+        self.locks = SavedLocks(file("queueLocks"), clock, turns, used=used)
         if config.is_slave:
             self.offsets.follow_master()
             self.locks.follow_master()

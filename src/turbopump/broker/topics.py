@@ -15,13 +15,14 @@ from typing import Final, Protocol, TypeVar
 
 import msgspec
 
-from turbopump.broker.saved_table import EncodedMap, SavedTable, Soon, at_once, settled
+from turbopump.broker.saved_table import EncodedMap, SavedTable, settled
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import TurbopumpError
 from turbopump.message.rules import (
     DEFAULT_TOPIC,
     DLQ_PREFIX,
+    LMQ_PREFIX,
     NOT_SENDABLE_TOPICS,
     REPLY_TOPIC_END,
     RETRY_PREFIX,
@@ -41,6 +42,7 @@ from turbopump.protocol.requests.topics import (
 )
 from turbopump.remoting.response import Refusal, refusal
 from turbopump.remoting.router import Outcome, RequestContext
+from turbopump.remoting.turns import Turns
 from turbopump.repeated_line import RepeatedLine
 from turbopump.store.disk import Disk
 from turbopump.store.files import StorePaths
@@ -49,7 +51,6 @@ from turbopump.store.log.cold_reads import finish_now
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.consume_queue import ConsumeQueue
 from turbopump.store.queues.consume_queue_table import unserved_text
-from turbopump.store.repair.unit_repair import LMQ_PREFIX
 
 log = logging.getLogger(__name__)
 _topic_made = RepeatedLine(log, logging.INFO, "topic made topic=%s read_queues=%d write_queues=%d")
@@ -64,9 +65,9 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
     """Topic name to settings. ``version`` is the data version of the whole table."""
 
     def __init__(
-        self, file: JsonTable, clock: Clock, *, auto_create: bool, soon: Soon = at_once
+        self, file: JsonTable, clock: Clock, *, auto_create: bool, turns: Turns | None = None
     ) -> None:
-        super().__init__(file, TopicConfigSerializeWrapper, soon)
+        super().__init__(file, TopicConfigSerializeWrapper, turns)
         self._clock = clock
         self.auto_create = auto_create
         self._topics: dict[str, TopicConfig] = {}

@@ -112,4 +112,4 @@ def _alternative(host: str) -> Any:
     try:
         return x509.DNSName(host)
     except ValueError:
-        raise ConfigError(f"--host {host}: a name in ASCII or an address is expected") from None
+        raise ConfigError(f"--host {host}: expected a name in ASCII or an address") from None

@@ -1,9 +1,9 @@
-"""A client instance: what producers and consumers of one client id have in common, which is
-connections, routes and heartbeats.
+"""Client instance: connections, routes and heartbeats that producers and consumers of one client id
+share.
 
 One rule: a broker is introduced (by a heartbeat on the connection that is open now) before it is
-asked for anything that needs to know us; a connection that ends takes the introduction with it. It
-must not know sending or consuming.
+asked for anything for which it must know this client. A connection that ends takes the introduction
+with it. This module must not know sending or consuming.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from turbopump.protocol.requests.clients import (
     UnregisterClient,
 )
 from turbopump.protocol.requests.send import CheckTransactionState, PushReplyMessageToClient
-from turbopump.remoting.client import RemotingClient, VipChannel
+from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.response import Response
 from turbopump.remoting.router import HELD, Outcome, RequestContext, Router
 from turbopump.repeated_line import RepeatedLine
@@ -61,13 +61,13 @@ _unreadable_question = RepeatedLine(
 
 PENDING_MAX: Final = 10_000
 _MAGICS: Final = (bytes.fromhex("04224d18"), bytes.fromhex("28b52ffd"))
-"""How an LZ4 frame and ZSTD begin; a zlib stream has a check in its first two bytes."""
+"""First bytes of an LZ4 frame and of ZSTD; a zlib stream has a check in its first two bytes."""
 
 
 class PendingRequests:
-    """The requests of one client id that wait for their reply, by correlation id. A reply (326)
-    goes to its request, once; any other is dropped and counted, and the broker gets the usual
-    answer, for who replied did nothing wrong.
+    """Requests of one client id that wait for their reply, by correlation id. A reply (326) goes to
+    its request, once. Any other is dropped and counted, and the broker gets the usual answer, for
+    the replier did nothing wrong.
 
     Source: apache/rocketmq ``RequestFutureHolder``,
     ``ClientRemotingProcessor.receiveReplyMessage``.
@@ -76,7 +76,7 @@ class PendingRequests:
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self.limit = PENDING_MAX
         self.late = 0
-        """Replies that came when nobody waited for them (any more)."""
+        """Replies that came after their request had ended."""
         self._now_ms = now_ms
         self._waiting: dict[str, asyncio.Future[ReceivedMessage]] = {}
 
@@ -84,7 +84,7 @@ class PendingRequests:
         return len(self._waiting)
 
     def add(self, correlation_id: str) -> asyncio.Future[ReceivedMessage]:
-        """The future gets the reply. Raises RequestError if too many requests wait."""
+        """Return the future of the reply. Raises RequestError if too many requests wait."""
         if len(self._waiting) >= self.limit:
             raise errors.RequestError(
                 f"{len(self._waiting)} requests of this client wait for replies, and that is the "
@@ -112,7 +112,7 @@ class PendingRequests:
 def _reply_of(
     push: PushReplyMessageToClient, properties: str, body: bytes, now_ms: int
 ) -> ReceivedMessage:
-    """The message that the reply is; a compressed body is decompressed when it is asked for."""
+    """Return the message in the reply; a compressed body is decompressed when it is read."""
     if properties and properties[-1] != names.PAIR_END:
         properties += names.PAIR_END
     return ReceivedMessage(
@@ -138,14 +138,15 @@ def _reply_of(
 
 
 def _may_be_compressed(body: bytes) -> bool:
-    """Whether the body is what the flag says. Go's client flags long replies that are not."""
+    """Return True if the body looks like the flag says. Go's client flags long replies that are not
+    compressed."""
     return body[:4] in _MAGICS or (
         len(body) > 1 and body[0] & 0x0F == 8 and int.from_bytes(body[:2]) % 31 == 0
     )
 
 
 def _host(text: str) -> tuple[str, int]:
-    """``ip:port`` as Java writes it, an IPv6 address without brackets."""
+    """Return ``ip:port`` as Java writes it, an IPv6 address without brackets."""
     ip, _, port = text.rpartition(":")
     return ip.strip("[]"), int(port) if port.isascii() and port.isdigit() else 0
 
@@ -153,12 +154,12 @@ def _host(text: str) -> tuple[str, int]:
 ROUTE_INTERVAL_S: Final = 30.0
 """The usual ``route_interval``."""
 SILENCE_S: Final = 1.0
-"""For how long at least calls must have gone without a byte before a connection is given up."""
+"""Least time that calls must have gone without a byte before a connection is given up."""
 FAREWELL_TIMEOUT_S: Final = 1.0
 
 
 def this_loop() -> asyncio.AbstractEventLoop:
-    """The event loop. Raises NotStartedError if asyncio runs none."""
+    """Return the running event loop. Raises NotStartedError if asyncio runs none."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
@@ -184,7 +185,7 @@ class ClientInstance:
         self.route_interval = settings.route_interval
         self.commit_interval = settings.commit_interval
         self.call_timeout = settings.call_timeout
-        """Seconds for what a client asks of its own accord: heartbeats, routes, offsets, locks."""
+        """Timeout in seconds of the client's own calls: heartbeats, routes, offsets, locks."""
         self._heartbeat_interval = settings.heartbeat_interval
         self.header_form = ROCKETMQ if settings.header_form == "ROCKETMQ" else JSON
         self.on_end: Callable[[], None] = lambda: None
@@ -205,7 +206,6 @@ class ClientInstance:
             tls=settings.client_tls,
             permits=settings.async_permits,
         )
-        self.vip_channel = VipChannel(self.remoting) if settings.vip_channel_enabled else None
         self.unit_mode = settings.unit_mode
         servers, random = settings.name_servers, environment.random
         self.routes = Routes(
@@ -221,11 +221,12 @@ class ClientInstance:
         self._introduced: set[str] = set()
         self._introducing: dict[str, asyncio.Task[None]] = {}
         self._languages: dict[str, int] = {}
-        """What the broker at an address is written in, as it has answered a heartbeat."""
+        """Programming language of the broker at an address, by its answer to a heartbeat."""
         self._warned: dict[str, str] = {}
-        """What a broker, by address, last said against our heartbeat."""
+        """Last complaint of a broker, by address, about our heartbeat."""
         self._silent: dict[str, float] = {}
-        """Since when (loop time) calls to an address have timed out without a byte of it."""
+        """Time (of the loop) since which calls to an address have timed out without a byte of
+        it."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = 0
@@ -236,7 +237,7 @@ class ClientInstance:
     # --- life
 
     def start(self) -> None:
-        """Begin heartbeats and route polling; nothing is sent before someone needs a route."""
+        """Begin heartbeats and route polling; nothing is sent before a route is needed."""
         assert self._loop is None
         self._loop = this_loop()
         self._pid = self.environment.pid()
@@ -249,7 +250,7 @@ class ClientInstance:
         self.spawn(self._look_for_stalls(), name="stalls")
 
     async def close(self) -> None:
-        """Take leave of the brokers, then close every connection. May be called twice."""
+        """Leave the brokers, then close every connection. May be called twice."""
         if self._closed or self._loop is None:
             return
         self._closed = True
@@ -267,7 +268,7 @@ class ClientInstance:
         await self.remoting.close()
 
     def check_usable(self, what: str, member: InstanceMember | None = None) -> None:
-        """Raises NotStartedError if ``what`` (``"Producer"``) is closed, or is used in a fork or on
+        """Raise NotStartedError if ``what`` (``"Producer"``) is closed, or is used in a fork or on
         another event loop."""
         if self._closed or (member is not None and member.left):
             raise errors.NotStartedError(f"this {what} is closed; start a new one")
@@ -308,7 +309,7 @@ class ClientInstance:
     # --- members
 
     def join(self, member: InstanceMember) -> None:
-        """From now on heartbeats speak of ``member`` too, if it is announced."""
+        """Include ``member`` in heartbeats from now on, if it is announced."""
         self._members.append(member)
         if member.announced:
             self._members_changed()
@@ -316,19 +317,19 @@ class ClientInstance:
                 self._introduce(address)
 
     def announce(self, member: InstanceMember) -> None:
-        """Heartbeats speak of ``member`` from now on, the first before the next use of any
+        """Include ``member`` in heartbeats from now on, the first before the next use of any
         broker."""
         if not member.announced:
             member.announced = True
             self._members_changed()
 
     def admits(self, member: InstanceMember) -> bool:
-        """Whether heartbeats can speak of ``member`` beside those there are."""
+        """Return True if heartbeats can include ``member`` beside the present members."""
         return not any(member.clashes_with(other) for other in self._members)
 
     async def leave(self, member: InstanceMember) -> None:
-        """Heartbeats no longer speak of ``member``, and brokers are told; the last one to leave
-        closes the instance. May be called twice."""
+        """Leave ``member`` out of heartbeats, and tell the brokers. The last one to leave closes
+        the instance. May be called twice."""
         if member.left:
             return
         member.left = True
@@ -413,24 +414,24 @@ class ClientInstance:
             await asyncio.shield(self._introduce(address))
 
     async def language(self, address: str) -> int | None:
-        """What the broker is written in (``LanguageCode``), by its answer to a heartbeat, which
-        needs no right. Raises RemotingError if there is none."""
+        """Return the broker's programming language (``LanguageCode``), by its answer to a
+        heartbeat, which needs no right. Raises RemotingError if there is none."""
         if address not in self._languages:
             with suppress(errors.ResponseError):
                 await asyncio.shield(self._introduce(address))
         return self._languages.get(address)
 
     def forget_introduction(self, address: str) -> None:
-        """The broker says that it does not know us: introduce again before the next use."""
+        """Introduce this client again before the next use: the broker does not know it."""
         self._introduced.discard(address)
 
     async def abandon_if_silent(self, address: str, since: float) -> None:
-        """A call that began at ``since`` (loop time) timed out: if nothing at all was read from
-        that peer since then, and for a second of such calls, end the connection.
+        """End the connection after a time-out if its peer is silent: nothing at all was read from
+        it since ``since`` (loop time), when the call began, and for a second of such calls.
 
-        A host that lost its power, or a firewall that forgot us, sends no reset; TCP alone would
-        take a quarter of an hour to notice. A call that had but a few milliseconds says nothing
-        about its peer, and others may be waiting on the connection.
+        A host that lost its power, or a firewall that forgot the connection, sends no reset; TCP
+        alone would take a quarter of an hour to notice. A call with only a few milliseconds proves
+        nothing about its peer, and others may be waiting on the connection.
         """
         if self.remoting.connected(address):
             connection = await self.remoting.connect(address)
@@ -463,7 +464,8 @@ class ClientInstance:
             self._introduce(address)
 
     async def introduce_all(self) -> None:
-        """A heartbeat to every known broker now, for subscriptions changed; failures are logged."""
+        """Send a heartbeat to every known broker now, for subscriptions changed; failures are
+        logged."""
         self._members_changed()
         await self._heartbeat_all()
 
@@ -502,7 +504,7 @@ class ClientInstance:
             self._introduced.add(address)
 
     def _warn(self, address: str, remark: str) -> None:
-        """Our brokers say beside a success what is wrong in our groups: once is enough."""
+        """Log once what our brokers report beside a success as wrong in our groups."""
         if remark and remark != self._warned.get(address):
             log.warning("broker warns broker=%s client_id=%s: %s", address, self.client_id, remark)
         self._warned[address] = remark

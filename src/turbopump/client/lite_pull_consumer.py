@@ -13,9 +13,8 @@ from collections.abc import Callable, Collection, Mapping, MutableMapping, Seque
 from typing import Final
 
 from turbopump.client.consumer.group_consumer import GroupConsumer, RunningConsumer
-from turbopump.client.consumer.offsets import OffsetStore
+from turbopump.client.consumer.offsets import OffsetStore, Time, as_ms
 from turbopump.client.consumer.prefetching import PrefetchedQueue, Prefetching
-from turbopump.client.consumer.pull import Time, as_ms
 from turbopump.client.consumer.queue_listeners import QueueListener, QueueListeners
 from turbopump.client.consumer.rebalance import Balancer, QueueChange
 from turbopump.client.consumer.settings import LitePullConsumerSettings
@@ -282,7 +281,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         """Return the offset of the first message stored at or after ``when``: ms since 1970 UTC, or
         a datetime."""
         return await (await self._offsets_of(queue)).offset_at(
-            wrapped(self._namespace, queue), as_ms(when, 0)
+            wrapped(self._namespace, queue), as_ms(when)
         )
 
     # --- inside

@@ -1,8 +1,8 @@
-"""Where topics live: routes from the name servers, cached, and the queues they make.
+"""Routes of topics from the name servers, cached, and the queues in them.
 
 One rule: a known route stays until a newer one replaces it, for a name server that is down or has
-forgotten says nothing about the brokers. Name servers are asked in turn until one knows. It must
-not know who uses a route.
+forgotten says nothing about the brokers. Name servers are asked in turn until one knows. This
+module must not know who uses a route.
 """
 
 from __future__ import annotations
@@ -49,25 +49,25 @@ DEFAULT_TOPIC_QUEUES: Final = 4
 """Most queues per broker that a new topic gets through the default topic
 (``defaultTopicQueueNums``)."""
 SHRUNK_S: Final = 5.0
-"""When a route that has lost a broker is asked for again: a name server that has just started hears
-of the brokers one after the other, of the last one within this time."""
+"""Time after which a route that has lost a broker is asked for again. A name server that has just
+started hears of the brokers one after the other, of the last one within this time."""
 DOUBT_S: Final = 1.0
 """Name servers are asked about a topic once in this time at most because of calls that fail."""
 
 
 class NameServersSilentError(errors.RouteNotFoundError):
-    """No name server answered, and one at least kept silent: asked once more, it may answer."""
+    """No name server answered, and at least one kept silent. Asked once more, it may answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRoute:
-    """One topic's queues and the addresses of its brokers (broker name -> broker id ->
+    """Queues of one topic and the addresses of its brokers (broker name -> broker id ->
     ``host:port``; id 0 is the master).
 
-    ``inherited``: the topic does not exist yet; this is what the default topic says it would get.
-    ``heirs``: the brokers whose part of the topic new ones may inherit, and its number of queues
-    there. ``clusters``: the names of those that its brokers belong to. ``spread``: more than one
-    broker has queues to send to.
+    ``inherited``: the topic does not exist yet; this is the route it would get from the default
+    topic. ``heirs``: the brokers whose part of the topic new ones may inherit, and its number of
+    queues there. ``clusters``: names of the clusters that its brokers belong to. ``spread``: more
+    than one broker has queues to send to.
     """
 
     topic: str
@@ -84,17 +84,17 @@ class TopicRoute:
         object.__setattr__(self, "spread", len(brokers) > 1)
 
     def master(self, broker_name: str) -> str | None:
-        """The address of a broker's master, if it has one now."""
+        """Return the address of a broker's master, if it has one now."""
         return self.addresses.get(broker_name, {}).get(MASTER_ID)
 
     def readable_address(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
-        """The address of that broker id, else any of that broker
+        """Return the address of that broker id, else any of that broker
         (``findBrokerAddressInSubscribe``)."""
         members = self.addresses.get(broker_name, {})
         return members.get(broker_id) or next(iter(members.values()), None)
 
     def every_address(self, *, slaves: bool) -> set[str]:
-        """Every master's address; with ``slaves`` every broker's."""
+        """Return every master's address; with ``slaves`` every broker's."""
         return {
             address
             for members in self.addresses.values()
@@ -104,9 +104,9 @@ class TopicRoute:
 
 
 def topic_route(topic: str, data: TopicRouteData) -> TopicRoute:
-    """The route a name server's answer means (apache/rocketmq ``topicRouteData2TopicPublishInfo``,
-    ``…SubscribeInfo``). Raises BodyError if its numbers are beyond the bounds,
-    RouteNotFoundError for a static topic."""
+    """Return the route in a name server's answer (apache/rocketmq
+    ``topicRouteData2TopicPublishInfo``, ``…SubscribeInfo``). Raises BodyError if its numbers are
+    beyond the bounds, RouteNotFoundError for a static topic."""
     fault = data.fault()
     if fault is not None:
         raise errors.BodyError(f"the route of topic {topic!r} cannot be used: {fault}")
@@ -146,7 +146,8 @@ def topic_route(topic: str, data: TopicRouteData) -> TopicRoute:
 
 
 def inherited_route(topic: str, default: TopicRoute) -> TopicRoute:
-    """What a new ``topic`` gets: the default topic's queues, at most four per broker."""
+    """Return the route that a new ``topic`` gets: the default topic's queues, at most four per
+    broker."""
     queues = tuple(
         MessageQueue(topic, q.broker_name, q.queue_id)
         for q in default.publish_queues
@@ -156,9 +157,9 @@ def inherited_route(topic: str, default: TopicRoute) -> TopicRoute:
 
 
 class Routes:
-    """The cache. ``on_change`` is called with each route that differs from the one before it. One
-    round of asking all name servers takes ``timeout`` seconds; a caller with more time asks
-    again."""
+    """Cache of routes. ``on_change`` is called with each route that differs from the one before it.
+    One round of questions to all name servers takes ``timeout`` seconds; a caller with more time
+    asks again."""
 
     def __init__(
         self,
@@ -171,29 +172,29 @@ class Routes:
     ) -> None:
         self.name_servers = name_servers
         self.name_server_answers = False
-        """Whether any name server answered when one was asked last."""
+        """True if a name server answered when they were asked last."""
         self._remoting = remoting
         self._timeout = timeout
         self._first = random.randrange(len(name_servers))
         self._on_change = on_change
         self.known: dict[str, TopicRoute] = {}
-        """The routes at hand, by topic."""
+        """Known routes, by topic."""
         self._asking: dict[str, asyncio.Task[TopicRoute]] = {}
         self._asked_at: dict[str, float] = {}
-        """When a topic with a route was asked about last, by the loop's time."""
+        """Time of the last question about a topic with a route, by the loop's clock."""
         self._shrunk: dict[str, asyncio.TimerHandle] = {}
         self._meant: dict[str, str] = {}
-        """What is said of the topic that was meant, by one that is not there."""
+        """Sentence about the topic that was perhaps meant, by a topic that does not exist."""
 
     def addresses(self, *, slaves: bool) -> set[str]:
-        """The brokers of every known route."""
+        """Return the brokers of every known route."""
         each = (route.every_address(slaves=slaves) for route in self.known.values())
         return set().union(*each)
 
     def address_of(
         self, broker_name: str, broker_id: int = MASTER_ID, *, topic: str | None = None
     ) -> str | None:
-        """Where a broker is, by the route of ``topic`` or any other."""
+        """Return a broker's address, by the route of ``topic`` or any other."""
         routes = [self.known[topic]] if topic in self.known else []
         for route in [*routes, *self.known.values()]:
             address = route.readable_address(broker_name, broker_id)
@@ -202,10 +203,11 @@ class Routes:
         return None
 
     async def get(self, topic: str, *, inherit: bool = False) -> TopicRoute:
-        """The route of ``topic``, asked for if it is not known. Raises RouteNotFoundError with the
-        cause and what to do.
+        """Return the route of ``topic``; ask for it if it is not known. Raises RouteNotFoundError
+        with the cause and the remedy.
 
-        ``inherit``: if there is no such topic, take what the default topic offers to new ones.
+        ``inherit``: if there is no such topic, return the route that the default topic offers to
+        new ones.
         """
         route = self.known.get(topic)
         if route is not None and (inherit or not route.inherited):
@@ -226,7 +228,7 @@ class Routes:
     async def renewed(
         self, doubtful: TopicRoute, timeout: float, *, pause: float = DOUBT_S
     ) -> TopicRoute:
-        """A newer route than one with which a call failed, or the same if none comes within
+        """Return a newer route than one with which a call failed, or the same if none comes within
         ``timeout`` seconds. Name servers are asked unless they were within ``pause`` seconds; the
         question outlives the wait."""
         if not self._is_in_doubt(doubtful, pause):
@@ -238,7 +240,7 @@ class Routes:
             return doubtful
 
     def renew_soon(self, doubtful: TopicRoute) -> None:
-        """The same for the next call: nobody waits for it."""
+        """Renew the route for the next call, without waiting."""
         if self._is_in_doubt(doubtful, DOUBT_S):
             self._question(doubtful.topic, inherit=True)
 
@@ -263,7 +265,7 @@ class Routes:
         return task
 
     async def refresh_all(self) -> None:
-        """Ask for every route at hand; what cannot be had stays as it is."""
+        """Ask for every known route again; a route without an answer stays as it is."""
         for topic, route in list(self.known.items()):
             try:
                 await self.refresh(topic, inherit=route.inherited)
@@ -393,7 +395,7 @@ class Routes:
                 return f"{head}: {tried}"
             return (
                 f"{head}: no name server answers ({tried}). Check the name server address, "
-                "and that it runs (`turbopump dev` starts one, `turbopump doctor` tells more)"
+                "and that it runs (`turbopump dev` starts one, `turbopump doctor` shows more)"
             )
         if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             return f"{head}: no broker has it yet"
@@ -401,12 +403,12 @@ class Routes:
         doctor = f"turbopump doctor -n {answers.ignorant[0]} -t {topic}"
         brokers = await self._registered_brokers(answers.ignorant[0])
         if brokers is None:
-            return f"{head}: the name server {asked} does not know it; `{doctor}` tells more"
+            return f"{head}: the name server {asked} does not know it; `{doctor}` shows more"
         if not brokers:
             return (
                 f"{head}: no broker is registered at the name server {asked}. "
                 f"Start a broker, or check that its namesrvAddr names this name server; `{doctor}` "
-                "tells more"
+                "shows more"
             )
         names, also = ", ".join(sorted(brokers)), ""
         if answers.unreachable:
@@ -415,17 +417,17 @@ class Routes:
         if inherit:
             return (
                 f"{head}: it does not exist, and no broker ({names}) creates topics on its own "
-                f"(autoCreateTopicEnable=false){also}. Create it: {create} (`{doctor}` tells more)"
+                f"(autoCreateTopicEnable=false){also}. Create it: {create} (`{doctor}` shows more)"
             )
         near = await self._near(topic, answers.ignorant[0])
         return (
             f"{head}: it does not exist{near} on the brokers of {asked} ({names}){also}. It comes "
-            f"into being with its first message, or by: {create} (`{doctor}` tells more)"
+            f"into being with its first message, or by: {create} (`{doctor}` shows more)"
         )
 
     async def _near(self, topic: str, name_server: str) -> str:
-        """The topic that was perhaps meant. Asked once for each that is not there: the list of all
-        may be long, and who waits for a topic asks every second."""
+        """Return the topic that was perhaps meant. Asked once for each missing topic: the list of
+        all may be long, and a client that waits for a topic asks every second."""
         if topic not in self._meant:
             self._meant[topic] = ""
             namespace, percent, name = topic.rpartition("%")
@@ -467,8 +469,9 @@ def _is_denial(error: Exception) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RouteFailure:
-    """Who could not answer (address -> why), and who knows no such topic. ``silent``: one used up
-    its time. ``answered``: one does not let this client know, or its answer cannot be used."""
+    """Failures of a question: servers that could not answer (address -> reason), and servers that
+    know no such topic. ``silent``: one used up its time. ``answered``: one does not let this client
+    know, or its answer cannot be used."""
 
     unreachable: Mapping[str, str]
     ignorant: list[str]

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from turbopump import errors
-from turbopump.client.consumer.group_consumer import GroupConsumer
+from turbopump.client.consumer.group_consumer import GroupConsumer, RunningMember
 from turbopump.client.consumer.pop import (
     ANSWER_S,
     BATCH_MAX,
@@ -203,7 +203,7 @@ def _refuse_others(message: object) -> None:
         )
 
 
-class RunningSimple:
+class RunningSimple(RunningMember):
     """State of a simple consumer from start to close. Messages come from every broker of every
     topic in ``subscriptions`` (as they are at any time), asked in turn.
 
@@ -225,9 +225,7 @@ class RunningSimple:
         ordered: bool,
         namespace: str | None,
     ) -> None:
-        self.instance = instance
-        self.member = member
-        self.closing = False
+        super().__init__(instance, member)
         self._backs = SendBack(instance, member.group, retries_max, namespace)
         self.requests = PopRequests(
             instance,
@@ -248,13 +246,6 @@ class RunningSimple:
         self._asked_again_at: dict[str, float] = {}
         self._late: set[asyncio.Task[PopResult[PoppedMessage]]] = set()
         self._closed = asyncio.Event()
-
-    async def prepare(self, topics: Collection[str]) -> None:
-        """Learn the routes of ``topics``. Raises RouteNotFoundError if no name server answers."""
-        await self.instance.routes.find(list(topics))
-
-    async def begin(self) -> None:
-        """Do nothing: messages are received only on request."""
 
     async def close(self) -> None:
         """End waiting readers with nothing. Finish what is being sent, give back messages for

@@ -1,10 +1,10 @@
-"""What a producer or consumer that traces has beside it: the dispatcher that collects its records,
-and the producer that sends them, some at a time, under a group of its own.
+"""Tracing of a producer or consumer: the dispatcher that collects its records, and the producer
+that sends them, some at a time, under a group of its own.
 
-One rule: nothing that happens to a trace fails or delays a send; what cannot be kept is dropped and
-counted. Source: apache/rocketmq ``AsyncTraceDispatcher``, ``SendMessageTraceHookImpl``. RocketMQ
-leaves one record of a batch, under ids joined with commas, by which its readers find no message;
-here each message of a batch has a record of its own.
+One rule: tracing never fails or delays a send; records that cannot be kept are dropped and counted.
+Source: apache/rocketmq ``AsyncTraceDispatcher``, ``SendMessageTraceHookImpl``. RocketMQ leaves one
+record of a batch, under ids joined with commas, by which its readers find no message; here each
+message of a batch has a record of its own.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def trace_topic(trace: bool | str) -> str | None:
 
 
 def trace_group(group: str, kind: str) -> str:
-    """The group that traces of ``group`` are sent under, as Apache names it; a long name is cut and
-    gets a checksum, for 120 characters are allowed."""
+    """Return the group that traces of ``group`` are sent under, as Apache names it. A long name is
+    cut and gets a checksum, for 120 characters are allowed."""
     room = GROUP_SIZE_MAX - len(f"{GROUP_PREFIX}--{kind}-1")
     if len(group) > room:
         group = f"{group[: room - 9]}-{crc32(group.encode()):08x}"
@@ -68,8 +68,8 @@ def trace_group(group: str, kind: str) -> str:
 
 @dataclass(eq=False)
 class Tracing:
-    """``make`` makes the producer; ``group`` is the traced client's, ``topic`` where traces go,
-    ``kind`` PRODUCE or CONSUME."""
+    """Trace dispatcher and its producer. ``make`` makes the producer; ``group`` is the traced
+    client's, ``topic`` where traces go, ``kind`` PRODUCE or CONSUME."""
 
     make: InitVar[Callable[..., _Producer]]
     settings: InitVar[ClientSettings]
@@ -96,7 +96,7 @@ class Tracing:
         await self._producer.start()
 
     async def close(self) -> None:
-        """Send what is held, unless that was done, for five seconds at most, then close."""
+        """Send held records, unless that was done, for five seconds at most, then close."""
         await self.dispatcher.close()
         await self._producer.close()
 
@@ -107,18 +107,18 @@ FLUSH_INTERVAL_S: Final = 5.0
 HELD_MAX: Final = 16_384
 """Records that wait at most; more are dropped. A batch takes half of the room that is left."""
 SIZE_MAX: Final = 128_000
-"""Characters in one trace message, from which on it is sent."""
+"""Characters in a trace message, from which on it is sent."""
 KEYS_SIZE_MAX: Final = 24_000
 """Bytes of keys in a trace message: its properties stay below ``PROPERTIES_SIZE_MAX``."""
 CLOSE_TIMEOUT_S: Final = 5.0
 
 TraceRecord = tuple[TracedMessage, str]
-"""The message it speaks of, and its text."""
+"""Message that the record is about, and its text."""
 
 
 @dataclass(eq=False)
 class TraceDispatcher(SendHook):
-    """``send`` sends one message of the trace topic."""
+    """Collect trace records. ``send`` sends one message of the trace topic."""
 
     send: Callable[[Message], Awaitable[object]]
     topic: str
@@ -131,7 +131,7 @@ class TraceDispatcher(SendHook):
     _failing: bool = False
 
     def after(self, context: SendContext) -> None:
-        """A record of the attempt, if it was answered and the broker wants traces."""
+        """Keep a record of the attempt, if it was answered and the broker wants traces."""
         result = context.result
         if result is None or not result.trace_on:
             return
@@ -190,7 +190,7 @@ class TraceDispatcher(SendHook):
             self._timer = asyncio.get_running_loop().call_later(FLUSH_INTERVAL_S, self._start)
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Send what is held, for ``timeout`` seconds at most; the rest is dropped."""
+        """Send held records, for ``timeout`` seconds at most; the rest is dropped."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while self._held or self._sending:
@@ -224,7 +224,8 @@ class TraceDispatcher(SendHook):
             self._timer = asyncio.get_running_loop().call_later(FLUSH_INTERVAL_S, self._start)
 
     async def _send_part(self, part: list[TraceRecord]) -> None:
-        """Send them; what is refused is halved, so that one bad record takes no others with it."""
+        """Send records. A refused part is halved, so that one bad record takes no others with
+        it."""
         try:
             await self.send(trace_message(part, self.topic))
             self._failing = False
@@ -240,7 +241,7 @@ class TraceDispatcher(SendHook):
 
 
 class _Sent(NamedTuple):
-    """A message that an attempt has stored."""
+    """Message that an attempt has stored."""
 
     msg_id: str
     offset_msg_id: str
@@ -249,7 +250,7 @@ class _Sent(NamedTuple):
 
 
 def _sent(context: SendContext, result: SendResult) -> list[_Sent]:
-    """Each message of a batch; of an inner batch, whose messages have one id, it as a whole."""
+    """Return each message of a batch; an inner batch, whose messages have one id, as a whole."""
     msg_ids, offset_msg_ids = result.msg_ids, result.offset_msg_id.split(",")
     items = [] if context.batch is None else decode_batch(context.batch)
     if len(items) != len(msg_ids):
@@ -265,7 +266,8 @@ def _sent(context: SendContext, result: SendResult) -> list[_Sent]:
 
 
 def trace_parts(records: list[TraceRecord]) -> list[list[TraceRecord]]:
-    """What goes into a message each: of one topic, and neither its text nor its keys too long."""
+    """Return the records for one trace message each: of one topic, and neither its text nor its
+    keys too long."""
     by_topic: dict[str, list[TraceRecord]] = {}
     for one in records:
         by_topic.setdefault(one[0].topic, []).append(one)
@@ -286,7 +288,7 @@ def trace_parts(records: list[TraceRecord]) -> list[list[TraceRecord]]:
 
 
 def trace_message(part: list[TraceRecord], topic: str) -> Message:
-    """The message of the trace topic, with as many keys as there is room for."""
+    """Return the message of the trace topic, with as many keys as there is room for."""
     keys: dict[str, int] = {}
     for traced, _ in part:
         keys |= _fitting(traced.trace_keys)
@@ -294,7 +296,8 @@ def trace_message(part: list[TraceRecord], topic: str) -> Message:
 
 
 def _fitting(keys: list[str]) -> dict[str, int]:
-    """The first of the keys that a trace message has room for, and how many bytes each takes."""
+    """Return the first of the keys that a trace message has room for, with the bytes that each
+    takes."""
     fitting: dict[str, int] = {}
     left = KEYS_SIZE_MAX
     for key in keys:
@@ -320,7 +323,7 @@ class _Begun(NamedTuple):
 
 @dataclass(slots=True)
 class HandledTogether:
-    """``count`` messages that one call of a handler is about, since ``time_ms``."""
+    """Group of ``count`` messages in one call of a handler since ``time_ms``."""
 
     count: int
     time_ms: int
@@ -329,7 +332,8 @@ class HandledTogether:
 
 @dataclass(slots=True, eq=False)
 class ConsumeTraces:
-    """``append`` keeps a record for the trace topic; ``next_id`` makes request ids."""
+    """Traces of a consumer. ``append`` keeps a record for the trace topic; ``next_id`` makes
+    request ids."""
 
     append: Callable[[TracedMessage, str], None]
     group: str
@@ -342,8 +346,8 @@ class ConsumeTraces:
         self.began_at(message)
 
     def began_at(self, message: Delivery) -> None:
-        """It was about to be handled when ``message.trace`` became the time, in ms, or what it
-        shares with others; a second call is ignored."""
+        """Record that the message was about to be handled when ``message.trace`` became the time,
+        in ms, or the group it is handled with. A second call is ignored."""
         began = message.trace
         if not isinstance(began, int | HandledTogether):
             return
@@ -353,8 +357,8 @@ class ConsumeTraces:
         message.trace = self._before(message, began)
 
     def together(self, count: int) -> HandledTogether:
-        """What messages share that are about to be handled together: a record each, all with one
-        request id. From any thread."""
+        """Return the group of messages that are about to be handled together: a record each, all
+        with one request id. From any thread."""
         return HandledTogether(count, self.now_ms())
 
     def began_all(self, messages: Iterable[Delivery]) -> None:
@@ -362,7 +366,7 @@ class ConsumeTraces:
             self.began_at(message)
 
     def ended(self, message: Delivery, *, ok: bool, seconds: float) -> None:
-        """It was handled for so long, and ``message.cause`` says why not."""
+        """Record the end of handling and its time; ``message.cause`` says why it failed."""
         self.began_at(message)
         begun = message.trace
         if isinstance(begun, _Begun):
@@ -374,7 +378,7 @@ class ConsumeTraces:
             self._after(begun, round(seconds * 1000), code, error=message.failure)
 
     def polled(self, messages: Iterable[ReceivedMessage]) -> None:
-        """A user has polled these: how they are handled is not known."""
+        """Record that a user has polled these. Nothing is known of their handling."""
         poll = HandledTogether(1, self.now_ms(), self.next_id())
         for begun in [self._before(message, poll) for message in messages]:
             if begun is not None:

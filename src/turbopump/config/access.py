@@ -92,7 +92,7 @@ class AccessConfig(TlsConfig):
 def _codes(key: str, text: str) -> frozenset[int]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
-        raise ConfigError(f"{key}={text[:60]}: request codes separated by commas are expected")
+        raise ConfigError(f"{key}={text[:60]}: expected request codes separated by commas")
     return frozenset(map(int, parts))
 
 

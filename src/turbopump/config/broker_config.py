@@ -562,11 +562,6 @@ class BrokerConfig(AccessConfig):
     cold_data_flow_control_enable: bool = setting(
         False, "slow down groups that read much cold data"
     )
-    cold_ctr_strategy_enable: bool = setting(
-        False,
-        "thresholds that nobody has set adapt every 5 s: up until globalColdReadThreshold is "
-        "exceeded, then down",
-    )
     data_read_ahead_enable: bool = setting(
         True, "the system may read ahead in the log's files (2004)"
     )
@@ -701,7 +696,7 @@ class BrokerConfig(AccessConfig):
             hour.isascii() and hour.isdigit() and int(hour) < 24 for hour in hours
         ):
             raise ConfigError(
-                f"deleteWhen={self.delete_when}: hours from 00 to 23 are expected, "
+                f"deleteWhen={self.delete_when}: expected hours from 00 to 23, "
                 "separated by semicolons"
             )
         return frozenset(map(int, hours))
@@ -737,12 +732,6 @@ def load_broker_config(
             "in sync, sends are stored and answered SLAVE_NOT_AVAILABLE. Set "
             "inSyncReplicas explicitly",
             config.in_sync_replicas,
-        )
-    if config.cold_ctr_strategy_enable and texts.get("usePIDColdCtrStrategy") != "false":
-        log.warning(
-            "coldCtrStrategyEnable=true with usePIDColdCtrStrategy=true (Apache's default): the "
-            "PID strategy is not offered. Thresholds of cold reads go up until "
-            "globalColdReadThreshold is exceeded, then down"
         )
     return config
 
@@ -790,10 +779,10 @@ def check_together(config: BrokerConfig) -> None:
             "set one of them"
         )
     if not config.broker_name:
-        raise ConfigError("brokerName is empty: a name is expected")
+        raise ConfigError("brokerName is empty: expected a name")
     if not config.store_path_root_dir.strip():
         raise ConfigError(
-            "storePathRootDir is empty: the name of a directory is expected; . is the present one"
+            "storePathRootDir is empty: expected the name of a directory; . is the present one"
         )
     for key, value in effective(config).items():
         paths = [path.strip() for path in value.split(",")] if key in PATH_KEYS else []

@@ -137,7 +137,7 @@ def _unescape(text: str) -> str:
 def _unicode_escape(text: str, at: int) -> str:
     digits = text[at : at + 4]
     if len(digits) < 4 or any(digit not in "0123456789abcdefABCDEF" for digit in digits):
-        raise ConfigError(f"malformed escape \\u{digits}: four hexadecimal digits are expected")
+        raise ConfigError(f"malformed escape \\u{digits}: expected four hexadecimal digits")
     return chr(int(digits, 16))
 
 
@@ -178,7 +178,7 @@ def read_properties(path: Path | str, known: KeyTable) -> dict[str, str]:
     if len(data) > _FILE_SIZE_MAX:
         raise ConfigError(
             f"the configuration file {path} is longer than {_FILE_SIZE_MAX} bytes: "
-            "a properties file is expected"
+            "expected a properties file"
         )
     try:
         texts = decode(data)

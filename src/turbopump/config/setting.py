@@ -159,18 +159,18 @@ def render(value: object) -> str:
 def _parsed(known: Setting, kind: object, text: str) -> object:
     if kind is bool:
         if text.lower() not in ("true", "false"):
-            raise ConfigError(f"{known.key}={text}: true or false is expected")
+            raise ConfigError(f"{known.key}={text}: expected true or false")
         return text.lower() == "true"
     if kind is int:
         digits = text.removeprefix("-").removeprefix("+")
         if not (digits.isascii() and digits.isdigit() and len(digits) < 20):
             raise ConfigError(
-                f"{known.key}={_short(text)}: a whole number{_in_unit(known)} is expected"
+                f"{known.key}={_short(text)}: expected a whole number{_in_unit(known)}"
             )
         return int(text)
     if isinstance(kind, type) and issubclass(kind, enum.StrEnum):
         if text not in list(kind):
-            raise ConfigError(f"{known.key}={_short(text)}: one of {', '.join(kind)} is expected")
+            raise ConfigError(f"{known.key}={_short(text)}: expected one of {', '.join(kind)}")
         return kind(text)
     return text
 
@@ -184,8 +184,8 @@ def _checked(known: Setting, value: object) -> object:
     is_number = isinstance(value, int) and not isinstance(value, bool)
     if isinstance(value, int) and is_number and not known.low <= value <= known.high:
         raise ConfigError(
-            f"{known.key}={value}: a whole number{_in_unit(known)} from "
-            f"{known.low} to {known.high} is expected"
+            f"{known.key}={value}: expected a whole number{_in_unit(known)} from "
+            f"{known.low} to {known.high}"
         )
     if known.held is not None and isinstance(value, int):
         return min(max(value, known.held[0]), known.held[1])

@@ -252,7 +252,7 @@ def tls_of(given: Mapping[str, str | None], environment: Mapping[str, str]) -> C
     }
     switch = (told["tls"] or "").strip().lower()
     if switch not in ("", "true", "false", "1", "0"):
-        raise ConfigError(f"TLS is {switch[:40]!r}: true or false is expected")
+        raise ConfigError(f"TLS is {switch[:40]!r}: expected true or false")
     file, trust = told["tls_config"], told["tls_trust"]
     if switch in ("false", "0") or not (switch or file or trust):
         return None

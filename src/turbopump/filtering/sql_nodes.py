@@ -92,7 +92,7 @@ def number_like(model: float, text: str) -> float:
         return double_of(text)
     low, high = (LONG_MIN, LONG_MAX) if isinstance(model, Long) else (INT_MIN, INT_MAX)
     if not _WHOLE.fullmatch(text):
-        raise NoVerdictError(f"{text[:40]!r} is no whole number")
+        raise NoVerdictError(f"{text[:40]!r} is not a whole number")
     value = signed_number(text)
     if value is None or not low <= value <= high:
         raise NoVerdictError(f"{text[:40]!r} is beyond {low} to {high}")
@@ -118,7 +118,7 @@ def double_of(text: str) -> float:
             return float.fromhex(trimmed.rstrip("fFdD"))
         except OverflowError:
             return math.copysign(math.inf, -1 if trimmed[0] == "-" else 1)
-    raise NoVerdictError(f"{text[:40]!r} is no number")
+    raise NoVerdictError(f"{text[:40]!r} is not a number")
 
 
 class Properties(Protocol):
@@ -278,7 +278,7 @@ def ordered(left: Node, sign: str, right: Node, tokens: Tokens) -> Node:
         if side.kind == "truth" or (
             side.kind == "constant" and (isinstance(side.value, (str, bool)) or side.value is None)
         ):
-            raise tokens.refused(f"only numbers and properties can stand beside {sign}")
+            raise tokens.refused(f"{sign} needs numbers or properties on both sides")
     value, other, fits = left.evaluate, right.evaluate, SIGNS[sign]
     if left.kind == "property" and right.kind == "constant" and isinstance(right.value, int):
         name, number = left.name, right.value

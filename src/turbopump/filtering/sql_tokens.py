@@ -58,8 +58,8 @@ class Tokens:
     def __init__(self, text: str) -> None:
         if len(text) > LENGTH_MAX:
             raise SqlError(
-                f"the filter has {len(text)} characters and may have {LENGTH_MAX}: let producers "
-                "set a property that says what is wanted, and filter by that"
+                f"the filter has {len(text)} characters, the maximum is {LENGTH_MAX}: let "
+                "producers set one property to filter by"
             )
         self._text = text
         self._at = self._words = 0
@@ -110,8 +110,9 @@ class Tokens:
         self._words += 1
         if self._words > WORDS_MAX:
             raise SqlError(
-                f"at character {self._at}: the filter has more than {WORDS_MAX} words; values of "
-                "one property can be a list, as in a IN ('x', 'y'), whose texts are not counted"
+                f"at character {self._at}: the filter has more than {WORDS_MAX} words; "
+                "use a list for the values of one property, as in a IN ('x', 'y'), whose "
+                "texts are not counted"
             )
         if kind is None:
             return self._no_word(self._at)

@@ -1,22 +1,7 @@
-"""A stored message, byte for byte: one CommitLog entry, which is also what a pull answers with.
+"""How an entry of the commit log is written, checked and read. Its layout is in ``entry.py``.
 
-::
-
-    pos     size   field                        pos     size     field
-    0       4      totalSize                    48      8 (20)   bornHost (v6 if sysFlag 0x10)
-    4       4      magic: v1 DAA320A7           56      8        storeTimestamp (ms)
-                          v2 DAA320AB           64      8 (20)   storeHost (v6 if sysFlag 0x20)
-    8       4      bodyCRC & 7FFFFFFF           72      4        reconsumeTimes
-    12      4      queueId                      76      8        preparedTransactionOffset
-    16      4      flag                         84      4 + n    body
-    20      8      queueOffset                  88+n    1 + t    topic (2 + t in v2)
-    28      8      physicalOffset               …       2 + p    properties
-    36      4      sysFlag
-    40      8      bornTimestamp (ms)           everything after 48 moves by 12 for each v6 host
-
-Big-endian. Source: apache/rocketmq ``MessageExtEncoder``, ``MessageDecoder``,
-``CommitLog.checkMessageAndReturnSize``. To change the entry: change this ruler, ``encode_entry``,
-``decode_entry``, the golden bytes, and ``spark/decode.py``.
+Source: apache/rocketmq ``MessageExtEncoder``, ``MessageDecoder``,
+``CommitLog.checkMessageAndReturnSize``.
 """
 
 from __future__ import annotations
@@ -30,33 +15,26 @@ from isal.isal_zlib import crc32
 
 from turbopump.compiled import has_twin
 from turbopump.errors import StoredMessageError
+from turbopump.message.entry import (
+    CHECKED_HEAD,
+    CRC_NAME,
+    CRC_SUFFIX_SIZE,
+    ENTRY_HEAD,
+    FIXED_SIZE,
+    HEAD_TO_HOSTS,
+    MAGIC_V1,
+    MAGIC_V2,
+    TAIL_TO_BODY,
+    TOPIC_SIZE_MAX_V1,
+    body_span,
+    crc_suffix,
+    topic_head_size,
+)
 from turbopump.message.ids import decode_host, packed_ip
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import SysFlag
 
-MAGIC_V1: Final = 0xDAA320A7
-MAGIC_V2: Final = 0xDAA320AB
-MAGIC_BLANK: Final = 0xCBD43194
-"""Marks the unused rest of a segment."""
-
-TOPIC_SIZE_MAX_V1: Final = 127
-FIXED_SIZE: Final = 91
-"""Bytes of a v1 entry with v4 hosts, without topic, body and properties."""
-
-ENTRY_HEAD: Final = struct.Struct(">IIIiiqqiq8sq8siqI")
-"""Everything before the body, for v4 hosts: 88 bytes."""
-
-_HEAD_A: Final = struct.Struct(">IIIiiqqiq")  # up to and with bornTimestamp: 48 bytes
 _LONG: Final = struct.Struct(">q")
-_LOOK: Final = struct.Struct(">III16xq")  # totalSize, magic, bodyCRC, physicalOffset
-CRC_NAME: Final = b"__CRC32#\x01"
-_TAIL: Final = struct.Struct(">iqI")  # reconsumeTimes, preparedTransactionOffset, body length
-
-HEAD_SIZE: Final = 36
-"""Bytes of an entry that ``head_fault`` looks at."""
-CRC_SUFFIX_SIZE: Final = 20
-"""``__CRC32#`` 0x01, ten decimal digits with the least significant first, 0x02: the last property
-of an entry that has it."""
 
 
 def body_crc32(body: bytes) -> int:
@@ -237,28 +215,25 @@ def entry_fault(
     size = len(entry)
     if size < FIXED_SIZE:
         return f"{size} bytes are too few for an entry"
-    stored_size, magic, body_crc, physical_offset = _LOOK.unpack_from(entry)
+    stored_size, magic, body_crc, physical_offset = CHECKED_HEAD.unpack_from(entry)
     if (magic != MAGIC_V1 and magic != MAGIC_V2) or (
         physical_offset != position and position is not None
     ):
         return head_fault(entry, position)
     if stored_size != size:
         return f"totalSize {stored_size} is not the {size} bytes of the entry"
-    if entry[-CRC_SUFFIX_SIZE : -CRC_SUFFIX_SIZE + 9] == CRC_NAME:
-        digits = entry[-11:-1]
-        if (
-            entry[-1] != 2
-            or not digits.isdigit()
-            or int(digits[::-1]) != crc32(memoryview(entry)[:-CRC_SUFFIX_SIZE]) & 0x7FFFFFFF
-        ):
+    said = crc_suffix(entry)
+    if said is not None:
+        if said != crc32(memoryview(entry)[:-CRC_SUFFIX_SIZE]) & 0x7FFFFFFF:
             return "its CRC (property __CRC32#) does not fit its bytes"
         return None  # written by one encoder and unchanged since: its lengths add up
     if crc_required:
         return "its CRC (property __CRC32#) is missing"
-    at, body_end, fault = _lengths(entry)
+    fault = lengths_fault(entry)
     if fault is not None:
         return fault
-    if body_end > at + 4 and crc32(memoryview(entry)[at + 4 : body_end]) & 0x7FFFFFFF != body_crc:
+    begin, end = body_span(entry)
+    if end > begin and crc32(memoryview(entry)[begin:end]) & 0x7FFFFFFF != body_crc:
         return "bodyCRC does not fit the body"
     return None
 
@@ -266,26 +241,19 @@ def entry_fault(
 def lengths_fault(entry: bytes) -> str | None:
     """Why the lengths in a good entry cannot be; None: they add up. For entries that somebody else
     has sent, who may have made a CRC for any bytes."""
-    return _lengths(entry)[2]
-
-
-def _lengths(entry: bytes) -> tuple[int, int, str | None]:
-    """Where the body's length stands and where the body ends, and what is wrong."""
-    at = 84 + 12 * ((entry[39] >> 4 & 1) + (entry[39] >> 5 & 1))  # the bits of v6 hosts
-    body_end = at + 4 + int.from_bytes(entry[at : at + 4])
-    topic_at = body_end + (2 if entry[7] == MAGIC_V2 & 0xFF else 1)
+    _, body_end = body_span(entry)
+    topic_at = body_end + topic_head_size(entry)
     topic_end = topic_at + int.from_bytes(entry[body_end:topic_at])
-    if topic_end + 2 > len(entry) or topic_end + 2 + int.from_bytes(
-        entry[topic_end : topic_end + 2]
-    ) != len(entry):
-        return at, body_end, "the lengths of body, topic and properties do not add up"
-    return at, body_end, None
+    properties_end = topic_end + 2 + int.from_bytes(entry[topic_end : topic_end + 2])
+    if topic_end + 2 > len(entry) or properties_end != len(entry):
+        return "the lengths of body, topic and properties do not add up"
+    return None
 
 
 def head_fault(head: bytes, position: int | None = None) -> str | None:
     """What is wrong with an entry's first 36 bytes, its size apart: enough not to read what is no
     entry."""
-    _, magic, _, physical_offset = _LOOK.unpack_from(head)
+    _, magic, _, physical_offset = CHECKED_HEAD.unpack_from(head)
     if magic != MAGIC_V1 and magic != MAGIC_V2:
         return f"magic {magic:08X} is not a message's"
     if position is not None and physical_offset != position:
@@ -308,7 +276,7 @@ def decode_entry(
     Raises StoredMessageError if its lengths, magic or (unless told not to) body CRC are wrong.
     """
     try:
-        head = _HEAD_A.unpack_from(data, at)
+        head = HEAD_TO_HOSTS.unpack_from(data, at)
         size, magic, crc, queue_id, flag = head[:5]
         queue_offset, physical_offset, sys_flag, born_timestamp = head[5:]
         if magic not in (MAGIC_V1, MAGIC_V2):
@@ -328,7 +296,7 @@ def decode_entry(
         store_size = 20 if sys_flag & SysFlag.STORE_HOST_V6 else 8
         store_host = decode_host(bytes(data[pos : pos + store_size]))
         pos += store_size
-        reconsume_times, prepared_offset, body_size = _TAIL.unpack_from(data, pos)
+        reconsume_times, prepared_offset, body_size = TAIL_TO_BODY.unpack_from(data, pos)
         pos += 16
         body_end = pos + body_size
         topic_at = body_end + (2 if magic == MAGIC_V2 else 1)

@@ -32,8 +32,8 @@ def time_properties(
             at = math.ceil(at.timestamp() * 1000)
         if at.__class__ is not int or not _EARLIEST_MS <= at < _LATEST_MS:
             raise MessageError(
-                f"deliver_at={deliver_at!r} is no time: ms since 1970 UTC, or a "
-                "datetime, is expected"
+                f"deliver_at={deliver_at!r} is not a time: expected ms since 1970 UTC, or "
+                "a datetime"
             )
         return {names.TIMER_DELIVER_MS: str(at)}
     seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
@@ -43,7 +43,7 @@ def time_properties(
         or not 0 <= seconds < _LATEST_MS / 1000
     ):
         raise MessageError(
-            f"delay={delay!r} is no delay: seconds from 0 on, or a timedelta, are expected"
+            f"delay={delay!r} is not a delay: expected seconds from 0 on, or a timedelta"
         )
     milliseconds = math.ceil(round(seconds * 1_000_000) / 1000)
     if milliseconds % 1000 == 0:
@@ -66,7 +66,7 @@ def delay_level(properties: str) -> int:
     if text is None:
         return 0
     if _NUMBER.fullmatch(text) is None:
-        raise ValueError(f"DELAY={text[:40]!r} is no delay level")
+        raise ValueError(f"DELAY={text[:40]!r} is not a delay level")
     return int(text)
 
 

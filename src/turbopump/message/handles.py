@@ -183,7 +183,7 @@ def _entries(text: str | None) -> Mapping[QueueKey, str]:
             continue
         parts = entry.split(" ")
         if len(parts) != 3 or parts[0] not in ("0", "1", "2"):
-            raise MessageError(f"pop answer has an entry that is none: {entry[:64]!r}")
+            raise MessageError(f"pop answer has an invalid entry: {entry[:64]!r}")
         key = QueueKey(QueueKind(parts[0]), parts[1])
         if key in entries:
             raise MessageError(f"pop answer names {entry[:64]!r} twice")
@@ -233,8 +233,7 @@ class RecallHandle:
         parts = raw.split(" ", 4)
         if len(parts) < 5 or parts[0] != "v1" or not all(parts):
             raise MessageError(
-                "recall handle is invalid: give the recall_handle of the SendResult that the "
-                "timer message was answered with"
+                "recall handle is invalid: give the recall_handle of the timer message's SendResult"
             )
         return cls(*parts[1:])
 

@@ -1,6 +1,7 @@
 """A message, as a user sends it (``Message``) and as a consumer gets it (``ReceivedMessage``).
 
-The stored bytes are in ``codec.py``; the rules for names and sizes are in ``rules.py``.
+The stored bytes are in ``entry.py`` and ``codec.py``; the rules for names and sizes are in
+``rules.py``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from turbopump.errors import MessageError, StoredMessageError
 from turbopump.message import properties as names
 from turbopump.message.compression import decompress
 from turbopump.message.delivery_time import time_properties
-from turbopump.message.entry_fields import HEAD_FIELDS, body_of, head_field_of, properties_text_of
+from turbopump.message.entry import HEAD_FIELDS, body_of, head_field_of, properties_text_of
 from turbopump.message.ids import offset_msg_id
 from turbopump.message.java import Int32
 from turbopump.message.properties import SysFlag, decode_properties
@@ -67,7 +68,7 @@ class Message:
     ) -> None:
         if type(topic) is not str and not isinstance(topic, str):
             raise MessageError(
-                f"topic={topic!r:.80} is no topic: its name is expected, as in 'orders'"
+                f"topic={topic!r:.80} is not a topic: expected its name, such as 'orders'"
             )
         self.topic = topic
         self.body = body if type(body) is bytes else bytes_of_body(body)
@@ -78,7 +79,7 @@ class Message:
         if tags is not None:
             if not isinstance(tags, str):
                 raise MessageError(
-                    f"tags={tags!r:.80} is no tag: one str is expected, as in tags='paid'"
+                    f"tags={tags!r:.80} is not a tag: expected one str, as in tags='paid'"
                 )
             if tags:
                 if (fault := tag_fault(tags)) is not None:
@@ -95,8 +96,8 @@ class Message:
         if delay_level:
             if delay_level.__class__ is not int or not 0 < delay_level < 1000:
                 raise MessageError(
-                    f"delay_level={delay_level!r} is no level: a number from 1 (1 s) to 18 (2 h) "
-                    "is expected, or 0"
+                    f"delay_level={delay_level!r} is not a level: expected a number from "
+                    "1 (1 s) to 18 (2 h), or 0"
                 )
             self.properties[names.DELAY_TIME_LEVEL] = str(delay_level)
         if deliver_at is not None or delay is not None:
@@ -164,8 +165,8 @@ def bytes_of_body(body: object) -> bytes:
             return body.encode()
         except UnicodeEncodeError as error:
             raise MessageError(
-                f"body={body!r:.80} holds a lone surrogate at {error.start}, which is no text; "
-                "give valid Unicode, or bytes"
+                f"body={body!r:.80} has a lone surrogate at {error.start}, which is not "
+                "text; give valid Unicode, or bytes"
             ) from None
     try:
         return bytes(memoryview(body))  # type: ignore[arg-type]
@@ -180,8 +181,7 @@ def checked_flag(flag: object) -> int:
     """A flag that fits. Raises MessageError."""
     if not isinstance(flag, int) or isinstance(flag, bool) or not FLAG_MIN <= flag <= FLAG_MAX:
         raise MessageError(
-            f"flag={flag!r:.80} does not fit: a whole number from {FLAG_MIN} to "
-            f"{FLAG_MAX} is expected"
+            f"flag={flag!r:.80} does not fit: expected a whole number from {FLAG_MIN} to {FLAG_MAX}"
         )
     return int(flag)
 
@@ -191,8 +191,7 @@ def _joined(keys: Iterable[str]) -> str:
         return names.KEY_SEPARATOR.join(keys)
     except TypeError:
         raise MessageError(
-            f"keys={keys!r:.80} are no keys: one str, or several as in keys=['a', "
-            "'b'], are expected"
+            f"keys={keys!r:.80} are not keys: expected one str, or several as in keys=['a', 'b']"
         ) from None
 
 

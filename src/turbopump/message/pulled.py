@@ -13,8 +13,8 @@ from typing import NamedTuple, TypeVar
 
 from turbopump.compiled import has_twin
 from turbopump.message.batch import is_wrapped
-from turbopump.message.codec import FIXED_SIZE, entry_fault
-from turbopump.message.entry_fields import BODY_AT, topic_head_size
+from turbopump.message.codec import entry_fault
+from turbopump.message.entry import BODY_AT, FIXED_SIZE, topic_head_size
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import SysFlag
 

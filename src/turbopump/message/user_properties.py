@@ -33,7 +33,7 @@ _USE: Final[Mapping[str, str]] = {
     names.REPLY_TO_CLIENT: "use Producer.request",
     names.TTL: "use Producer.request and its timeout=",
     names.MESSAGE_TYPE: "use reply of Producer or PushConsumer",
-    "INSTANCE_ID": "give the producer namespace=",
+    "INSTANCE_ID": "set namespace= of the producer",
 }
 """The right way to set each reserved property."""
 
@@ -119,8 +119,9 @@ def checked_properties(properties: Mapping[str, str]) -> dict[str, str]:
         if name in _USE:
             instead = f"{_USE[name]} instead"
         raise MessageError(
-            f"property {name!r} is RocketMQ's own: {instead}. What a received message has may be "
-            "handed on as it is; for a copy of a Message, take its user_properties"
+            f"property {name!r} belongs to RocketMQ: {instead}. The properties of a "
+            "received message may be used unchanged; for a copy of a Message, use its "
+            "user_properties"
         )
     for name, value in copied.items():
         if not (name.strip() and value.strip()) and not (
@@ -138,7 +139,7 @@ def text_pairs(properties: Mapping[str, str]) -> dict[str, str]:
         copied = dict(properties)
     except (TypeError, ValueError):
         raise MessageError(
-            f"properties={properties!r:.80} is no mapping of names to values"
+            f"properties={properties!r:.80} is not a mapping of names to values"
         ) from None
     for name, value in copied.items():
         if not isinstance(name, str) or not isinstance(value, str):

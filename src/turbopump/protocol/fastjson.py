@@ -107,7 +107,7 @@ def _decode_leniently(data: bytes | bytearray | memoryview, type: type[T]) -> T:
         value = decoder_of(Any).decode(text)
     except _REFUSALS as error:
         _refuse_deep(error)
-        raise FastjsonError(f"not JSON, nor what fastjson writes: {error}") from None
+        raise FastjsonError(f"neither JSON nor fastjson's dialect of it: {error}") from None
     return shape(value, type)
 
 

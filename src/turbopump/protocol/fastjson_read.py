@@ -35,7 +35,7 @@ def shape(value: Any, wanted: type[T]) -> T:
         return convert(None if shaped is _MISSING else shaped, wanted)
     except (msgspec.DecodeError, RecursionError) as error:
         raise FastjsonError(
-            f"JSON that is no {getattr(wanted, '__name__', wanted)}: {error}"
+            f"JSON is not a {getattr(wanted, '__name__', wanted)}: {error}"
         ) from None
 
 
@@ -98,7 +98,7 @@ def _convert_key(key: Any, info: inspect.Type) -> Any:
     try:
         return convert(key, info.cls)
     except msgspec.ValidationError as error:
-        raise FastjsonError(f"a JSON map key that is no {info.cls.__name__}: {error}") from None
+        raise FastjsonError(f"a JSON map key is not a {info.cls.__name__}: {error}") from None
 
 
 def _shape_elements(value: Any, info: Any) -> Any:

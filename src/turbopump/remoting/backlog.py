@@ -14,7 +14,7 @@ know what any request means.
 Other requests wait in their connection, unhandled and in order, where the turn has had its share or
 the peer does not read; so do those behind a request that took as long as hundreds of usual ones
 (``Served.took_long``), which would keep all others in the line waiting. When they may be
-handled, the connections take turns (``resume``), one request each.
+handled, that is long work of their connection (``turns.py``), a step for each.
 
 Reading has its share of a turn as well (``may_read_on``): a peer that sends faster than it is read
 is read again in one of the next turns.
@@ -58,8 +58,6 @@ many, have one answer."""
 REFUSED_TOGETHER: Final = 32
 """So many at most are refused between two looks at the clock: 0.2 ms."""
 FOR_EVER: Final = float("inf")
-RESUME_S: Final = 0.002
-"""Connections that go on do so for so long, and one request more, before others have their turn."""
 
 
 class PeerRequests(Protocol):
@@ -85,8 +83,8 @@ class PeerRequests(Protocol):
     def refuse(self, frame: Frame, answer: Callable[[int], bytes]) -> None:
         """Answer a request that was not handled."""
 
-    def go_on(self) -> bool:
-        """Do one thing of those that wait. Return True if there is more to do at once."""
+    def resume(self) -> None:
+        """Go on with what waits in the connection, in turn with others."""
 
     def read_on(self) -> None:
         """Read the peer again."""
@@ -153,9 +151,6 @@ class Backlog:
         self._still_until = 0.0
         self.refused: Counter[BacklogRefusal] = Counter()
         self._last_refusal: tuple[_Alike, Callable[[int], bytes]] | None = None
-        self._resumed: dict[PeerRequests, None] = {}
-        self._goes_on = False
-        """Whether the loop will come to those that are resumed."""
         self._unread: dict[PeerRequests, None] = {}
         """Connections that are read again in one of the next turns."""
         self._read_now = 0
@@ -224,35 +219,12 @@ class Backlog:
                 self._wait(_QueuedRequest(connection, frame, arrived))
             elif self._turn_ends is not None and self._loop.time() >= self._turn_ends:
                 connection.set_aside(chain((frame,), frames))
-                self.resume(connection)
+                connection.resume()
                 return
             else:
                 connection.take(frame)
             if connection.interrupted and connection.stops(frames, arrived):
                 return
-
-    def resume(self, connection: PeerRequests) -> None:
-        """The connection has requests that waited and may be handled now: let it ``go_on``, in turn
-        with others."""
-        self._resumed[connection] = None
-        if not self._goes_on:
-            self._goes_on = True
-            self._loop.call_soon(self._go_on)
-
-    def _go_on(self) -> None:
-        late = self._loop.time() + RESUME_S
-        try:
-            while self._resumed:
-                connection = next(iter(self._resumed))
-                del self._resumed[connection]
-                if connection.go_on():
-                    self._resumed[connection] = None  # behind the others
-                if self._loop.time() >= late:
-                    break
-        finally:
-            self._goes_on = bool(self._resumed)
-            if self._goes_on:
-                self._loop.call_soon(self._go_on)
 
     def may_read_on(self, connection: PeerRequests, size: int) -> bool:
         """Whether the connection, whose full read brought so many bytes, may be read again in this
@@ -397,7 +369,7 @@ class Backlog:
                     self._line.append(one)
             connection.in_line -= len(mine)
             connection.set_aside(mine, first=True)
-            self.resume(connection)
+            connection.resume()
 
     def _set_late_apart(self, now: float) -> None:
         wait_s = self.limits.wait_s

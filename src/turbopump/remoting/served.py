@@ -90,7 +90,9 @@ class Served:
     __slots__ = (
         "_backlog",
         "_frame_waits",
+        "_goes_on",
         "_held",
+        "_is_due",
         "_kept",
         "_kept_size",
         "_lag",
@@ -140,6 +142,7 @@ class Served:
         self._kept_size = 0
         self._tasks: set[asyncio.Future[Any]] = set()
         self._frame_waits = self._rests = self._peer_ended = False
+        self._is_due = self._goes_on = False
 
     # --- what the wire tells
 
@@ -189,7 +192,7 @@ class Served:
         if self._memory is None:
             return False
         self._peer_ended = True
-        self._backlog.resume(self)
+        self.resume()
         return True
 
     def writing_paused(self) -> None:
@@ -198,7 +201,7 @@ class Served:
 
     def writing_resumed(self) -> None:
         if self._lag is not None:
-            self._backlog.resume(self)
+            self.resume()
 
     def wrote(self, size: int) -> None:
         if self._lag is not None:
@@ -330,7 +333,7 @@ class Served:
         self._lagging().due.append(action)
         self._count()
         if not self.full:
-            self._backlog.resume(self)
+            self.resume()
 
     async def _room(self) -> None:
         """Wait for the same."""
@@ -349,10 +352,10 @@ class Served:
             self.set_aside(rest)
         elif self.wire.now() - began >= TURN_S:
             self.set_aside(rest)
-            self._backlog.resume(self)
+            self.resume()
         elif self.turns.waiting(self) >= LONG_WORK_MAX:
             self.set_aside(rest)
-            self.turns.run(self, _nothing(), lambda _: self._backlog.resume(self))
+            self.turns.run(self, _nothing(), lambda _: self.resume())
         return False
 
     def _is_behind(self, frames: list[Frame]) -> bool:
@@ -362,7 +365,24 @@ class Served:
         self.set_aside(frames)
         return True
 
-    def go_on(self) -> bool:
+    def resume(self) -> None:
+        """Go on with what waits, in turn with others, once it may be handled."""
+        self._is_due = True
+        if not self._goes_on:
+            self._goes_on = True
+            asyncio.get_running_loop().call_soon(self.turns.run, self.wire, self._going_on())
+
+    def _going_on(self) -> Steps[None]:
+        try:
+            while self._is_due:
+                self._is_due = False
+                if self._go_on():
+                    self._is_due = True
+                yield
+        finally:
+            self._goes_on = False
+
+    def _go_on(self) -> bool:
         """Do one thing of those that wait. Return True if there is more to do at once."""
         wire = self.wire
         if self._peer_ended:

@@ -121,5 +121,5 @@ def _place(lake: Lake, file: DataFile) -> str:
 
 def _checked(table: str) -> str:
     if table not in TABLES:
-        raise ConfigError(f"there is no table {table!r} in a lake: {DATA} or {REJECTED}")
+        raise ConfigError(f"a lake has no table {table!r}: use {DATA} or {REJECTED}")
     return table

@@ -484,9 +484,7 @@ def _offset_in(answer: Command, queue: MessageQueue) -> int:
     queue can have."""
     reply = answer.header(offsets.OffsetReply)
     if (fault := reply.fault()) is not None:
-        raise HeaderError(
-            f"the broker answers for {queue} with {fault}: `turbopump doctor` tells more"
-        )
+        raise HeaderError(f"the broker answered for {queue} with {fault}: see `turbopump doctor`")
     return max(reply.offset, 0)
 
 

@@ -103,10 +103,10 @@ class CommitLogReader(DataSourceReader):
                     yield from scan(part, options)
                 except FileNotFoundError:
                     raise StoreError(
-                        f"there is no {part.path} on {socket.gethostname()}, though the query was "
-                        "planned with it. Either this executor does not have the directory: mount "
-                        "or copy it there. Or the broker has deleted the segment since: run the "
-                        "query again"
+                        f"{part.path} is missing on {socket.gethostname()}, though the "
+                        "query was planned with it. If this executor lacks the "
+                        "directory, mount or copy it there. If the broker has deleted "
+                        "the segment since, run the query again"
                     ) from None
 
 
@@ -139,8 +139,8 @@ def log_options(options: Mapping[str, str]) -> LogOptions:
     values = {name: value for name, (_, value) in given_values(options, LOG_OPTIONS).items()}
     if "path" not in values:
         raise ConfigError(
-            "it is not said what to read: give the store's directory, or its commitlog folder, "
-            'as .load("/data/store")'
+            "no path is given: give the store\\'s directory, or its commitlog folder, "
+            'such as .load("/data/store")'
         )
     check_order(values, "partitions_min", "partitions_max", "minPartitions", "maxPartitions")
     check_order(values, "starting_ms", "ending_ms", "startingTimestamp", "endingTimestamp")
@@ -157,7 +157,7 @@ def _path(text: str) -> str:
             "executor has: mount it, or copy it there"
         )
     if not text:
-        raise ConfigError("the path of a directory is expected")
+        raise ConfigError("expected the path of a directory")
     return os.path.abspath(text)
 
 
@@ -216,15 +216,15 @@ def find_log(path: Path) -> tuple[list[StoreFile], Path | None]:
     """
     if not path.exists():
         raise ConfigError(
-            f"there is no {path} on this machine: give a store's directory, or its commitlog "
-            "folder, that the driver and each executor has"
+            f"{path} does not exist on this machine: give a store's directory, or its "
+            "commitlog folder, that the driver and each executor can read"
         )
     if path.is_file() and segment_offset(path.name) is not None:
         return [StoreFile(segment_offset(path.name) or 0, path.stat().st_size, path)], None
     if path.is_file():
         raise ConfigError(
-            f"{path} is neither a directory nor a segment, whose name is 20 digits: give the "
-            "directory, or restore the name, by which its place in the log is known"
+            f"{path} is neither a directory nor a segment, whose name is 20 digits: give "
+            "the directory, or restore the name, which is the segment's offset in the log"
         )
     folder = path / "commitlog" if (path / "commitlog").is_dir() else path
     try:
@@ -238,8 +238,8 @@ def find_log(path: Path) -> tuple[list[StoreFile], Path | None]:
     )
     if not segments and folder.name != "commitlog":
         raise ConfigError(
-            f"{path} holds neither a commitlog folder nor segments, files named by 20 digits: "
-            "give the directory that storePathRootDir names, or its commitlog folder"
+            f"{path} has neither a commitlog folder nor segments, files named by 20 "
+            "digits: give the directory of storePathRootDir, or its commitlog folder"
         )
     return segments, folder.parent if folder.name == "commitlog" else None
 

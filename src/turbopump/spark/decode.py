@@ -27,8 +27,8 @@ from isal.isal_zlib import crc32
 from turbopump.compiled import has_twin
 from turbopump.errors import ProtocolError, StoredMessageError
 from turbopump.message.batch import inner_count, walk_batch
-from turbopump.message.codec import CRC_SUFFIX_SIZE, TOPIC_SIZE_MAX_V1
 from turbopump.message.compression import decompress
+from turbopump.message.entry import CRC_SUFFIX_SIZE, TOPIC_SIZE_MAX_V1
 from turbopump.message.properties import COMPRESSION_MASK, SysFlag
 from turbopump.spark.options import BODY_FAULT, COLUMN_NAMES, READ_SCHEMA, arrow_schema
 

@@ -392,7 +392,9 @@ class _Rows:
         if not self._delayed():
             return []
         levels = self.ints("delayLevel", 0)
-        self._first((levels < 0) | (levels > 999), "its delayLevel is none: 1 to 18, or 0")
+        self._first(
+            (levels < 0) | (levels > 999), "its delayLevel is not a level: use 1 to 18, or 0"
+        )
         times = pa.nulls(len(levels), pa.int64())
         if self._has("deliverAt"):
             instants = self._batch.column(self._layout.columns["deliverAt"])
@@ -471,8 +473,9 @@ class _Rows:
                     if queue_id not in ids:
                         self._first(
                             chosen,
-                            f"it is for queue {queue_id}, but {topic!r} has only the queues "
-                            f"{', '.join(map(str, sorted(ids)))}: drop the column queueId",
+                            f"its queueId is {queue_id}, but {topic!r} has only the "
+                            f"queues {', '.join(map(str, sorted(ids)))}: drop the column "
+                            "queueId",
                         )
                     found[chosen] = ids[queue_id]
         return found

@@ -28,7 +28,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from turbopump.message.codec import FIXED_SIZE, HEAD_SIZE, MAGIC_BLANK, head_fault
+from turbopump.message.codec import head_fault
+from turbopump.message.entry import FIXED_SIZE, HEAD_SIZE, MAGIC_BLANK
 from turbopump.message.pulled import good_positions
 from turbopump.spark.decode import (
     CRC_MISMATCH,

@@ -52,7 +52,7 @@ def decode_offsets(
         try:
             value = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{what} is not JSON: {error}") from None
+            raise ConfigError(f"{what}: not JSON: {error}") from None
     if isinstance(value, Mapping) and "v" in value:
         if value["v"] != VERSION:
             raise ConfigError(
@@ -67,7 +67,7 @@ def decode_offsets(
             for queue_id, offset in _object(queues, what, f"{topic}, {broker}").items():
                 where = f"{topic}, {broker}, queue {queue_id}"
                 if not (queue_id.isascii() and queue_id.isdigit()):
-                    raise ConfigError(f"{what}: {where}: a queue is named by its number")
+                    raise ConfigError(f"{what}: {where}: a queue must be a number")
                 if not isinstance(offset, int) or isinstance(offset, bool) or offset < lowest:
                     allowed = "0 or more, -1 (latest) or -2 (earliest)" if symbolic else "0 or more"
                     raise ConfigError(
@@ -80,7 +80,7 @@ def decode_offsets(
 def _object(value: Any, what: str, where: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise ConfigError(
-            f"{what}: {where}: an object is expected, as in "
+            f"{what}: {where}: expected an object such as "
             f'{{"T":{{"broker-a":{{"0":123}}}}}}, not {value!r}'
         )
     return value

@@ -99,7 +99,7 @@ def column_names(text: str, known: Iterable[str] = COLUMN_NAMES) -> tuple[str, .
             )
         if name is None:
             raise ConfigError(
-                f"there is no column {part!r}{did_you_mean(part, spelled.values())}; columns: "
+                f"unknown column {part!r}{did_you_mean(part, spelled.values())}; columns: "
                 f"{', '.join(spelled.values())}"
             )
         if name in names:
@@ -211,8 +211,11 @@ def read_options(
     values |= name_servers_of(environment, values)
     if "name_servers" not in values:
         raise ConfigError(
-            "it is not said what to read: give the option nameServer, such as 127.0.0.1:9876, or "
-            "set NAMESRV_ADDR" + (f". {_OF_TABLES}" if not options else "")
+            (
+                "no name server is given: set the option nameServer, such as 127.0.0.1:9876, "
+                "or NAMESRV_ADDR"
+            )
+            + (f". {_OF_TABLES}" if not options else "")
         )
     _check_one(given, ("topics", "topic_pattern", "assigned"), needed=True)
     _check_one(given, ("tags", "sql_filter"), needed=False)
@@ -226,7 +229,7 @@ def read_options(
     )
     if not values.pop("include_headers", True):
         if "columns" in values:
-            raise ConfigError("includeHeaders and columns both choose columns: give columns alone")
+            raise ConfigError("includeHeaders and columns both choose columns: use only columns")
         values["columns"] = tuple(name for name in COLUMN_NAMES if name != "properties")
     secrets = {name: values.pop(name, None) for name in SECRET_FIELDS}
     tls = tls_of({name: values.pop(name, None) for name in VARIABLES}, environment)
@@ -299,9 +302,9 @@ def _hint(name: str) -> str | None:
     if name.lower() == "checkpointlocation":
         return "checkpointLocation is an option of writeStream: give it there"
     if name.lower() in ("path", "paths"):
-        return "load() takes no path here: give the topic as the option topic, and load() nothing"
+        return "load() has no path argument here: give the topic as the option topic"
     if re.sub(r"[._]", "", name.lower()) in ("group", "groupid", "groupname", "consumergroup"):
-        return f"a read is in no consumer group, so {name!r} is no option: {_GROUPS}"
+        return f"a read has no consumer group, so the option {name!r} does not exist: {_GROUPS}"
     return hint_of_kafka(name, _OF_KAFKA)
 
 
@@ -327,8 +330,7 @@ def _check_one(
         raise ConfigError(f"the options {' and '.join(map(repr, said))} exclude each other")
     if needed and not said:
         raise ConfigError(
-            "it is not said what to read: give the option topic (or subscribe), subscribePattern "
-            "or assign"
+            "no topic is given: set the option topic (or subscribe), subscribePattern or assign"
         )
 
 
@@ -345,14 +347,14 @@ def check_order(values: Mapping[str, Any], low: str, high: str, *names: str) -> 
 def read_addresses(text: str) -> tuple[str, ...]:
     addresses = tuple(parse_addresses(text.replace(",", ";")))
     if not addresses:
-        raise ConfigError("an address such as 127.0.0.1:9876 is expected, several separated by ;")
+        raise ConfigError("expected an address such as 127.0.0.1:9876; separate several with ;")
     return addresses
 
 
 def read_topics(text: str) -> tuple[str, ...]:
     topics = tuple(sorted({topic.strip() for topic in text.split(",") if topic.strip()}))
     if not topics:
-        raise ConfigError("a topic is expected, several separated by commas")
+        raise ConfigError("expected a topic; separate several with commas")
     return topics
 
 
@@ -360,9 +362,9 @@ def _pattern(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise ConfigError(f"{text!r} is no regular expression: {error}") from None
+        raise ConfigError(f"{text!r} is not a regular expression: {error}") from None
     if not text:
-        raise ConfigError("a regular expression is expected, such as orders-.*")
+        raise ConfigError("expected a regular expression, such as orders-.*")
     return text
 
 
@@ -373,16 +375,16 @@ def _assigned(text: str) -> Assigned:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict) or not value:
-        raise ConfigError(f"JSON such as {example} is expected, not {text!r}")
+        raise ConfigError(f"expected JSON such as {example}, not {text!r}")
     found: dict[str, dict[str, frozenset[int]]] = {}
     for topic, brokers in value.items():
         if isinstance(brokers, list):
             brokers = {EVERY_BROKER: brokers}
         if not isinstance(brokers, dict) or not brokers:
-            raise ConfigError(f"{topic}: queues are expected as in {example}")
+            raise ConfigError(f"{topic}: expected queues as in {example}")
         for broker, queues in brokers.items():
             if not isinstance(queues, list) or not queues or not all(map(_is_queue_id, queues)):
-                raise ConfigError(f"{topic}, {broker}: a list of queue numbers is expected")
+                raise ConfigError(f"{topic}, {broker}: expected a list of queue numbers")
             found.setdefault(topic, {})[broker] = frozenset(queues)
     return found
 
@@ -396,8 +398,8 @@ def _wanted_offsets(text: str) -> WantedOffsets:
         return text.lower()
     if not text.startswith("{"):
         raise ConfigError(
-            'earliest, latest or JSON such as {"T":{"broker-a":{"0":123}}} '
-            f"is expected, not {text!r}"
+            'expected earliest, latest or JSON such as {"T":{"broker-a":{"0":123}}}, '
+            f"not {text!r}"
         )
     return _of_some_queue(decode_offsets(text, what="its value", symbolic=True))
 
@@ -405,7 +407,7 @@ def _wanted_offsets(text: str) -> WantedOffsets:
 def _timestamps(text: str) -> Offsets:
     if not text.startswith("{"):
         raise ConfigError(
-            "JSON with ms since 1970 UTC for each queue is expected, such as "
+            "expected JSON with ms since 1970 UTC for each queue, such as "
             f'{{"T":{{"broker-a":{{"0":1700000000000}}}}}}, not {text!r}'
         )
     return _of_some_queue(decode_offsets(text, what="its value"))
@@ -420,7 +422,7 @@ def _of_some_queue(offsets: Offsets) -> Offsets:
 def whole_number(low: int, high: int) -> Callable[[str], int]:
     def read(text: str) -> int:
         if not (text.isascii() and text.isdigit() and low <= int(text) <= high):
-            raise ConfigError(f"a whole number from {low} to {high} is expected, not {text!r}")
+            raise ConfigError(f"expected a whole number from {low} to {high}, not {text!r}")
         return int(text)
 
     return read
@@ -431,7 +433,7 @@ def _with_unit(units: Mapping[str, int], example: str) -> Callable[[str], int]:
         found = re.fullmatch(r"([0-9]{1,15})\s*([a-z]*)", text.lower())
         if found is None or found[2] not in units or int(found[1]) == 0:
             raise ConfigError(
-                f"a whole number with a unit is expected, such as {example}, not {text!r}; "
+                f"expected a whole number with a unit, such as {example}, not {text!r}; "
                 f"units: {', '.join(filter(None, units))}"
             )
         return int(found[1]) * units[found[2]]
@@ -441,14 +443,14 @@ def _with_unit(units: Mapping[str, int], example: str) -> Callable[[str], int]:
 
 def true_or_false(text: str) -> bool:
     if text.lower() not in ("true", "false"):
-        raise ConfigError(f"true or false is expected, not {text!r}")
+        raise ConfigError(f"expected true or false, not {text!r}")
     return text.lower() == "true"
 
 
 def _one_of(*words: str) -> Callable[[str], str]:
     def read(text: str) -> str:
         if text.lower() not in words:
-            raise ConfigError(f"{' or '.join(words)} is expected, not {text!r}")
+            raise ConfigError(f"expected {' or '.join(words)}, not {text!r}")
         return text.lower()
 
     return read
@@ -465,13 +467,13 @@ def _tags(text: str) -> tuple[str, ...]:
     """The tags in ``A || B``; none for ``*``, which takes every message."""
     tags = tuple(sorted({tag.strip() for tag in text.split("||") if tag.strip()}))
     if not tags:
-        raise ConfigError("a tag is expected, several separated by ||, or * for every message")
+        raise ConfigError("expected a tag, several separated by ||, or * for every message")
     if "*" in tags and len(tags) > 1:
-        raise ConfigError("* takes every message: give it alone, or leave it out")
+        raise ConfigError("* matches every message: use it without other tags, or leave it out")
     if (fault := list_fault(text)) is not None:
         raise ConfigError(
-            f"{fault} A filter of SQL is the option sqlFilter; a filter over the column tags takes "
-            "such a tag literally"
+            f"{fault} For SQL use the option sqlFilter; a filter over the column tags "
+            "matches such a tag literally"
         )
     return () if tags == ("*",) else tags
 
@@ -480,7 +482,7 @@ def _sql(text: str) -> str:
     try:
         compile_sql(text)
     except SqlError as error:
-        raise ConfigError(f"{text!r} is no SQL92 filter: {error}") from None
+        raise ConfigError(f"{text!r} is not a SQL92 filter: {error}") from None
     return text
 
 
@@ -491,9 +493,9 @@ def not_empty(text: str) -> str:
 
 
 _OF_TABLES: Final = (
-    "Spark 4.3 keeps the options of CREATE TEMPORARY VIEW … USING … OPTIONS (…), but of CREATE "
-    "TABLE it gives a Python source none when the table is read: give them there, as SELECT … FROM "
-    "t WITH (nameServer='…', topic='…')"
+    "Spark 4.3 keeps the options of CREATE TEMPORARY VIEW … USING … OPTIONS (…), but "
+    "loses those of CREATE TABLE when a Python source reads the table: repeat them "
+    "there, as in SELECT … FROM t WITH (nameServer='…', topic='…')"
 )
 _GROUPS: Final = (
     "startingGroup begins where a group has committed, and commitGroup commits the progress for one"

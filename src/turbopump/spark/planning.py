@@ -127,7 +127,7 @@ def reachable(cluster: Cluster, queues: Iterable[MessageQueue]) -> list[MessageQ
         try:
             cluster.offset_max(of_broker[0])
         except OFFLINE_ERRORS as error:
-            text = "broker %s is away (%s); it is left out, as brokerOfflineStrategy is skip"
+            text = "broker %s is away (%s) and is left out, because brokerOfflineStrategy is skip"
             _log.warning(text, broker, error)
         else:
             found += of_broker
@@ -205,9 +205,10 @@ def _within(
     lose(
         options.fail_on_data_loss,
         f"{said} {offset} for {queue}, which ends at {end}",
-        ": the topic or broker was made anew, or lost its end. Give an offset that the "
-        "queue has, or set the option failOnDataLoss to false to take its end instead",
-        "its end is taken",
+        ": the topic or broker was deleted and made again, or lost its end. Give an "
+        "offset that the queue has, or set the option failOnDataLoss to false to use its "
+        "end instead",
+        "using its end",
     )
     return end
 
@@ -224,7 +225,7 @@ def check_begins_before_end(queues: Iterable[MessageQueue], begin: Bound, end: B
             )
         if start is not None and stop is not None and start > stop:
             raise ConfigError(
-                f"startingOffsets {start} of {queue} lies beyond its endingOffsets {stop}"
+                f"startingOffsets {start} of {queue} is beyond its endingOffsets {stop}"
             )
 
 

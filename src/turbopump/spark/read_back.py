@@ -87,8 +87,9 @@ def attempt_of(
     query, batch, run = said(_QUERY), said(_BATCH), said(_RUN)
     if options.idempotency_key is not None and said(_SPECULATION) == "true":
         raise ConfigError(
-            "idempotencyKey needs spark.speculation=false: a speculative attempt runs beside the "
-            "first one, and neither sees what the other is about to send"
+            "idempotencyKey needs spark.speculation=false: two attempts of a task would "
+            "run at the same time, and neither sees the messages that the other is "
+            "sending"
         )
     number = 0 if context is None else context.attemptNumber()
     streams = query is not None and batch is not None

@@ -145,8 +145,8 @@ def _warn_of_faults(batch: pa.RecordBatch, part: OffsetRange) -> None:
     if count:
         first = next(fault for fault in faults.to_pylist() if fault is not None)
         _log.warning(
-            "%s: %d of the bodies of offsets %d to %d cannot be read (%s); their rows have them as "
-            "they are stored, and the column %s says which",
+            "%s: %d of the bodies of offsets %d to %d cannot be read (%s); their rows "
+"have the stored bytes, and the column %s marks them",
             part.queue, count, part.begin, part.end - 1, first, BODY_FAULT,
         )  # fmt: skip
 
@@ -309,7 +309,7 @@ def _undamaged(wanted: OffsetRange, body: bytes, fail: bool) -> list[bytes]:
             fail,
             f"{wanted.queue}: damaged in the broker's store: offset {damaged[0].queue_offset} or "
             f"near it ({damaged[0].fault})",
-            ". Set the option failOnDataLoss to false to go on without it",
+            ". Set the option failOnDataLoss to false to continue without it",
             "skipped",
         )
     return entries
@@ -340,11 +340,15 @@ def _whole(wanted: OffsetRange, begin: int, end: int, body: bytes, fail: bool) -
         absent = (offset for offset in asked if offset not in there)
         named = ", ".join(map(str, islice(absent, _NAMED_MAX)))
         more = f" and {count - _NAMED_MAX} more" if count > _NAMED_MAX else ""
-        cause = damaged[0].fault if damaged else "the broker has passed them over: its log says why"
+        cause = (
+            damaged[0].fault
+            if damaged
+            else "the broker has skipped them: read the reason in its log"
+        )
         lose(
             fail,
             f"{wanted.queue}: damaged in the broker's store: offsets {named}{more} ({cause})",
-            ". Set the option failOnDataLoss to false to go on without them",
+            ". Set the option failOnDataLoss to false to continue without them",
             "skipped",
         )
     return b"".join(entries)
@@ -371,9 +375,9 @@ def _after_gap(wanted: OffsetRange, offset: int, reply: PullMessageReply, fail: 
         f"{wanted.queue}: messages {offset} to {min(go_on, wanted.end) - 1} of the asked "
         f"{wanted.begin} to {wanted.end - 1} are not there: "
         f"the queue now holds {reply.min_offset} to {reply.max_offset - 1}",
-        ". They were deleted (retention), or the topic or broker was made anew. Set the option "
-        "failOnDataLoss to false to go on without them, or give startingOffsets that exist (and "
-        "a new checkpoint)",
+        ". They were deleted (retention), or the topic or broker was deleted and made "
+        "again. Set the option failOnDataLoss to false to continue without them, or give "
+        "startingOffsets that exist (and a new checkpoint)",
         "skipped",
     )
     return go_on

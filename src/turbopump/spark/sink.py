@@ -139,7 +139,7 @@ def _log_resent_rows(messages: Sequence[WriterCommitMessage | None]) -> None:
             text = "task %d sent %d rows; %d more were there from an earlier attempt"
             _log.warning(text, one.partition, one.rows, one.skipped)
         if isinstance(one, Written) and one.twice:
-            text = "%d rows of task %d are there twice: an older attempt was still sending"
+            text = "%d rows of task %d are stored twice: an older attempt was still sending"
             _log.warning(text, one.twice, one.partition)
 
 

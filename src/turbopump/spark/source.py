@@ -100,8 +100,8 @@ class RocketMQDataSource(DataSource):
         _check_schema(schema, arrow_schema(columns))
         if "columns" in self.options and columns != options.columns:
             raise ConfigError(
-                f"the given schema has the columns {', '.join(columns)}, but the option columns "
-                f"says {', '.join(options.columns)}: give one of them"
+                f"the given schema has the columns {', '.join(columns)}, but the option "
+                f"columns has {', '.join(options.columns)}: remove one of them"
             )
         return replace(
             options,
@@ -162,7 +162,9 @@ def _check_schema(given: StructType, offered: pa.Schema) -> None:
     for wanted, there in zip(given.fields, _struct(offered).fields, strict=True):
         # all but metadata, such as a comment
         if any(getattr(wanted, part) != getattr(there, part) for part in _OF_BATCHES):
-            raise ConfigError(f"the given schema says {_said(wanted)}, but there is {_said(there)}")
+            raise ConfigError(
+                f"the given schema has {_said(wanted)}, but the source has {_said(there)}"
+            )
 
 
 def _said(field: StructField) -> str:

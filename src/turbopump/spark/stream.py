@@ -173,7 +173,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         named = planning.is_asked_for(queue, self._options)
         on_broker = {each for each in self._route if each.broker_name == queue.broker_name}
         if queue not in on_broker and any(each.topic == queue.topic for each in on_broker):
-            self._lost(queue, "is no longer a queue of its topic, which has fewer now")
+            self._lost(queue, "no longer exists, because its topic has fewer queues now")
         elif (  # options may name fewer queues than the checkpoint
             named
             and self._needs_brokers()
@@ -204,7 +204,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not cluster.is_read_from_slave(queue):
             self._lost(queue, f"ends at {end}, but it was read up to {begin} already")
             return
-        text = f"the master of {queue} is away, and its slave ends at {end}, before what was read"
+        text = (
+            f"the master of {queue} is away, and its slave ends at {end}, before the last "
+            "read offset"
+        )
         if self._needs_brokers():
             raise ClientError(
                 f"{text}. Start the master, or set the option brokerOfflineStrategy to skip"
@@ -225,9 +228,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _lost(self, queue: MessageQueue, text: str) -> None:
         if self._options.fail_on_data_loss:
             raise DataLossError(
-                f"{queue} {text}: the topic or broker was made anew, or lost its end. Start with a "
-                "new checkpoint, or set the option failOnDataLoss to false to wait until it grows "
-                "beyond"
+                f"{queue} {text}: the topic or broker was deleted and made again, or lost "
+                "its end. Start with a new checkpoint, or set the option failOnDataLoss "
+                "to false to wait until it grows beyond"
             )
         instead = "waiting until it grows beyond, as failOnDataLoss is false"
         self._warn_once(queue, f"{queue} {text}; {instead}")

@@ -78,15 +78,15 @@ def write_options(
     values |= name_servers_of(environment, values)
     if "name_servers" not in values:
         raise ConfigError(
-            "it is not said where to write: give the option nameServer, such as 127.0.0.1:9876, or "
-            "set NAMESRV_ADDR"
+            "no name server is given: set the option nameServer, such as 127.0.0.1:9876, "
+            "or NAMESRV_ADDR"
         )
     secrets = {name: values.pop(name, None) for name in SECRET_FIELDS}
     values["credentials"] = credentials_of(secrets, environment)
     values["tls"] = tls_of({name: values.pop(name, None) for name in VARIABLES}, environment)
     if values.get("idempotency_key") is None and values.get("skips_present"):
         if "idempotency_key" in values:
-            raise ConfigError("onConflict=skip needs a key: idempotencyKey may not be none then")
+            raise ConfigError("onConflict=skip needs a key: idempotencyKey must not be none")
         values["idempotency_key"] = AUTO
     return WriteOptions(**values)
 
@@ -138,11 +138,11 @@ def layout(schema: pa.Schema, options: WriteOptions) -> Layout:
                 raise ConfigError(f"the column {field.name} must be {said}, not {is_now}: cast it")
     if "body" not in columns:
         raise ConfigError(
-            "there is no column body, binary or string: what is the message to say? (such as "
+            "the rows have no column body, binary or string: add one (such as "
             "to_json(struct('*')) as body)"
         )
     if options.topic is None and "topic" not in columns:
-        raise ConfigError("it is not said where to write: give the option topic, or a column topic")
+        raise ConfigError("no topic is given: set the option topic, or add a column topic")
     received = "queueOffset" in columns
     keeps = options.keeps_queue_id
     if "queueId" in columns and not (not received if keeps is None else keeps):
@@ -166,17 +166,17 @@ def _key_columns(
     late = [name for name in ("delayLevel", "deliverAt") if name in columns]
     if late:
         raise ConfigError(
-            f"idempotencyKey and the column {late[0]} exclude each other: a delayed message cannot "
-            "be found in its topic before it is due"
+            f"idempotencyKey and the column {late[0]} exclude each other: a delayed "
+            "message cannot be found in its topic before its time"
         )
     if options.idempotency_key != AUTO:
         return _column(schema, options.idempotency_key, "idempotencyKey"), ()
     absent = [name for name in ORIGIN_COLUMNS if name not in columns]
     if absent:
         raise ConfigError(
-            "rows can be told apart by where they came from only with the columns "
-            f"{', '.join(ORIGIN_COLUMNS)} of the source ({', '.join(absent)} missing): keep them, "
-            "or let idempotencyKey name a column that is different in every row"
+            f"the default key of a row needs the columns {', '.join(ORIGIN_COLUMNS)} of "
+            f"the source ({', '.join(absent)} missing): keep them, or set idempotencyKey "
+            "to a column that is different in every row"
         )
     return None, tuple(columns[name] for name in ORIGIN_COLUMNS)
 
@@ -263,19 +263,19 @@ def _topic(text: str) -> str:
 
 def _key(text: str) -> str | None:
     if not text:
-        raise ConfigError("auto, none or the name of a column is expected")
+        raise ConfigError("expected auto, none or the name of a column")
     return None if text.lower() == "none" else AUTO if text.lower() == AUTO else text
 
 
 def _conflict(text: str) -> bool:
     if text.lower() not in ("append", "skip"):
-        raise ConfigError(f"append or skip is expected, not {text!r}")
+        raise ConfigError(f"expected append or skip, not {text!r}")
     return text.lower() == "skip"
 
 
 def _name(text: str) -> str:
     if not (0 < len(text) <= 100 and text.isascii() and text.isprintable() and "/" not in text):
-        raise ConfigError("1 to 100 printable ASCII characters without / are expected")
+        raise ConfigError("expected 1 to 100 printable ASCII characters without /")
     return text
 
 

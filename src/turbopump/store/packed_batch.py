@@ -21,7 +21,8 @@ import msgspec
 from turbopump.compiled import has_twin
 from turbopump.errors import ProtocolError
 from turbopump.message.batch import walk_batch
-from turbopump.message.codec import CRC_NAME, encode_entry, without_crc
+from turbopump.message.codec import encode_entry, without_crc
+from turbopump.message.entry import CRC_NAME
 from turbopump.message.java import tags_code
 from turbopump.message.properties import send_properties
 from turbopump.store.index.index_file import key_hash

@@ -84,7 +84,9 @@ async def test_it_waits_for_a_slave_that_does_not_copy(replicas: Replicas, /) ->
     async with wiped(replicas) as (servers, broker):
         replicas.kill(SLAVE)
         rounds = states(replicas, servers, broker)
-        await eventually(lambda: not replicas.brokers[MASTER].replication.master.slaves)
+        await eventually(
+            lambda: not replicas.brokers[MASTER].parts.listening.replication.master.slaves
+        )
         assert list((await anext(rounds)).waits_for()) == ["1 slave does not copy"]
         await replicas.slave()
         async with asyncio.timeout(60):

@@ -202,7 +202,7 @@ DESTRUCTIVE: Final = {104, 3002, 3003, 3006, 3007, 3008, 205}
 @in_loop
 async def test_a_running_broker_answers_each_code_as_the_table_says() -> None:
     async with running_broker(**ON) as running:
-        await check_all(running, running.broker_address, running.broker.router)
+        await check_all(running, running.broker_address, running.broker.parts.listening.router)
 
 
 @in_loop

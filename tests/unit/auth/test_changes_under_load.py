@@ -285,7 +285,13 @@ async def waits_for_a_message(
     await admin.call(at, CreateAcl(subject=f"User:{name}"), may)
     waiting = asyncio.create_task(client.exchange(at, asked, timeout=60))
     line = TopicGroup("T", "G")
-    await until(lambda: len(broker.held_pulls) + broker.pop.held.count(line, 0) == 1)
+    await until(
+        lambda: (
+            len(broker.parts.delivering.held_pulls)
+            + broker.parts.delivering.pop.held.count(line, 0)
+            == 1
+        )
+    )
     return waiting
 
 

@@ -25,7 +25,7 @@ from turbopump import (
     TransactionState,
 )
 from turbopump.errors import ResponseError
-from turbopump.message.codec import ENTRY_HEAD, FIXED_SIZE, MAGIC_V1
+from turbopump.message.entry import ENTRY_HEAD, FIXED_SIZE, MAGIC_V1
 from turbopump.message.ids import decode_offset_msg_id
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.access import (

@@ -272,7 +272,7 @@ def test_no_secret_is_in_what_credentials_and_users_are_shown_as() -> None:
 @in_loop
 async def test_where_authentication_is_off_nothing_is_asked() -> None:
     async with running_broker() as running:
-        assert running.broker.router.authorise is None
+        assert running.broker.parts.listening.router.authorise is None
 
 
 @in_loop

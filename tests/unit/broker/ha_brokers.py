@@ -31,6 +31,6 @@ async def running(directory: Path, **config: Any) -> AsyncIterator[Broker]:
 @asynccontextmanager
 async def slave_of(master: Broker, directory: Path, **config: Any) -> AsyncIterator[Broker]:
     role = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
-    address = {"ha_master_address": master.ha_address}
+    address = {"ha_master_address": master.parts.listening.ha_address}
     async with running(directory, **{**role, **address, **config}) as slave:
         yield slave

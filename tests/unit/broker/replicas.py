@@ -138,7 +138,7 @@ async def eventually(condition: Callable[[], object], seconds: float = 30.0) -> 
 
 async def a_round_later(broker: Broker) -> None:
     """Wait until a round of copying that has not begun yet is over."""
-    tables = broker.slave_tables
+    tables = broker.parts.copying.slave_tables
     assert tables is not None
     wanted = tables.rounds + 2
     await eventually(lambda: tables.rounds >= wanted)

@@ -55,7 +55,7 @@ async def test_a_slave_that_comes_back_with_the_same_log_copies_and_has_not_prov
     await replicas.stop(SLAVE)
     await replicas.client_of(MASTER).send(b"more")
     await same_logs(master, await replicas.slave(message_index_enable=indexed))
-    assert master.replication.status(0.0).ha_connection_info[0].proof == NOT_PROVED
+    assert master.parts.listening.replication.status(0.0).ha_connection_info[0].proof == NOT_PROVED
 
 
 @pytest.mark.parametrize("indexed", [True, False])
@@ -80,7 +80,7 @@ async def test_a_slave_with_messages_of_its_own_is_refused_whatever_their_sizes(
         MASTER, BrokerRole.SLAVE, broker_id=1, message_index_enable=indexed
     )
     kept = log_of(back.store)
-    link = back.replication.slave
+    link = back.parts.listening.replication.slave
     assert link is not None
     await eventually(lambda: "another log" in (link.fault or ""))
     assert log_of(back.store) == kept

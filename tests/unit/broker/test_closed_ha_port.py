@@ -75,7 +75,7 @@ async def test_brokers_of_one_cluster_copy_with_a_handshake(tmp_path: Path) -> N
 
 
 def ha_status(master: Broker) -> HARuntimeInfo:
-    return master.replication.status(asyncio.get_running_loop().time())
+    return master.parts.listening.replication.status(asyncio.get_running_loop().time())
 
 
 def on_servers_loop(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -100,9 +100,9 @@ async def test_they_copy_by_tls_as_their_tls_settings_say(tmp_path: Path, mode: 
         slave_of(master, tmp_path / "s", **tls) as slave,
     ):
         await copies(master, slave, pair.trusted())
-        assert slave.replication.slave is not None
-        assert slave.replication.slave.peer is not None
-        assert slave.replication.slave.peer.encrypted
+        assert slave.parts.listening.replication.slave is not None
+        assert slave.parts.listening.replication.slave.peer is not None
+        assert slave.parts.listening.replication.slave.peer.encrypted
 
 
 @pytest.mark.parametrize("end", [44, None])
@@ -117,7 +117,7 @@ async def test_a_slave_copies_by_tls_though_strangers_do_not_end_their_handshake
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
         master = await enter(running(tmp_path / "m", **user("secret"), **server))
-        host, port = master.ha_address.split(":")
+        host, port = master.parts.listening.ha_address.split(":")
         for _ in range(20):
             stranger = await enter(raw_peer(host, int(port)))
             stranger.write(hello)
@@ -234,7 +234,7 @@ async def test_certificates_suffice_without_accounts(
         async with slave_of(master, tmp_path / "s", **without):
             await until(lambda: "read the reason in its log" in caplog.text)
             await until(lambda: "peer did not return a certificate" in caplog.text)
-            assert master.replication.figures()["haSlaves"] == "0"
+            assert master.parts.listening.replication.figures()["haSlaves"] == "0"
         async with slave_of(master, tmp_path / "s", **slaves) as slave:
             await copies(master, slave, tls)
             assert is_encrypted(slave)
@@ -280,7 +280,7 @@ async def test_tls_is_switched_on_in_a_running_pair_in_the_order_that_the_guide_
 
 
 def is_encrypted(slave: Broker) -> bool:
-    link = slave.replication.slave
+    link = slave.parts.listening.replication.slave
     assert link is not None
     assert link.peer is not None
     return link.peer.encrypted
@@ -326,9 +326,11 @@ async def test_a_slave_that_is_upgraded_first_copies_from_a_master_that_compares
                 async with slave_of(
                     master, tmp_path / "s", **rules, **slaves, ha_master_address=""
                 ) as slave:
-                    assert slave.slave_tables is not None
-                    slave.slave_tables.master_is_at(master.address)
-                    slave.replication.master_is_at(master.ha_address)
+                    assert slave.parts.copying.slave_tables is not None
+                    slave.parts.copying.slave_tables.master_is_at(master.address)
+                    slave.parts.listening.replication.master_is_at(
+                        master.parts.listening.ha_address
+                    )
                     await copies(master, slave, client)
                     wanted = [PROVED if upgraded else NOT_PROVED]
                     await until(lambda wanted=wanted: proofs(master) == wanted)
@@ -340,7 +342,9 @@ def proofs(master: Broker) -> list[str]:
 
 async def told_of(master: Broker, slave: Broker) -> None:
     """Tell a slave where its master is."""
-    told = ExchangeHAInfo(master_address=master.address, master_ha_address=master.ha_address)
+    told = ExchangeHAInfo(
+        master_address=master.address, master_ha_address=master.parts.listening.ha_address
+    )
     remoting = RemotingClient(connect_timeout=ANSWER_S)
     answer = await remoting.exchange(slave.address, told, timeout=ANSWER_S)
     assert answer.code == ResponseCode.SUCCESS, answer
@@ -412,13 +416,17 @@ async def test_brokers_with_accounts_prove_their_logs_with_a_handshake_or_withou
     async with running(tmp_path / "m", **rules) as master:
         await sent(master)
         async with slave_of(master, tmp_path / "s", **rules) as slave:
-            assert slave.slave_tables is not None
-            slave.slave_tables.master_is_at(master.address)
+            assert slave.parts.copying.slave_tables is not None
+            slave.parts.copying.slave_tables.master_is_at(master.address)
             await until(lambda: slave.store.log.end == master.store.log.end)
         async with slave_of(master, tmp_path / "s", **rules) as slave:
-            assert slave.slave_tables is not None
-            slave.slave_tables.master_is_at(master.address)
-            slaves = master.replication.master.slaves if master.replication.master else []
+            assert slave.parts.copying.slave_tables is not None
+            slave.parts.copying.slave_tables.master_is_at(master.address)
+            slaves = (
+                master.parts.listening.replication.master.slaves
+                if master.parts.listening.replication.master
+                else []
+            )
             await until(lambda: [one.connection.proved for one in slaves] == [True])
             await copies(master, slave)
 
@@ -426,7 +434,7 @@ async def test_brokers_with_accounts_prove_their_logs_with_a_handshake_or_withou
 @in_loop
 async def test_a_slave_that_has_not_said_what_it_has_is_not_called_in_sync(tmp_path: Path) -> None:
     async with running(tmp_path / "m") as master:
-        host, _, port = master.ha_address.rpartition(":")
+        host, _, port = master.parts.listening.ha_address.rpartition(":")
         async with raw_peer(host, int(port)):
             await until(lambda: ha_status(master).ha_connection_info)
             assert ha_status(master).in_sync_slave_nums == 0
@@ -438,7 +446,7 @@ async def test_a_slave_that_has_not_said_what_it_has_is_not_called_in_sync(tmp_p
 async def test_a_slave_that_never_had_all_of_the_log_is_not_called_in_sync(tmp_path: Path) -> None:
     async with running(tmp_path / "m") as master:
         await sent(master)
-        host, _, port = master.ha_address.rpartition(":")
+        host, _, port = master.parts.listening.ha_address.rpartition(":")
         async with raw_peer(host, int(port)) as behind:
             behind.write(REPORT.pack(1))
             its_log = [master.store.log.end - 1]
@@ -454,7 +462,7 @@ async def test_strangers_that_say_nothing_make_room_for_those_that_come(
 ) -> None:
     monkeypatch.setattr(link, "SLAVES_MAX", 2)
     async with running(tmp_path / "m", **user("secret")) as master, AsyncExitStack() as stack:
-        host, _, port = master.ha_address.rpartition(":")
+        host, _, port = master.parts.listening.ha_address.rpartition(":")
         silent = [await stack.enter_async_context(raw_peer(host, int(port))) for _ in range(4)]
         assert [await one.read() for one in silent[:2]] == [None, None], "closed"
         async with slave_of(master, tmp_path / "s", **user("secret")) as slave:
@@ -467,7 +475,7 @@ async def test_of_many_strangers_at_once_the_newest_stay(
 ) -> None:
     monkeypatch.setattr(link, "SLAVES_MAX", 2)
     async with running(tmp_path / "m", **user("secret")) as master:
-        host, _, port = master.ha_address.rpartition(":")
+        host, _, port = master.parts.listening.ha_address.rpartition(":")
         peers = await asyncio.gather(*(RawPeer.connect(host, int(port)) for _ in range(8)))
         ended = [asyncio.create_task(peer.read()) for peer in peers]
         await until(lambda: sum(task.done() for task in ended) == 6)
@@ -485,7 +493,7 @@ async def test_a_slave_that_cannot_prove_itself_takes_nothing_from_a_master_that
         slave_of(master, tmp_path / "s", **alone) as slave,
     ):
         await until(lambda: "needs a master that can prove itself" in caplog.text)
-        assert master.replication.figures()["haSlaves"] == "0"
+        assert master.parts.listening.replication.figures()["haSlaves"] == "0"
         assert slave.store.log.end == 0
 
 
@@ -495,7 +503,7 @@ async def test_who_has_not_proved_itself_in_time_is_closed(
 ) -> None:
     monkeypatch.setattr(link, "HANDSHAKE_S", 0.1)
     async with running(tmp_path / "m", **user("secret")) as master:
-        host, _, port = master.ha_address.rpartition(":")
+        host, _, port = master.parts.listening.ha_address.rpartition(":")
         async with raw_peer(host, int(port)) as peer:
             peer.write(HELLO)
             assert await peer.read() is None

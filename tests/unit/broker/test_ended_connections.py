@@ -33,13 +33,13 @@ def waiting(kind: str, now: int, offset: int = 0) -> Request[object]:
 
 
 def held_memory(talk: Talk) -> int:
-    assert talk.broker.server is not None
-    return talk.broker.server.memory.total
+    assert talk.broker.parts.listening.server is not None
+    return talk.broker.parts.listening.server.memory.total
 
 
 def held(talk: Talk) -> int:
-    pops = talk.broker.pop.held
-    return len(talk.broker.held_pulls) + sum(
+    pops = talk.broker.parts.delivering.pop.held
+    return len(talk.broker.parts.delivering.held_pulls) + sum(
         pops.count(TopicGroup("T", "g"), number) for number in (-1, 0)
     )
 
@@ -53,7 +53,7 @@ async def test_what_waits_for_a_message_is_counted_and_goes_with_its_connection(
 ) -> None:
     await talk.client.create()
     await talk.client.join("a", "g")
-    server = talk.broker.server
+    server = talk.broker.parts.listening.server
     assert server is not None
     known = set(server.connections)
     transport, _ = await simulation.loop.create_connection(asyncio.Protocol, SERVER, 10911)
@@ -74,8 +74,8 @@ async def test_what_waits_for_a_message_is_counted_and_goes_with_its_connection(
 async def test_who_holds_more_than_all_may_is_closed_and_a_modest_consumer_is_served(
     talk: Talk, simulation: Simulation, /, kind: str
 ) -> None:
-    assert talk.broker.server is not None
-    talk.broker.server.memory = ConnectionMemory(MEMORY_MAX)
+    assert talk.broker.parts.listening.server is not None
+    talk.broker.parts.listening.server.memory = ConnectionMemory(MEMORY_MAX)
     await talk.client.create()
     await talk.client.join("a", "g")
     modest = asyncio.ensure_future(talk.client.ask(pull(suspend_ms=100_000), timeout=100))

@@ -115,7 +115,7 @@ def context(server: Pair, shown: Pair | None = None) -> ssl.SSLContext:
 @asynccontextmanager
 async def ha_port(broker: Broker, config: BrokerConfig) -> AsyncIterator[int]:
     """The HA port of a master with these settings and that broker's store."""
-    link = broker.replication.master
+    link = broker.parts.listening.replication.master
     assert link is not None
     replication = Replication(config, broker.store, link.disk, broker.clock, link.history)
     port = await replication.listen(0)

@@ -139,7 +139,7 @@ async def test_it_is_closed_or_refused_in_a_second(servers: RunningBroker, /) ->
 @in_loop(with_servers)
 async def test_memory_is_not_taken_for_what_is_only_claimed(servers: RunningBroker, /) -> None:
     host, port = servers.broker_address.split(":")
-    memory = servers.broker.server.memory
+    memory = servers.broker.parts.listening.server.memory
     async with AsyncExitStack() as stack:
         peers = [await stack.enter_async_context(raw_peer(host, int(port))) for _ in range(50)]
         tracemalloc.start()

@@ -105,6 +105,9 @@ async def test_a_forwarded_message_keeps_body_birth_keys_and_tags() -> None:
 async def test_forwarding_waits_while_the_log_makes_its_next_file() -> None:
     async with running_broker(mapped_file_size_commit_log=64 * 1024) as running:
         broker = running.broker
-        placed = [await broker.forwarding.append("Orders", 0, b"x" * 20_000, "") for _ in range(40)]
+        placed = [
+            await broker.parts.delivering.forwarding.append("Orders", 0, b"x" * 20_000, "")
+            for _ in range(40)
+        ]
         assert [one.queue_offset for one in placed] == list(range(40))
         assert broker.store.max_offset("Orders", 0) == 40

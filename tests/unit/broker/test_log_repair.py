@@ -12,7 +12,8 @@ from tests.unit.broker.talking import Client
 
 from turbopump.broker.broker import Broker
 from turbopump.config.broker_config import FlushDiskType
-from turbopump.message.codec import CRC_SUFFIX_SIZE, decode_entries, entry_fault
+from turbopump.message.codec import entry_fault
+from turbopump.message.entry import CRC_SUFFIX_SIZE
 from turbopump.protocol.requests.pull import ViewMessageById
 from turbopump.store.repair.scrub import FIRST_REST_S
 
@@ -68,9 +69,8 @@ def forge(broker: Broker, number: int, at: int, value: bytes) -> None:
 
 
 async def bodies(client: Client) -> list[bytes]:
-    """What one pull of everything gives."""
-    answer, _ = await client.pull(0)
-    return [message.body for message in decode_entries(answer.body)]
+    """Every message that pulls give."""
+    return await client.all_bodies()
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ async def test_a_reader_gets_what_a_copy_has(replicas: Replicas, /, host: str, a
     harm(replicas.brokers[host], 4, at)
     harm(replicas.brokers[host], 5, at)
     assert await bodies(replicas.client_of(host)) == BODIES
-    assert replicas.brokers[host].log_repair.mended == 2
+    assert replicas.brokers[host].parts.delivering.log_repair.mended == 2
     await same_logs(replicas.brokers[MASTER], replicas.brokers[SLAVE])
 
 
@@ -106,7 +106,7 @@ async def test_what_cannot_be_there_is_not_written_though_its_crc_fits(
     forge(slave, 15, at, value)
     harm(master, 15)
     assert await bodies(replicas.client_of(MASTER)) == [*BODIES[:15], *BODIES[16:]]
-    assert master.log_repair.mended == 0
+    assert master.parts.delivering.log_repair.mended == 0
     assert why in caplog.text
 
 
@@ -138,7 +138,7 @@ async def test_a_query_by_offset_has_it_fetched(replicas: Replicas, /) -> None:
     client = replicas.client_of(MASTER)
     offset, _ = unit(master, 7)
     assert (await client.code(ViewMessageById(offset=offset)))[0] != 0
-    await eventually(lambda: master.log_repair.mended == 1)
+    await eventually(lambda: master.parts.delivering.log_repair.mended == 1)
     assert (await client.code(ViewMessageById(offset=offset)))[0] == 0
 
 
@@ -148,7 +148,7 @@ async def test_the_scrub_has_it_fetched(replicas: Replicas, /) -> None:
     for number in range(3, 6):
         harm(slave, number)
     await asyncio.sleep(FIRST_REST_S + 5)
-    await eventually(lambda: slave.log_repair.mended == 3)
+    await eventually(lambda: slave.parts.delivering.log_repair.mended == 3)
     await same_logs(master, slave)
 
 
@@ -166,7 +166,7 @@ async def test_a_start_that_finds_damage_has_it_fetched_and_its_unit_written(
     again = await replicas.slave(**SYNC)
     assert again.store.recovery is not None
     assert len(again.store.recovery.damages) == 1
-    await eventually(lambda: again.log_repair.mended == 1)
+    await eventually(lambda: again.parts.delivering.log_repair.mended == 1)
     await eventually(lambda: unit(again, 4) == (offset, size))
     assert await bodies(replicas.client_of(SLAVE)) == BODIES
     await same_logs(replicas.brokers[MASTER], replicas.brokers[SLAVE])

@@ -132,7 +132,9 @@ async def test_a_slave_is_told_where_its_master_is(replicas: Replicas, /) -> Non
     slave = await replicas.slave(namesrv_addr="")
     await replicas.client_of(MASTER).create()
     await replicas.client_of(MASTER).send(b"one")
-    told = ExchangeHAInfo(master_address=master.address, master_ha_address=master.ha_address)
+    told = ExchangeHAInfo(
+        master_address=master.address, master_ha_address=master.parts.listening.ha_address
+    )
     assert await replicas.client_of(SLAVE).code(told) == (0, "")
     await same_logs(master, slave)
     await eventually(lambda: slave.tables.topics.find("T"))
@@ -229,7 +231,7 @@ async def test_a_slave_that_was_refused_once_comes_again_before_clients_send(
     await replicas.stop(MASTER)
     only_proven = {"authentication_enabled": True, "ha_allowed_peers": ""}
     await replicas.master(**SYNC, **only_proven)
-    link = slave.replication.slave
+    link = slave.parts.listening.replication.slave
     assert link is not None
     await eventually(lambda: "master's history cannot be read" in (link.fault or ""))
     await replicas.stop(MASTER)
@@ -312,8 +314,8 @@ async def test_a_slave_that_never_reads_holds_little_and_counts_for_nothing(
     await sender.send(b"before")
     _, writer = await asyncio.open_connection(MASTER, 10912, limit=1)
     writer.write(REPORT.pack(1))
-    assert master.replication.master is not None
-    slaves = master.replication.master.slaves
+    assert master.parts.listening.replication.master is not None
+    slaves = master.parts.listening.replication.master.slaves
     await eventually(lambda: len(slaves) == 2 and slaves[1].connection.acked == 1)
     for _ in range(60):
         await sender.send(b"x" * 100_000)
@@ -345,7 +347,7 @@ async def test_a_slave_ahead_of_its_master_is_refused_in_words_and_keeps_its_log
     await eventually(lambda: "was restored from an older copy" in caplog.text)
     await replicas.client_of(MASTER).create()
     await replicas.client_of(MASTER).send(b"another, and longer than what was lost by the master")
-    await eventually(lambda: slave.replication.slave.fault is not None)
+    await eventually(lambda: slave.parts.listening.replication.slave.fault is not None)
     assert (slave.store.log.end, slave.store.max_offset("T", 0)) == (end, 1)
 
 
@@ -367,7 +369,7 @@ async def test_an_old_master_with_messages_that_the_new_one_has_not_is_refused_i
     for number in range(2):  # so its log is the longer one, and goes on where that of the old ends
         await new.send(b"%d: the new one alone" % number)
     rejoined = await replicas.broker(MASTER, BrokerRole.SLAVE, broker_id=1)
-    link = rejoined.replication.slave
+    link = rejoined.parts.listening.replication.slave
     assert link is not None
     await eventually(lambda: link.fault is not None)
     assert "another log" in str(link.fault)
@@ -381,7 +383,7 @@ async def test_a_slave_that_cannot_find_out_what_its_master_has_tries_again(
 ) -> None:
     await replicas.master()
     slave = await replicas.slave()
-    link = slave.replication.slave
+    link = slave.parts.listening.replication.slave
     assert link is not None
     await eventually(lambda: link.accepted)
     asks, failed = link.begin_at, asyncio.Event()
@@ -493,7 +495,7 @@ async def copies(directory: Path) -> None:
     """A master and a slave on real sockets."""
     async with talking(directory / "master") as talk:
         settings = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
-        ha = {"ha_master_address": talk.broker.ha_address}
+        ha = {"ha_master_address": talk.broker.parts.listening.ha_address}
         async with talking(directory / "slave", **settings, **ha) as other:
             await talk.client.create()
             await talk.client.send(b"one")

@@ -79,7 +79,7 @@ async def test_a_log_that_ends_where_a_message_of_the_new_master_ends_is_not_its
     promoted, back = await parted(replicas, old, new)
     kept = log_of(back.store)
     assert promoted.store.log.end > back.store.log.end
-    await eventually(lambda: "another log" in (back.replication.slave.fault or ""))
+    await eventually(lambda: "another log" in (back.parts.listening.replication.slave.fault or ""))
     same = next(
         at
         for at, (one, other) in enumerate(zip(kept, log_of(promoted.store), strict=False))
@@ -112,7 +112,7 @@ async def test_an_old_master_whose_slave_had_everything_is_its_copy_at_once(
 @in_loop(with_replicas)
 async def test_a_refused_slave_that_is_emptied_copies_everything(replicas: Replicas, /) -> None:
     promoted, back = await parted(replicas, [b"old"], [b"new", b"new"])
-    await eventually(lambda: "another log" in (back.replication.slave.fault or ""))
+    await eventually(lambda: "another log" in (back.parts.listening.replication.slave.fault or ""))
     await replicas.stop(MASTER)
     back = await replicas.broker(
         MASTER, BrokerRole.SLAVE, broker_id=1, store_path_root_dir="/emptied"
@@ -162,13 +162,15 @@ async def test_a_slave_that_copied_before_it_could_prove_anything_proves_it_then
     await replicas.client_of(SLAVE).send(b"new" * 10)
     await replicas.client_of(SLAVE).send(b"new, too")
     back = await replicas.broker(MASTER, BrokerRole.SLAVE, broker_id=1, namesrv_addr="", **given)
-    link = back.replication.slave
+    link = back.parts.listening.replication.slave
     assert link is not None
     await same_length(promoted, back)
     assert log_of(promoted.store) != log_of(back.store)
     shown = (await ha_status(replicas, SLAVE)).ha_connection_info
     assert [one.proof for one in shown] == [NOT_PROVED], "nobody says that they are the same"
-    told = ExchangeHAInfo(master_address=promoted.address, master_ha_address=promoted.ha_address)
+    told = ExchangeHAInfo(
+        master_address=promoted.address, master_ha_address=promoted.parts.listening.ha_address
+    )
     assert await replicas.client_of(MASTER).code(told) == (0, "")
     await eventually(lambda: "another log" in (link.fault or ""))
 

@@ -4,8 +4,9 @@ it waits for the save that holds it."""
 import asyncio
 import errno
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Hashable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,13 +17,13 @@ from tests.simulation.world.simulation import Simulation
 
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.offsets import ConsumerOffsets
-from turbopump.broker.saved_table import SLICE_SIZE
 from turbopump.broker.topics import TopicTable, plain_topic
 from turbopump.clock import SystemClock
 from turbopump.protocol import fastjson
 from turbopump.protocol.requests.groups import SubscriptionGroupConfig, SubscriptionGroupWrapper
 from turbopump.protocol.requests.offsets import ConsumerOffsetTable
 from turbopump.protocol.requests.topics import TopicConfigSerializeWrapper
+from turbopump.remoting.turns import Steps, Turns
 from turbopump.store.disk import Disk, SystemDisk
 from turbopump.store.json_table import JsonTable
 
@@ -34,11 +35,27 @@ def file(path: Path, disk: Disk | None = None) -> JsonTable:
     return JsonTable(disk or SystemDisk(), path, list[str]().append)
 
 
-def loaded_topics(
-    disk: Disk, soon: Callable[[Callable[[], None]], object] | None = None
-) -> TopicTable:
-    more = {} if soon is None else {"soon": soon}
-    topics = TopicTable(file(PATH, disk), SystemClock(), auto_create=True, **more)
+class OneStepAtATime(Turns):
+    """Does a step of the work when the test says so, and all at once before it is ``by_hand``."""
+
+    by_hand = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.work: deque[Steps[Any]] = deque()
+
+    def run(self, _whose: Hashable, steps: Steps[Any], *_outcome: Any) -> None:
+        self.work.append(steps)
+        while self.work and not self.by_hand:
+            self.step()
+
+    def step(self) -> None:
+        if next(self.work[0], "over") == "over":
+            self.work.popleft()
+
+
+def loaded_topics(disk: Disk, turns: Turns | None = None) -> TopicTable:
+    topics = TopicTable(file(PATH, disk), SystemClock(), auto_create=True, turns=turns)
     topics.load()
     return topics
 
@@ -92,27 +109,32 @@ async def test_files_of_groups_and_offsets_are_what_the_whole_is_encoded_to(tmp_
 
 
 @in_loop(simulated)
-async def test_thousands_of_topics_are_encoded_in_slices_and_saved_at_once(
+async def test_thousands_of_topics_are_encoded_a_step_each_and_saved_at_once(
     simulation: Simulation, /
 ) -> None:
-    disk, steps = simulation.disk("h"), deque[Callable[[], None]]()
-    topics = loaded_topics(disk.mount(), steps.append)
-    for number in range(5_000):
+    disk, turns = simulation.disk("h"), OneStepAtATime()
+    topics = loaded_topics(disk.mount(), turns)
+    topics.put(plain_topic("T0", 8))
+    turns.by_hand = True
+    for number in range(1, 5_000):
         topics.put(plain_topic(f"T{number}", 8))
-    saved, slices = asyncio.ensure_future(topics.saved()), 0
+    saved, steps = asyncio.ensure_future(topics.saved()), 0
     while not saved.done():
         await asyncio.sleep(0.001)
-        if steps:
+        if turns.work:
             assert disk.files[PATH].content.count(b"topicName") == 1, "it is not written in parts"
-            steps.popleft()()
-            slices += 1
+            turns.step()
+            steps += 1
     assert saved.result()
     assert disk.files[PATH].content.count(b"topicName") == 5_000
-    assert slices == pytest.approx(len(disk.files[PATH].content) / SLICE_SIZE, rel=0.1)
-    for _ in range(5):
-        topics.put(plain_topic("T7", 9))
-        assert await topics.saved()
-    assert not steps, "one changed entry needs no slice"
+    assert steps == 5_000, "one for each topic but the first, and one to write"
+    topics.put(plain_topic("T7", 9))
+    again = asyncio.ensure_future(topics.saved())
+    await asyncio.sleep(0)
+    turns.step()
+    turns.step()
+    assert await again
+    assert not turns.work, "one changed entry is one step"
 
 
 @in_loop(simulated)

@@ -24,7 +24,7 @@ async def test_the_log_is_scrubbed_again_and_again_and_damage_is_told_once(
     async with simulated_broker(simulation) as talk:
         with caplog.at_level(logging.INFO, "turbopump.broker"):
             sent = [await talk.client.send(b"%d" % number) for number in range(20)]
-            scrubbing, log = talk.broker.scrubbing, talk.broker.store.log
+            scrubbing, log = talk.broker.parts.copying.scrubbing, talk.broker.store.log
             assert scrubbing is not None
             await asyncio.sleep(FIRST_REST_S + 5)
             assert (scrubbing.numbers.passes, scrubbing.numbers.entries_checked) == (1, 20)
@@ -46,7 +46,7 @@ async def test_the_log_is_scrubbed_again_and_again_and_damage_is_told_once(
 
 @in_loop(in_virtual_time, scrub_bytes_per_second=0)
 async def test_it_can_be_switched_off(talk: Talk, simulation: Simulation, /) -> None:
-    assert talk.broker.scrubbing is None
+    assert talk.broker.parts.copying.scrubbing is None
 
 
 @in_loop(simulated)

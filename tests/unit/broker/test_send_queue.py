@@ -94,7 +94,7 @@ async def test_sends_that_wait_for_a_new_file_are_refused_in_time_and_stored_onc
             asyncio.create_task(talk.client.code(message(), b"%d waits" % number))
             for number in range(3)
         ]
-        while len(talk.broker.sends.backlog) < 3:
+        while len(talk.broker.parts.stored.sends.backlog) < 3:
             await asyncio.sleep(0)
         disk.gate.set()
         assert [code for code, _ in await asyncio.gather(*waiting)] == [0, 0, 0]
@@ -147,7 +147,7 @@ async def test_the_send_queue_is_bounded(tmp_path: Path) -> None:
     settings = {**CONFIG, "send_thread_pool_queue_capacity": 2, "broker_fast_failure_enable": False}
     async with talking(tmp_path, lambda *args: Broker(*args, disk=disk), **settings) as talk:
         await talk.client.create()
-        backlog = talk.broker.sends.backlog
+        backlog = talk.broker.parts.stored.sends.backlog
         waiting: list[asyncio.Task[tuple[int, str]]] = []
         while len(backlog) < 2:
             waiting.append(asyncio.create_task(talk.client.code(message(), b"x" * 4000)))

@@ -124,7 +124,7 @@ def accounts_of(broker: Broker) -> Accounts:
 
 async def two_rounds(slave: Broker) -> None:
     """Until a round of copying is over that had not begun yet."""
-    copy = slave.slave_accounts
+    copy = slave.parts.copying.slave_accounts
     assert copy is not None
     wanted = copy.rounds + 2
     await eventually(lambda: copy.rounds >= wanted)
@@ -185,8 +185,8 @@ async def test_accounts_are_copied_also_while_the_log_is_not(replicas: Replicas,
     slave = await replicas.slave(**ON, ha_master_address=f"{SLAVE}:1")
     await make_billing(MASTER)
     await eventually(lambda: accounts_of(slave) == accounts_of(master), seconds=2)
-    assert slave.replication.slave is not None
-    assert not slave.replication.slave.accepted
+    assert slave.parts.listening.replication.slave is not None
+    assert not slave.parts.listening.replication.slave.accepted
 
 
 @in_loop(with_replicas)
@@ -200,7 +200,7 @@ async def test_a_pull_that_waits_at_the_slave_is_answered_when_its_user_is_delet
     await eventually(lambda: slave.store.max_offset("T", 0) and slave.tables.topics.find("T"))
     await eventually(lambda: "billing" in accounts_of(slave).policies)
     waiting = asyncio.ensure_future(told(SLAVE, pull(1, suspend_ms=9000), credentials=BILLING))
-    await eventually(lambda: len(slave.held_pulls))
+    await eventually(lambda: len(slave.parts.delivering.held_pulls))
     await changed(MASTER, DeleteUser(username="billing"))
     async with asyncio.timeout(2):
         answered = await waiting
@@ -236,16 +236,16 @@ async def test_a_slave_copies_no_accounts_of_a_former_master_that_is_a_slave_now
     other = await replicas.slave(SECOND_SLAVE, **ON)
     await make_billing(MASTER)
     await eventually(lambda: accounts_of(other) == accounts_of(master))
-    assert other.slave_tables is not None
-    await eventually(lambda: other.slave_tables.master == f"{MASTER}:10911")
+    assert other.parts.copying.slave_tables is not None
+    await eventually(lambda: other.parts.copying.slave_tables.master == f"{MASTER}:10911")
     replicas.kill(MASTER)
     await replicas.stop(SLAVE)
     promoted = await replicas.broker(SLAVE, BrokerRole.ASYNC_MASTER, **ON, broker_id=0)
     for host in (SLAVE, SECOND_SLAVE):  # as the command does
         await changed(host, DeleteUser(username="billing"))
     former = await replicas.slave(MASTER, **ON, broker_id=1)
-    assert former.slave_accounts is not None
-    await former.slave_accounts.stop()  # it has not heard of the deletion yet
+    assert former.parts.copying.slave_accounts is not None
+    await former.parts.copying.slave_accounts.stop()  # it has not heard of the deletion yet
     assert former.access is not None
     former.access.control.accounts = accounts_of(master)
     await eventually(lambda: "this broker is a slave, too" in caplog.text)
@@ -360,8 +360,8 @@ async def test_a_slave_with_other_accounts_is_reported_to_the_operator(
     await eventually(lambda: accounts_of(slave) == accounts_of(master))
     assert (await problems(ADMIN), await problems(looker)) == ([], [])
 
-    assert slave.slave_accounts is not None
-    await slave.slave_accounts.stop()
+    assert slave.parts.copying.slave_accounts is not None
+    await slave.parts.copying.slave_accounts.stop()
     await changed(MASTER, UpdateUser(username="billing"), UserInfo(password="new"))
     begins = f"its slave 1 ({SLAVE}:10911) has other users and policies than its master: "
     assert await problems(ADMIN) == [begins + "billing has another password"]

@@ -153,7 +153,7 @@ async def test_an_empty_master_takes_nothing_from_a_slave_that_is_ahead(
     await a_round_later(slave)
     replicas.kill(MASTER)
     await replicas.master(store_path_root_dir="/empty")
-    link = slave.replication.slave
+    link = slave.parts.listening.replication.slave
     assert link is not None
     await eventually(lambda: link.fault is not None and link.peer is None)
     await asyncio.sleep(30)  # several attempts

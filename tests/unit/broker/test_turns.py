@@ -380,7 +380,7 @@ def test_pulls_that_one_message_wakes(broker: Metered[Broker], client: BlockingC
         frames = [client.frame(pull) for _ in range(count)]
         client.write(b"".join(frames))
         client.ask(GetMaxOffset(topic=topic, queue_id=0))
-        assert broker.do(lambda server: len(server.held_pulls)) == count
+        assert broker.do(lambda server: len(server.parts.delivering.held_pulls)) == count
         broker.loop.longest = 0.0
         with BlockingClient(broker.do(lambda server: server.port)) as producer:
             producer.ask(SendMessageV2(topic=topic, queue_id=0), b"one")

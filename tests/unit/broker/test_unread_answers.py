@@ -37,8 +37,8 @@ async def stubborn(simulation: Simulation) -> tuple[asyncio.Transport, StubbornC
 
 
 def held_memory(talk: Talk) -> int:
-    assert talk.broker.server is not None
-    return talk.broker.server.memory.total
+    assert talk.broker.parts.listening.server is not None
+    return talk.broker.parts.listening.server.memory.total
 
 
 @in_loop(in_virtual_time, **LOGS)
@@ -49,10 +49,10 @@ async def test_pulls_that_wake_while_their_peer_does_not_read_stay_due_and_are_a
     transport, consumer = await stubborn(simulation)
     transport.write(b"".join(frame(pull(0, suspend_ms=30_000), number) for number in range(40)))
     await asyncio.sleep(1)
-    assert len(talk.broker.held_pulls) == 40
+    assert len(talk.broker.parts.delivering.held_pulls) == 40
     await talk.client.send(bytes(SIZE))
     await asyncio.sleep(60)
-    assert len(talk.broker.held_pulls) == 0, "they are due, their time is over"
+    assert len(talk.broker.parts.delivering.held_pulls) == 0, "they are due, their time is over"
     assert WAITING_MAX - SIZE < held_memory(talk) <= WAITING_MAX + WRITE_SIZE + SIZE
     transport.resume_reading()
     await asyncio.sleep(5)

@@ -70,8 +70,10 @@ def test_whoever_names_no_group_is_told_at_a_terminal_that_it_shares_one(
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     code, lines, err = consume("orders --count 3")
     assert (code, len(lines)) == (0, 3)
-    assert err.startswith("turbopump: read as the group turbopump-consume, which keeps its offset")
-    assert "--group NAME is your own, --no-group reads all" in err
+    assert err.startswith(
+        "turbopump: reading as the group turbopump-consume, whose offset is shared"
+    )
+    assert "use --group NAME for your own, --no-group to read all" in err
     assert consume("orders --group turbopump-consume --count 1")[2] == ""
 
 
@@ -84,8 +86,8 @@ def test_a_group_that_is_not_new_goes_on_and_that_is_said(consume: Consume) -> N
     assert consume("orders --group known --from first --count 10") == (0, ALL, "")
     code, lines, err = consume("orders --group known --from first --idle 0.3")
     assert (code, lines) == (0, [])
-    assert err.startswith("turbopump: the group known goes on where it stands in orders")
-    assert "--no-group reads from there; `turbopump offset reset known orders`" in err
+    assert err.startswith("turbopump: the group known continues at its offset in orders")
+    assert "Use --no-group to read from there, or `turbopump offset reset known orders`" in err
     assert consume("orders --group known --idle 0.3") == (0, [], "")
 
 
@@ -96,7 +98,11 @@ def test_a_group_that_is_not_new_goes_on_and_that_is_said(consume: Consume) -> N
         ("orders --queue 0 --offset 3 --from first", 2, "--offset and --from both say where"),
         ("orders --no-group --group g", 2, "--group and --no-group do not go together"),
         ("orders --queue 0 --group g", 2, "--group and --queue do not go together"),
-        ("orders --from yesterday", 2, "'yesterday' is no time: first, last, now, 2026"),
+        (
+            "orders --from yesterday",
+            2,
+            "'yesterday' is not a time: expected first, last, now, 2026",
+        ),
         ("orders --queue 0 --offset 6", 2, "offset 6 is outside of orders@broker-test:0, which "),
         ("orders --queue 2", 1, "orders has no queue 2; it has broker-test:0 to broker-test:1"),
         ("ordesr --no-group", 1, "it does not exist (did you mean orders?)"),

@@ -193,7 +193,7 @@ def test_lines_are_sent_and_the_results_come_in_their_order(
 def test_a_bad_line_ends_produce_with_its_number(run_here: Run, namesrv: str, topic: str) -> None:
     done = run_here("produce", topic, "-n", namesrv, text='{"body": "x"}\nnonsense\n')
     assert done.returncode == 1
-    assert done.stderr.startswith("turbopump: line 2 is no message: ")
+    assert done.stderr.startswith("turbopump: line 2 is not a message: ")
     assert done.stderr.count("\n") == 1
     done = run_here("produce", "TBW102", "-n", namesrv, text='{"body": ""}\n')
     assert done.returncode == 1

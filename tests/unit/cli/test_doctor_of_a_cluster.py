@@ -233,7 +233,7 @@ def test_all_is_well_with_a_healthy_cluster(say: Said) -> None:
 @asynccontextmanager
 async def a_slave_is_down(cluster: Cluster) -> AsyncIterator[None]:
     """Name servers have not noticed yet."""
-    await cluster.brokers["a-slave"].server.close()
+    await cluster.brokers["a-slave"].parts.listening.server.close()
     yield
     await cluster.stop_broker("a-slave")
     await cluster.start_broker("a-slave")
@@ -242,13 +242,13 @@ async def a_slave_is_down(cluster: Cluster) -> AsyncIterator[None]:
 @asynccontextmanager
 async def a_slave_has_other_accounts(cluster: Cluster) -> AsyncIterator[None]:
     slave = cluster.brokers["a-slave"]
-    assert slave.slave_accounts is not None
-    await slave.slave_accounts.stop()
+    assert slave.parts.copying.slave_accounts is not None
+    await slave.parts.copying.slave_accounts.stop()
     spy = fastjson.encode(UserInfo(username="spy", password="s", user_type="Normal"))
     await cluster.ask(slave.address, CreateUser(username="spy"), spy)
     yield
     await cluster.ask(slave.address, DeleteUser(username="spy"))
-    slave.slave_accounts.start()
+    slave.parts.copying.slave_accounts.start()
 
 
 @asynccontextmanager

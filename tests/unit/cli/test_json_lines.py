@@ -152,20 +152,20 @@ def test_what_a_line_does_not_say_the_options_say() -> None:
         ('{"body": "x", "delayLevel": 3}', "'delayLevel' is not known (did you mean delay_level?)"),
         ('{"body": "x", "anything": {}}', "'anything' is not known; a message has body, "),
         ('{"bodyy": "x"}', "field 'bodyy' is not known (did you mean body?)"),
-        ('{"body": "x", "queue_id": 3}', "'queue_id' says where a received message was"),
+        ('{"body": "x", "queue_id": 3}', "'queue_id' belongs to a received message"),
         ('{"body": "x", "queue_id": 3}', "give 'queue'"),
-        ('{"body": "x", "msg_id": "7F00"}', "'msg_id' says where a received message was"),
-        ('{"body": "x", "topic": "orders"}', "is for the topic 'orders', and goes to T"),
+        ('{"body": "x", "msg_id": "7F00"}', "'msg_id' belongs to a received message"),
+        ('{"body": "x", "topic": "orders"}', "has the topic 'orders', but the command sends to T"),
         ('{"body": "x", "body_base64": "eA=="}', "body and body_base64 are both given"),
         ('{"body": "x", "queue": 3, "sharding_key": "k"}', "both choose the queue"),
-        ('{"body": "x", "queue": "first"}', "queue 'first' is none"),
+        ('{"body": "x", "queue": "first"}', "queue 'first' is not a queue"),
         ('{"body": "x", "delay": 3, "delay_level": 3}', "a message has one time"),
-        ('{"body": "x", "delay_level": -1}', "delay_level=-1 is no level"),
-        ('{"body": "x", "deliver_at": "soon"}', "deliver_at 'soon' is no time"),
+        ('{"body": "x", "delay_level": -1}', "delay_level=-1 is not a level"),
+        ('{"body": "x", "deliver_at": "soon"}', "deliver_at 'soon' is not a time"),
         ('{"body": "x", "tags": ["a", "b"]}', "tags must be one text, not array"),
         ('{"body": "x", "properties": {"a": 1}}', "properties must be names and texts, as in"),
         ('{"body": "x", "delay": "5s"}', "delay must be a number of seconds, not str"),
-        ('["x"]', 'is no message: Expected `object`, got `array`; {"body"'),
+        ('["x"]', 'is not a message: Expected `object`, got `array`; expected {"body"'),
     ],
 )
 def test_nothing_on_a_line_is_dropped_without_a_word(line: str, words: str) -> None:
@@ -248,7 +248,7 @@ def test_a_line_of_a_message_is_read_back_without_broker_properties_and_checked(
     line = write_message(received(Message("T", b"x", tags="t"), **marks))
     again = read_message(line, "T", number=1).message
     assert (again.properties, again.tags) == ({"mine": "1", "TAGS": "t"}, "t")
-    with pytest.raises(MessageError, match=r"^line 3: property 'DELAY' is RocketMQ's own"):
+    with pytest.raises(MessageError, match=r"^line 3: property 'DELAY' belongs to RocketMQ"):
         read_message(b'{"body": "x", "properties": {"DELAY": "3"}}', "T", number=3)
 
 
@@ -289,7 +289,7 @@ def test_the_text_of_a_body_that_is_json_is_sent_as_it_is_written(text: str) -> 
 
 @pytest.mark.parametrize("line", [b'{"body": "\xff"}', b'{"body": {"a": "\xff"}}'])
 def test_a_body_that_is_not_utf_8_is_refused(line: bytes) -> None:
-    with pytest.raises(MessageError, match="line 1 is no message"):
+    with pytest.raises(MessageError, match="line 1 is not a message"):
         read_message(line, "T", number=1)
 
 

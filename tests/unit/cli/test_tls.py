@@ -38,7 +38,7 @@ def test_a_host_that_no_certificate_can_name_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["tls", "self-signed", str(tmp_path), "--host", "größe"]) == 2
-    assert "--host größe: a name in ASCII or an address is expected" in capsys.readouterr().err
+    assert "--host größe: expected a name in ASCII or an address" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
@@ -108,7 +108,7 @@ def test_the_doctor_says_what_to_do_where_tls_or_credentials_are_missing(
     with BrokerThread() as servers:
         where = ["-n", servers.namesrv, "--tls-trust", pair.certificate]
         assert main(["doctor", *where]) == 1
-        assert "its tls.server.certPath is not set, or TLS is off" in capsys.readouterr().out
+        assert "its tls.server.certPath is not set" in capsys.readouterr().out
 
 
 def test_the_doctor_warns_of_a_certificate_that_expires(

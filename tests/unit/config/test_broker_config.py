@@ -82,26 +82,8 @@ def test_a_sync_master_without_in_sync_replicas_waits_for_one_slave(
     assert (again.in_sync_replicas, again.slave_acks) == (in_force, acks)
 
 
-@pytest.mark.parametrize(
-    ("text", "warns"),
-    [
-        ("coldCtrStrategyEnable=true", True),
-        ("coldCtrStrategyEnable=true\nusePIDColdCtrStrategy=true", True),
-        ("coldCtrStrategyEnable=true\nusePIDColdCtrStrategy=false", False),
-        ("usePIDColdCtrStrategy=true", False),
-        ("", False),
-    ],
-)
-def test_a_file_that_asks_for_the_pid_strategy_of_cold_reads_is_warned(
-    conf: Path, caplog: pytest.LogCaptureFixture, text: str, warns: bool
-) -> None:
-    load(conf, text)
-    said = [one.message for one in caplog.records if one.levelno == logging.WARNING]
-    assert any("the PID strategy is not offered" in one for one in said) == warns
-
-
 def test_in_sync_replicas_0_is_refused(conf: Path) -> None:
-    with pytest.raises(ConfigError, match="inSyncReplicas=0: a whole number from 1 to 32"):
+    with pytest.raises(ConfigError, match="inSyncReplicas=0: expected a whole number from 1 to 32"):
         load(conf, "inSyncReplicas=0")
 
 
@@ -161,7 +143,7 @@ def test_the_hours_of_deletion_are_read_as_apache_reads_them(conf: Path) -> None
     assert load(conf, "").delete_hours == {4}
     assert load(conf, "deleteWhen=4;05 ; 23").delete_hours == {4, 5, 23}
     for text in ("24", "four", "4,5", ";", "-1"):
-        with pytest.raises(ConfigError, match=f"deleteWhen={text}: hours from 00 to 23"):
+        with pytest.raises(ConfigError, match=f"deleteWhen={text}: expected hours from 00 to 23"):
             load(conf, f"deleteWhen={text}")
 
 
@@ -205,29 +187,29 @@ def test_name_servers_come_from_the_override_then_the_file_then_the_environment(
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("listenPort=ten", "listenPort=ten: a whole number is expected"),
-        ("listenPort=70000", "listenPort=70000: a whole number from 0 to 65535 is expected"),
+        ("listenPort=ten", "listenPort=ten: expected a whole number"),
+        ("listenPort=70000", "listenPort=70000: expected a whole number from 0 to 65535"),
         (
             "flushIntervalCommitLog=-5",
-            r"flushIntervalCommitLog=-5: a whole number \(ms\) from 1 to",
+            r"flushIntervalCommitLog=-5: expected a whole number \(ms\) from 1 to",
         ),
-        ("flushIntervalCommitLog=", r"flushIntervalCommitLog=: a whole number \(ms\) is expected"),
+        ("flushIntervalCommitLog=", r"flushIntervalCommitLog=: expected a whole number \(ms\)"),
         (
             "flushIntervalCommitLog=0.5",
-            r"flushIntervalCommitLog=0.5: a whole number \(ms\) is "
-            r"expected",
+            r"flushIntervalCommitLog=0.5: expected a whole number "
+            r"\(ms\)",
         ),
         (
             "maxMessageSize=" + "9" * 5000,
-            r"maxMessageSize=9{57}\.\.\.: a whole number \(bytes\) "
-            r"is expected",
+            r"maxMessageSize=9{57}\.\.\.: expected a whole number "
+            r"\(bytes\)",
         ),
-        ("autoCreateTopicEnable=yes", "autoCreateTopicEnable=yes: true or false is expected"),
+        ("autoCreateTopicEnable=yes", "autoCreateTopicEnable=yes: expected true or false"),
         (
             "flushDiskType=SOMETIMES",
-            "flushDiskType=SOMETIMES: one of ASYNC_FLUSH, SYNC_FLUSH is expected",
+            "flushDiskType=SOMETIMES: expected one of ASYNC_FLUSH, SYNC_FLUSH",
         ),
-        ("brokerRole=KING", "brokerRole=KING: one of ASYNC_MASTER, SYNC_MASTER, SLAVE is expected"),
+        ("brokerRole=KING", "brokerRole=KING: expected one of ASYNC_MASTER, SYNC_MASTER, SLAVE"),
         ("brokerRole=SLAVE", "brokerRole=SLAVE with brokerId=0: a slave's brokerId is 1 or more"),
         ("brokerRole=SLAVE\nbrokerId=1", "brokerRole=SLAVE needs namesrvAddr or haMasterAddress"),
         ("haMasterAddress=nowhere", "haMasterAddress 'nowhere' has no port"),
@@ -241,11 +223,11 @@ def test_name_servers_come_from_the_override_then_the_file_then_the_environment(
         ("initAuthenticationUser=admin", "initAuthenticationUser is not .+ it may hold a secret.+"),
         (
             "authorizationWhitelist=10;11",
-            "authorizationWhitelist=10;11: request codes separated by commas are expected",
+            "authorizationWhitelist=10;11: expected request codes separated by commas",
         ),
         (
             "tls.server.mode=strict",
-            "tls.server.mode=strict: one of disabled, permissive, enforcing is expected",
+            "tls.server.mode=strict: expected one of disabled, permissive, enforcing",
         ),
         ("tls.server.mode=enforcing", "TLS needs a certificate: tls.server.certPath and"),
         ("tls.config.file=/no/file", "the configuration file /no/file cannot be read"),
@@ -263,7 +245,7 @@ def test_name_servers_come_from_the_override_then_the_file_then_the_environment(
         ),
         ("storePathCommitLog=/a,d:/b", "storePathCommitLog=/a,d:/b: this is a path of Windows"),
         ("storePathCommitLog=/a, ~/b", "storePathCommitLog=/a, ~/b: only a shell reads ~"),
-        ("storePathRootDir=", "storePathRootDir is empty: the name of a directory is expected"),
+        ("storePathRootDir=", "storePathRootDir is empty: expected the name of a directory"),
         ("brokerName=\\u12", r"the configuration file \S+broker.conf: malformed escape"),
         (
             "mappedFileSizeCommitLog=4194304",

@@ -53,7 +53,7 @@ def test_text_is_read_as_java_reads_it(text: str, found: dict[str, str]) -> None
 
 @pytest.mark.parametrize("text", ["a=\\u12", "a=\\uzzzz", "a=\\u+123"])
 def test_a_malformed_unicode_escape_is_refused_in_one_sentence(text: str) -> None:
-    with pytest.raises(ConfigError, match="four hexadecimal digits are expected"):
+    with pytest.raises(ConfigError, match="expected four hexadecimal digits"):
         decode_text(text)
 
 

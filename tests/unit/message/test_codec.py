@@ -11,8 +11,6 @@ from isal.isal_zlib import crc32
 
 from turbopump.errors import StoredMessageError
 from turbopump.message.codec import (
-    MAGIC_V1,
-    MAGIC_V2,
     body_crc32,
     decode_entries,
     decode_entry,
@@ -20,6 +18,7 @@ from turbopump.message.codec import (
     encode_entry,
     encode_host,
 )
+from turbopump.message.entry import MAGIC_V1, MAGIC_V2
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import SysFlag
 

@@ -15,7 +15,7 @@ from turbopump.message.message import Message
     [
         (
             {"flag": 2**31},
-            "flag=2147483648 does not fit: a whole number from -2147483648 to 2147483647",
+            "flag=2147483648 does not fit: expected a whole number from -2147483648 to 2147483647",
         ),
         ({"flag": -(2**31) - 1}, "does not fit"),
         ({"flag": 2**40}, "does not fit"),
@@ -31,17 +31,17 @@ from turbopump.message.message import Message
         ),
         ({"properties": {"a": ["b"]}}, "property 'a' has the value"),
         ({"properties": {1: "a"}}, "property 1 has the value 'a'"),
-        ({"properties": 5}, "properties=5 is no mapping"),
-        ({"properties": "ab"}, "properties='ab' is no mapping"),
-        ({"keys": 42}, "keys=42 are no keys: one str, or several"),
-        ({"keys": [1, 2]}, r"keys=\[1, 2\] are no keys"),
-        ({"keys": b"k"}, "keys=b'k' are no keys"),
-        ({"tags": 5}, "tags=5 is no tag: one str"),
-        ({"tags": ["a", "b"]}, "is no tag"),
-        ({"tags": 0}, "tags=0 is no tag: one str"),
-        ({"tags": False}, "tags=False is no tag"),
-        ({"keys": 0}, "keys=0 are no keys"),
-        ({"properties": 0}, "properties=0 is no mapping"),
+        ({"properties": 5}, "properties=5 is not a mapping"),
+        ({"properties": "ab"}, "properties='ab' is not a mapping"),
+        ({"keys": 42}, "keys=42 are not keys: expected one str, or several"),
+        ({"keys": [1, 2]}, r"keys=\[1, 2\] are not keys"),
+        ({"keys": b"k"}, "keys=b'k' are not keys"),
+        ({"tags": 5}, "tags=5 is not a tag: expected one str"),
+        ({"tags": ["a", "b"]}, "is not a tag"),
+        ({"tags": 0}, "tags=0 is not a tag: expected one str"),
+        ({"tags": False}, "tags=False is not a tag"),
+        ({"keys": 0}, "keys=0 are not keys"),
+        ({"properties": 0}, "properties=0 is not a mapping"),
         ({"wait_store_ok": "no"}, "wait_store_ok='no' must be True or False"),
         ({"wait_store_ok": None}, "wait_store_ok=None must be True or False"),
     ],
@@ -64,7 +64,7 @@ def test_a_body_that_is_neither_bytes_nor_text_is_refused(body: Any) -> None:
 def test_a_body_that_cannot_be_written_as_unicode_says_where_it_cannot() -> None:
     with pytest.raises(
         MessageError,
-        match=r"body='tea\\ud83c' holds a lone surrogate at 3, which is no text; "
+        match=r"body='tea\\ud83c' has a lone surrogate at 3, which is not text; "
         r"give valid Unicode",
     ):
         Message("orders", "tea\ud83c")
@@ -74,7 +74,7 @@ def test_a_body_that_cannot_be_written_as_unicode_says_where_it_cannot() -> None
 def test_a_topic_that_is_no_text_is_refused_where_the_message_is_made(topic: Any) -> None:
     with pytest.raises(
         MessageError,
-        match=r"topic=.* is no topic: its name is expected, as in "
+        match=r"topic=.* is not a topic: expected its name, such as "
         r"'orders'",
     ):
         Message(topic, b"x")

@@ -72,7 +72,7 @@ JAVA_S = [
 
 @pytest.mark.parametrize("name", JAVA_S)
 def test_names_of_rocketmq_s_own_are_refused_as_java_refuses_them(name: str) -> None:
-    with pytest.raises(MessageError, match=f"property '{name}' is RocketMQ's own: "):
+    with pytest.raises(MessageError, match=f"property '{name}' belongs to RocketMQ: "):
         Message("orders", b"x", properties={"mine": "1", name: "v"})
     with pytest.raises(MessageError, match=f"property '{name}'"):
         Message("orders", b"x").with_property(name, "v")

@@ -16,12 +16,13 @@ from tests.unit.remoting.serving import frame, raw_peer, until
 from tests.unit.remoting.transports import SlowTransport
 
 from turbopump.protocol.requests.offsets import GetMinOffset, OffsetReply
-from turbopump.remoting.backlog import RESUME_S, Backlog
+from turbopump.remoting.backlog import Backlog
 from turbopump.remoting.connection_memory import ConnectionMemory
 from turbopump.remoting.response import Response
 from turbopump.remoting.router import RequestContext, Router
 from turbopump.remoting.served import Served
 from turbopump.remoting.server import ACCEPTED_A_TURN, LEFT_FOR_FILES_MIN, RemotingServer
+from turbopump.remoting.turns import SLICE_MIN_S, Turns
 
 HOST, PORT = "10.0.0.1", 10911
 
@@ -153,15 +154,15 @@ class CostlyTransport(SlowTransport):
 async def test_peers_that_end_at_the_same_time_are_closed_a_few_in_a_turn(
     loop: HandClock, /
 ) -> None:
-    memory, backlog, router = ConnectionMemory(), Backlog.never_busy(), answering()
-    connections = [Served(router, memory=memory, backlog=backlog).wire for _ in range(20)]
+    shared = {"memory": ConnectionMemory(), "backlog": Backlog.never_busy(), "turns": Turns()}
+    connections = [Served(answering(), **shared).wire for _ in range(20)]
     transports = [CostlyTransport(connection) for connection in connections]
     assert all(connection.eof_received() for connection in connections)
     closed = 0
     while closed < 20:
         await asyncio.sleep(0)
         before, closed = closed, sum(transport.aborted for transport in transports)
-        assert closed - before <= RESUME_S / 0.001 + 1
+        assert closed - before <= SLICE_MIN_S / 0.001 + 1
 
 
 @in_loop

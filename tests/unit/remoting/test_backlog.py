@@ -27,6 +27,7 @@ from turbopump.remoting.backlog import (
 from turbopump.remoting.response import Response, encode_response, encoder_of, refusal
 from turbopump.remoting.router import NO_ROOM, Outcome, RequestContext, Router
 from turbopump.remoting.served import Served
+from turbopump.remoting.turns import Turns
 from turbopump.remoting.wire import Wire
 
 
@@ -76,6 +77,7 @@ class Stage:
         self.room = True
         self.before: dict[int, Callable[[], None]] = {}
         self.backlog = Backlog(limits, self._refuse)
+        self.turns = Turns()
         router = Router()
         router.add(GetMaxOffset, self._slow, may_wait=True)
         router.add(GetMinOffset, self._quick)
@@ -118,7 +120,7 @@ class StagedRequests(Served):
     """Takes the stage's time for what it refuses."""
 
     def __init__(self, stage: Stage) -> None:
-        super().__init__(stage.router, backlog=stage.backlog)
+        super().__init__(stage.router, backlog=stage.backlog, turns=stage.turns)
         self._stage = stage
 
     def refuse(self, frame: Frame, answer: Callable[[int], bytes]) -> None:

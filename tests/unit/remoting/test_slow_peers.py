@@ -12,11 +12,12 @@ from tests.unit.remoting.serving import frame, raw_peer, serving
 from tests.unit.remoting.transports import SlowTransport
 
 from turbopump.protocol.requests.offsets import GetMaxOffset, GetMinOffset, OffsetReply
-from turbopump.remoting.backlog import FULL_READ, READ_A_TURN, RESUME_S, Backlog
+from turbopump.remoting.backlog import FULL_READ, READ_A_TURN, Backlog
 from turbopump.remoting.connection_memory import ConnectionMemory
 from turbopump.remoting.response import Response
 from turbopump.remoting.router import RequestContext, Router
 from turbopump.remoting.served import TURN_S, Served
+from turbopump.remoting.turns import SLICE_MIN_S, Turns
 from turbopump.remoting.wire import WAITING_MAX, WRITE_SIZE, Wire
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -33,12 +34,15 @@ class Stage:
         self.handled: list[int] = []
         self.memory = ConnectionMemory(memory_max)
         self.backlog = Backlog.never_busy()
+        self.turns = Turns()
         self.router = Router()
         self.router.add(GetMinOffset, self._answer)
         self.router.add(GetMaxOffset, self._answer_later)
 
     def connect(self, *, room: int = 0, reading: bool = False) -> tuple[Wire, SlowTransport]:
-        self.served = Served(self.router, memory=self.memory, backlog=self.backlog)
+        self.served = Served(
+            self.router, memory=self.memory, backlog=self.backlog, turns=self.turns
+        )
         connection = self.served.wire
         transport = SlowTransport(connection, room=room)
         transport.reading = reading
@@ -172,7 +176,7 @@ async def test_a_fast_reader_of_large_answers_leaves_the_loop_to_others(loop: Ha
         before = loop.now
         other.data_received(requests(1000 + len(stage.handled), 1))
         await asyncio.sleep(0)
-        assert loop.now - before <= RESUME_S + 3 * stage.cost
+        assert loop.now - before <= SLICE_MIN_S + 3 * stage.cost
     assert [number for number in stage.handled if number <= 500] == list(range(1, 501))
     assert len(others_wire.answers) > 100
     assert not transport.is_paused
@@ -184,12 +188,13 @@ async def test_connections_that_go_on_take_turns(loop: HandClock, /) -> None:
     pairs = [stage.connect() for _ in range(3)]
     for number, (connection, _) in enumerate(pairs):
         connection.data_received(requests(100 * number, 20))
-    stage.size = 10
+    stage.size, stage.cost = 10, SLICE_MIN_S
     stage.handled.clear()
     for _, transport in pairs:
         transport.read()
     await turns(10)
-    assert [number // 100 for number in stage.handled[:6]] == [0, 1, 2] * 2
+    first, *rest = [number // 100 for number in stage.handled[:7]]
+    assert (first, rest) == (0, [0, 1, 2] * 2), "the first goes on before the others are there"
 
 
 def read_until_paused(connection: Wire, transport: SlowTransport) -> int:

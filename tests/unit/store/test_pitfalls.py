@@ -8,7 +8,7 @@ from zlib import crc32
 import pytest
 from tests.unit.store.directory import HOST, Directory, bodies
 
-from turbopump.message.codec import CRC_SUFFIX_SIZE
+from turbopump.message.entry import CRC_SUFFIX_SIZE
 from turbopump.store.disk import SystemDisk
 from turbopump.store.message_store import MessageStore, NewMessage
 

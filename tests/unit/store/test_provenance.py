@@ -11,7 +11,7 @@ from tests.unit.store.directory import HOST, Directory, bodies, put
 from tests.unit.store.looked_up import find_by_key, message_at
 
 from turbopump.errors import MessageError
-from turbopump.message.codec import CRC_SUFFIX_SIZE
+from turbopump.message.entry import CRC_SUFFIX_SIZE
 from turbopump.message.properties import PROPERTIES_SIZE_MAX
 from turbopump.store.disk import SystemDisk
 from turbopump.store.log.commit_log import NewMessage

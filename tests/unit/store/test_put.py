@@ -8,7 +8,8 @@ import pytest
 from tests.unit.store.directory import HOST, Directory, put_batch
 
 from turbopump.errors import MessageError
-from turbopump.message.codec import CRC_SUFFIX_SIZE, decode_entry, entry_fault
+from turbopump.message.codec import decode_entry, entry_fault
+from turbopump.message.entry import CRC_SUFFIX_SIZE
 from turbopump.message.properties import PROPERTIES_SIZE_MAX, decode_properties
 from turbopump.store.message_store import MessageStore, NewMessage
 

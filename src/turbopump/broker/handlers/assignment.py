@@ -10,13 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from turbopump.broker.consumers import ClientTable
-from turbopump.broker.groups import GroupTable, RequestModes
 from turbopump.broker.pop.held_pops import ANY_QUEUE
 from turbopump.broker.registration import TopicRoutes
 from turbopump.broker.saved_table import not_saved
-from turbopump.broker.topics import TopicTable
-from turbopump.config.broker_config import BrokerConfig
+from turbopump.broker.stored import Stored
 from turbopump.message.message import MessageQueue
 from turbopump.message.rules import RETRY_PREFIX
 from turbopump.protocol.codes import ResponseCode
@@ -32,19 +29,14 @@ from turbopump.protocol.requests.assignment import (
 from turbopump.protocol.requests.clients import MessageModel
 from turbopump.remoting.response import Response, refusal
 from turbopump.remoting.router import RequestContext, Router
-from turbopump.remoting.wire import Wire
 
 
 @dataclass(eq=False)
 class AssignmentHandler:
     """Shares queues out."""
 
-    config: BrokerConfig
-    topics: TopicTable
-    groups: GroupTable
-    modes: RequestModes
+    stored: Stored
     routes: TopicRoutes
-    clients: ClientTable[Wire]
 
     def add_to(self, router: Router) -> None:
         """Answer these requests."""
@@ -57,7 +49,7 @@ class AssignmentHandler:
         """The queues of one client, each with the way to read it; nothing where that cannot be
         said: the client keeps what it has."""
         topic, group = body.topic or "", body.consumer_group or ""
-        mode = self.modes.find(topic, group)
+        mode = self.stored.request_modes.find(topic, group)
         queues = await self._share(body, topic, group, mode)
         assignments = None
         if queues is not None:
@@ -75,9 +67,9 @@ class AssignmentHandler:
     ) -> list[MessageQueue] | None:
         queues = await self.routes.queues(topic)
         broadcast = body.message_model is MessageModel.BROADCASTING
-        if queues is None or broadcast or not self.config.server_load_balancer_enable:
+        if queues is None or broadcast or not self.stored.config.server_load_balancer_enable:
             return queues
-        clients = self.clients.sorted_ids(group)
+        clients = self.stored.clients.sorted_ids(group)
         strategy = STRATEGIES.get(body.strategy_name or "")
         if not clients or strategy is None or not queues or not body.client_id:
             return None
@@ -97,14 +89,14 @@ class AssignmentHandler:
         topic, group = body.topic or "", body.consumer_group or ""
         if topic.startswith(RETRY_PREFIX):
             return refusal(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
-        if self.topics.find(topic) is None:
+        if self.stored.tables.topics.find(topic) is None:
             return refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
-        if self.groups.find(group) is None:
+        if self.stored.tables.groups.find(group) is None:
             return refusal(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist"
             )
-        self.modes.put(topic, group, body)
-        return await not_saved(self.modes) or Response()
+        self.stored.request_modes.put(topic, group, body)
+        return await not_saved(self.stored.request_modes) or Response()
 
 
 # --- Which queues a consumer gets when it asks a broker (400), as pure functions of sorted lists.

@@ -18,17 +18,14 @@ from msgspec.structs import replace
 
 from turbopump.broker.consumers import (
     TAG,
-    ClientTable,
     conflicts,
     no_property_filter,
     read_subscription,
     read_subscriptions,
 )
 from turbopump.broker.dead_letters import retry_topic
-from turbopump.broker.groups import GroupTable, RequestModes
 from turbopump.broker.reading import entry_for, read
-from turbopump.broker.topics import TopicTable
-from turbopump.config.broker_config import BrokerConfig
+from turbopump.broker.stored import Stored
 from turbopump.errors import BodyError, CallTimeoutError, ProtocolError, RemotingError
 from turbopump.message.ids import decode_offset_msg_id
 from turbopump.message.rules import group_fault
@@ -54,8 +51,6 @@ from turbopump.remoting.router import RequestContext, Router
 from turbopump.remoting.turns import Steps, Turns
 from turbopump.remoting.wire import Wire
 from turbopump.repeated_line import RepeatedLine
-from turbopump.store.log.cold_reads import ColdReads
-from turbopump.store.message_store import MessageStore
 
 SMALL_GROUP: Final = 100
 """So many members are compared at every heartbeat; more, not again before LOOK_PAUSE_S seconds a
@@ -88,11 +83,7 @@ _no_offsets = RepeatedLine(
 class ClientsHandler:
     """Keeps the table of clients true."""
 
-    config: BrokerConfig
-    clients: ClientTable[Wire]
-    topics: TopicTable
-    groups: GroupTable
-    request_modes: RequestModes
+    stored: Stored
     turns: Turns
 
     def __post_init__(self) -> None:
@@ -129,7 +120,7 @@ class ClientsHandler:
     def _may_produce(self, client_id: str, context: RequestContext) -> bool:
         """Whether the groups of producers in a heartbeat count: the broker asks their members about
         half messages, and sends replies to the client id. RocketMQ: they always do."""
-        peer, holder = context.peer, self.clients.find_producer(client_id)
+        peer, holder = context.peer, self.stored.clients.find_producer(client_id)
         if holder is not None and not holder.closed and holder.user != peer.user:
             _another_s(client_id, peer.user, peer.peer, holder.user, kind=(client_id, peer.user))
             return False
@@ -159,18 +150,20 @@ class ClientsHandler:
                 return refused
             assert consumer.group_name is not None
             # RocketMQ: passed over; its pulls will hear 26
-            if self.groups.find(consumer.group_name) is None:
+            if self.stored.tables.groups.find(consumer.group_name) is None:
                 continue
             changed: bool | None
             if fingerprint and data.without_sub:
-                changed = self.clients.keep_consumer(*who, consumer.group_name, now, fingerprint)
+                changed = self.stored.clients.keep_consumer(
+                    *who, consumer.group_name, now, fingerprint
+                )
                 resend = resend or changed is None
             else:
                 try:
                     subscriptions = yield from read_subscriptions(consumer)
                 except ValueError as error:
                     return refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error))
-                changed = self.clients.add_consumer(
+                changed = self.stored.clients.add_consumer(
                     *who, consumer, subscriptions, now, language, fingerprint
                 )
             if changed:
@@ -182,7 +175,7 @@ class ClientsHandler:
                 break
         for producer in data.producer_data_set if producing and not peer.closed else ():
             if producer.group_name:
-                self.clients.add_producer(*who, producer.group_name, now, language)
+                self.stored.clients.add_producer(*who, producer.group_name, now, language)
                 yield
         return Response(
             requests.HeartbeatReply(is_support_heart_beat_v2=True, is_sub_change=resend),
@@ -191,13 +184,15 @@ class ClientsHandler:
 
     def conflicts(self, name: str) -> tuple[str, ...]:
         """What is wrong among the members of a group now, a sentence each."""
-        group = self.clients.groups.get(name)
+        group = self.stored.clients.groups.get(name)
         if group is None or group.alike:
             return ()
         return conflicts(
             name,
             group.members.values(),
-            lambda topic: self.request_modes.find(topic, name).mode is MessageRequestMode.POP,
+            lambda topic: (
+                self.stored.request_modes.find(topic, name).mode is MessageRequestMode.POP
+            ),
         )
 
     def _look_for_conflicts(self, name: str, now: float, *, changed: bool) -> tuple[str, ...]:
@@ -207,7 +202,7 @@ class ClientsHandler:
         before = self._conflicts.get(name, ())
         if self._next_look.get(name, 0.0) > now and (before or not changed):
             return before
-        group = self.clients.groups.get(name)
+        group = self.stored.clients.groups.get(name)
         found = self.conflicts(name)
         self._next_look.pop(name, None)
         if group is not None and len(group.members) > SMALL_GROUP:
@@ -227,8 +222,8 @@ class ClientsHandler:
     ) -> Steps[Response[None]]:
         yield  # thousands may come at once
         if request.producer_group:
-            self.clients.remove_producer(context.peer, request.producer_group)
-        if request.consumer_group and self.clients.remove_consumer(
+            self.stored.clients.remove_producer(context.peer, request.producer_group)
+        if request.consumer_group and self.stored.clients.remove_consumer(
             context.peer, request.consumer_group
         ):
             self._look_for_conflicts(request.consumer_group, context.peer.now(), changed=True)
@@ -238,13 +233,13 @@ class ClientsHandler:
     def consumer_list(
         self, request: requests.GetConsumerListByGroup, _context: RequestContext
     ) -> Response[requests.ConsumerIdList]:
-        group = self.clients.groups.get(request.consumer_group)
+        group = self.stored.clients.groups.get(request.consumer_group)
         if group is None:
             return refusal(
                 ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {request.consumer_group}"
             )
         if not group.id_list:
-            ids = self.clients.client_ids(request.consumer_group)
+            ids = self.stored.clients.client_ids(request.consumer_group)
             group.id_list = fastjson.encode(requests.ConsumerIdList(consumer_id_list=ids))
         # encoded once for all members, who ask for it together
         return cast("Response[requests.ConsumerIdList]", Response(body=group.id_list))
@@ -259,7 +254,7 @@ class ClientsHandler:
         data = body.subscription_data
         if data is None or data.expression_type in (None, "", TAG):
             return Response()
-        if not self.config.enable_property_filter:
+        if not self.stored.config.enable_property_filter:
             return no_property_filter(data.expression_type)
         fault = read_subscription(data).fault
         return (
@@ -268,7 +263,7 @@ class ClientsHandler:
 
     def connection_lost(self, peer: Wire) -> None:
         """Forget a connection that has ended."""
-        self.turns.run(peer, self._leave(self.clients.remove_peer(peer), peer.now()))
+        self.turns.run(peer, self._leave(self.stored.clients.remove_peer(peer), peer.now()))
 
     def _leave(self, groups: Iterator[str], now: float) -> Steps[None]:
         """These groups lose a member each."""
@@ -279,7 +274,7 @@ class ClientsHandler:
 
     def close_silent(self, now: float, timeout: float) -> None:
         """Close the connections of clients that have sent no heartbeat for ``timeout`` seconds."""
-        for peer in self.clients.silent_since(now - timeout):
+        for peer in self.stored.clients.silent_since(now - timeout):
             _no_heartbeat(peer.peer)
             peer.close()
 
@@ -290,10 +285,10 @@ class ClientsHandler:
         if fault is not None:
             return refusal(ResponseCode.SYSTEM_ERROR, fault)
         assert consumer.group_name is not None
-        settings = self.groups.find(consumer.group_name)
+        settings = self.stored.tables.groups.find(consumer.group_name)
         if settings is not None and settings.retry_queue_nums > 0:
             retry_topic(
-                self.topics,
+                self.stored.tables.topics,
                 consumer.group_name,
                 settings.retry_queue_nums,
                 unit_mode=consumer.unit_mode,
@@ -303,7 +298,7 @@ class ClientsHandler:
     def notify(self, name: str) -> None:
         """Tell the members of a group that it has changed: at the end of this turn of the loop, or
         when the pause of a large group is over."""
-        group = self.clients.groups.get(name)
+        group = self.stored.clients.groups.get(name)
         if group is None:
             self._noticed.pop(name, None)
             return
@@ -316,12 +311,14 @@ class ClientsHandler:
 
     def _notify_now(self, name: str) -> None:
         self._to_notify.discard(name)
-        members, now = self.clients.members(name), asyncio.get_running_loop().time()
+        members, now = self.stored.clients.members(name), asyncio.get_running_loop().time()
         self._noticed.pop(name, None)
         if len(members) > NOTICE_AT_ONCE:
             self._noticed[name] = now
-        settings = self.groups.find(name) if self.groups.knows(name) else None
-        if not self.config.notify_consumer_ids_changed_enable:
+        settings = (
+            self.stored.tables.groups.find(name) if self.stored.tables.groups.knows(name) else None
+        )
+        if not self.stored.config.notify_consumer_ids_changed_enable:
             return
         if settings is not None and not settings.notify_consumer_ids_changed_enable:
             return
@@ -354,12 +351,7 @@ CALL_TIMEOUT_S: Final = 10.0
 class ClientQuestionsHandler:
     """Asks consumers for operators."""
 
-    broker_name: str
-    store: MessageStore
-    topics: TopicTable
-    groups: GroupTable
-    clients: ClientTable[Wire]
-    reads: ColdReads
+    stored: Stored
 
     def add_to(self, router: Router) -> None:
         """Answer these requests."""
@@ -371,7 +363,7 @@ class ClientQuestionsHandler:
         self, request: GetConsumerStatus, _context: RequestContext
     ) -> Response[GetConsumerStatusBody]:
         """How far each consumer of a group is; who does not answer is left out."""
-        group = self.clients.groups.get(request.group)
+        group = self.stored.clients.groups.get(request.group)
         if group is None:
             remark = f"No Any Consumer online in the consumer group: [{request.group}]"
             return refusal(ResponseCode.SYSTEM_ERROR, remark)
@@ -413,7 +405,9 @@ class ClientQuestionsHandler:
                 "key or unique id finds it"
             )
             return refusal(ResponseCode.SYSTEM_ERROR, remark)
-        entry = await read(self.reads, entry_for(context, self.store.lookup, offset))
+        entry = await read(
+            self.stored.store.cold_reads, entry_for(context, self.stored.store.lookup, offset)
+        )
         if entry is None or entry.fault is not None:
             why = "it is not there (any more)" if entry is None else entry.fault
             return refusal(
@@ -422,15 +416,15 @@ class ClientQuestionsHandler:
         refused = context.refused(entry.message.topic, request.consumer_group)
         if refused is not None:
             return refused
-        topic = self.topics.find(request.topic) if request.topic else None
+        topic = self.stored.tables.topics.find(request.topic) if request.topic else None
         group = (
-            self.groups.find(request.consumer_group)
-            if self.groups.knows(request.consumer_group)
+            self.stored.tables.groups.find(request.consumer_group)
+            if self.stored.tables.groups.knows(request.consumer_group)
             else None
         )
         forwarded = replace(
             request,
-            broker_name=self.broker_name,
+            broker_name=self.stored.config.broker_name,
             topic_sys_flag=request.topic_sys_flag if topic is None else topic.topic_sys_flag,
             group_sys_flag=request.group_sys_flag if group is None else group.group_sys_flag,
         )
@@ -441,7 +435,7 @@ class ClientQuestionsHandler:
     async def _ask(
         self, group: str, client_id: str, request: Request[ReplyT], body: bytes
     ) -> Response[ReplyT]:
-        peer = self.clients.find_consumer(group, client_id)
+        peer = self.stored.clients.find_consumer(group, client_id)
         if peer is None:
             return refusal(
                 ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online"

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from turbopump.broker.consumers import ClientTable, Member
+from turbopump.broker.consumers import Member
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.held_pulls import HeldPulls
 from turbopump.broker.offsets import ConsumerOffsets
@@ -19,9 +19,8 @@ from turbopump.broker.pop.held_pops import HeldPops, TopicGroup
 from turbopump.broker.reading import answer
 from turbopump.broker.saved_table import not_saved, table_answer
 from turbopump.broker.send_checks import topic_name_fault
-from turbopump.broker.statistics import Statistics
-from turbopump.broker.topics import TopicTable, is_batch_cq
-from turbopump.clock import Clock
+from turbopump.broker.stored import Stored
+from turbopump.broker.topics import is_batch_cq
 from turbopump.message.message import MessageQueue
 from turbopump.message.rules import group_fault
 from turbopump.protocol.codes import LanguageCode, ResponseCode
@@ -54,8 +53,7 @@ from turbopump.protocol.requests.topics import QUEUES_MAX, TopicConfig, TopicLis
 from turbopump.remoting.response import Response, refusal
 from turbopump.remoting.router import Outcome, RequestContext, Router
 from turbopump.remoting.wire import Wire
-from turbopump.store.log.cold_reads import ColdReads, Steps
-from turbopump.store.message_store import MessageStore
+from turbopump.store.log.cold_reads import Steps
 
 log = logging.getLogger(__name__)
 
@@ -67,17 +65,9 @@ QUEUES_AT_ONCE: Final = 16
 class ConsumersHandler:
     """Answers questions about consumers and producers."""
 
-    broker_name: str
+    stored: Stored
     address: str
-    store: MessageStore
-    topics: TopicTable
-    groups: GroupTable
-    offsets: ConsumerOffsets
-    clients: ClientTable[Wire]
     conflicts: Callable[[str], tuple[str, ...]]
-    statistics: Statistics
-    reads: ColdReads
-    clock: Clock
 
     def add_to(self, router: Router) -> None:
         """Answer these requests."""
@@ -96,7 +86,7 @@ class ConsumersHandler:
     def consumers(
         self, request: GetConsumerConnectionList, _context: RequestContext
     ) -> Response[ConsumerConnection]:
-        group = self.clients.groups.get(request.consumer_group)
+        group = self.stored.clients.groups.get(request.consumer_group)
         if group is None:
             remark = f"the consumer group[{request.consumer_group}] not online"
             return refusal(ResponseCode.CONSUMER_NOT_ONLINE, remark)
@@ -115,7 +105,7 @@ class ConsumersHandler:
     def producers(
         self, request: GetProducerConnectionList, _context: RequestContext
     ) -> Response[ProducerConnection]:
-        members = self.clients.producers.get(request.producer_group)
+        members = self.stored.clients.producers.get(request.producer_group)
         if members is None:
             remark = f"the producer group[{request.producer_group}] not exist"
             return refusal(ResponseCode.SYSTEM_ERROR, remark)
@@ -125,7 +115,7 @@ class ConsumersHandler:
     def all_producers(
         self, _request: GetAllProducerInfo, _context: RequestContext
     ) -> Response[ProducerTableInfo]:
-        now, monotonic = self.clock.now_ms(), self.clock.monotonic()
+        now, monotonic = self.stored.clock.now_ms(), self.stored.clock.monotonic()
         data = {
             group: [
                 ProducerInfo(
@@ -137,14 +127,14 @@ class ConsumersHandler:
                 )
                 for peer, member in members.items()
             ]
-            for group, members in self.clients.producers.items()
+            for group, members in self.stored.clients.producers.items()
         }
         return Response(ProducerTableInfo(data=data))
 
     def subscription(
         self, request: QuerySubscriptionByConsumer, _context: RequestContext
     ) -> Response[QuerySubscriptionResponseBody]:
-        group = self.clients.groups.get(request.group)
+        group = self.stored.clients.groups.get(request.group)
         found = group.subscriptions.get(request.topic) if group is not None else None
         body = QuerySubscriptionResponseBody(
             subscription_data=found.data if found is not None else None,
@@ -157,25 +147,30 @@ class ConsumersHandler:
         self, request: QueryTopicConsumeByWho, _context: RequestContext
     ) -> Response[group_requests.GroupList]:
         groups = dict.fromkeys(
-            [*self.clients.subscribers(request.topic), *self.offsets.groups_of(request.topic)]
+            [
+                *self.stored.clients.subscribers(request.topic),
+                *self.stored.tables.offsets.groups_of(request.topic),
+            ]
         )
         return Response(group_requests.GroupList(group_list=tuple(groups)))
 
     def topics_of(
         self, request: QueryTopicsByConsumer, _context: RequestContext
     ) -> Response[TopicList]:
-        return Response(TopicList(topic_list=tuple(self.offsets.topics_of(request.group))))
+        return Response(
+            TopicList(topic_list=tuple(self.stored.tables.offsets.topics_of(request.group)))
+        )
 
     # --- how far
 
     def how_far(self, request: GetConsumeStats, context: RequestContext) -> Outcome[ConsumeStats]:
         """The group's offset in each queue, and the end of each."""
-        return answer(self.reads, self._how_far(request), Response, context)
+        return answer(self.stored.store.cold_reads, self._how_far(request), Response, context)
 
     def _how_far(self, request: GetConsumeStats) -> Steps[ConsumeStats]:
         body = ConsumeStats()
         for name in self._topics_for(request):
-            topic = self.topics.find(name)
+            topic = self.stored.tables.topics.find(name)
             standing = yield from self._standing(request.consumer_group, name, topic)
             body.offset_table.update(standing.offset_table)
             body.consume_tps += standing.consume_tps
@@ -187,14 +182,14 @@ class ConsumersHandler:
     ) -> Outcome[ConsumeStatsList]:
         """How far every group is in each of its topics. What members do not subscribe to any more
         is left out, as by Apache's broker."""
-        return answer(self.reads, self._all_standings(request), Response, context)
+        return answer(self.stored.store.cold_reads, self._all_standings(request), Response, context)
 
     def _all_standings(self, request: GetBrokerConsumeStats) -> Steps[ConsumeStatsList]:
         body = ConsumeStatsList(broker_addr=self.address)
-        for group in self.groups.names():
+        for group in self.stored.tables.groups.names():
             standings: list[ConsumeStats] = []
             for name in self._topics_for(GetConsumeStats(consumer_group=group)):
-                topic = self.topics.find(name)
+                topic = self.stored.tables.topics.find(name)
                 if topic is None or (request.is_order and not topic.order):
                     continue
                 standing = yield from self._standing(group, name, topic)
@@ -213,15 +208,17 @@ class ConsumersHandler:
         for queue_id in range(topic.read_queue_nums):
             if queue_id % QUEUES_AT_ONCE == QUEUES_AT_ONCE - 1:
                 yield []
-            offset = max(self.offsets.find(group, name, queue_id) or 0, 0)
+            offset = max(self.stored.tables.offsets.find(group, name, queue_id) or 0, 0)
             stored = yield from self._stored_at(name, queue_id, offset - 1)
-            body.offset_table[MessageQueue(name, self.broker_name, queue_id)] = OffsetWrapper(
-                broker_offset=max(self.store.max_offset(name, queue_id), 0),
-                consumer_offset=offset,
-                pull_offset=offset,
-                last_timestamp=max(stored, 0),
+            body.offset_table[MessageQueue(name, self.stored.config.broker_name, queue_id)] = (
+                OffsetWrapper(
+                    broker_offset=max(self.stored.store.max_offset(name, queue_id), 0),
+                    consumer_offset=offset,
+                    pull_offset=offset,
+                    last_timestamp=max(stored, 0),
+                )
             )
-        body.consume_tps = self.statistics.tps("GROUP_GET_NUMS", f"{name}@{group}")
+        body.consume_tps = self.stored.statistics.tps("GROUP_GET_NUMS", f"{name}@{group}")
         return body
 
     def _topics_for(self, request: GetConsumeStats) -> list[str]:
@@ -229,9 +226,11 @@ class ConsumersHandler:
         if listed:
             return listed
         topics = (
-            [request.topic] if request.topic else self.offsets.topics_of(request.consumer_group)
+            [request.topic]
+            if request.topic
+            else self.stored.tables.offsets.topics_of(request.consumer_group)
         )
-        group = self.clients.groups.get(request.consumer_group)
+        group = self.stored.clients.groups.get(request.consumer_group)
         if group is not None and group.subscriptions:
             topics = [topic for topic in topics if topic in group.subscriptions]
         return topics
@@ -241,11 +240,11 @@ class ConsumersHandler:
     ) -> Outcome[QueryConsumeTimeSpanBody]:
         """When the first, the last and the last consumed message of each queue were stored, and how
         late the next one is."""
-        topic = self.topics.find(request.topic)
+        topic = self.stored.tables.topics.find(request.topic)
         if topic is None:
             return refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{request.topic}] not exist")
         spans = self._spans(request, topic.write_queue_nums)
-        return answer(self.reads, spans, Response, context)
+        return answer(self.stored.store.cold_reads, spans, Response, context)
 
     def _spans(self, request: QueryConsumeTimeSpan, queues: int) -> Steps[QueryConsumeTimeSpanBody]:
         body = QueryConsumeTimeSpanBody()
@@ -258,17 +257,17 @@ class ConsumersHandler:
 
     def _span(self, request: QueryConsumeTimeSpan, queue_id: int) -> Steps[QueueTimeSpan]:
         name = request.topic
-        first = yield from self.store.lookup.earliest_time(name, queue_id)
-        end = self.store.max_offset(name, queue_id)
-        offset = self.offsets.find(request.group, name, queue_id)
+        first = yield from self.stored.store.lookup.earliest_time(name, queue_id)
+        end = self.stored.store.max_offset(name, queue_id)
+        offset = self.stored.tables.offsets.find(request.group, name, queue_id)
         delay = 0
         if (offset or 0) < end:
             stored = yield from self._stored_at(name, queue_id, offset or 0)
-            delay = self.clock.now_ms() - (stored if stored >= 0 else first)
+            delay = self.stored.clock.now_ms() - (stored if stored >= 0 else first)
         last = yield from self._stored_at(name, queue_id, end - 1)
         consumed = (yield from self._stored_at(name, queue_id, offset - 1)) if offset else first
         return QueueTimeSpan(
-            message_queue=MessageQueue(name, self.broker_name, queue_id),
+            message_queue=MessageQueue(name, self.stored.config.broker_name, queue_id),
             min_time_stamp=first,
             max_time_stamp=last,
             consume_time_stamp=consumed,
@@ -279,7 +278,7 @@ class ConsumersHandler:
         """When the message at a queue offset was stored (ms); −1 if it is not there."""
         if index < 0:
             return -1
-        entry = yield from self.store.lookup.entry_in_queue(topic, queue_id, index)
+        entry = yield from self.stored.store.lookup.entry_in_queue(topic, queue_id, index)
         return entry.message.store_timestamp if entry is not None and entry.fault is None else -1
 
 

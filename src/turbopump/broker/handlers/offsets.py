@@ -10,14 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from turbopump.broker.consumers import ClientTable
-from turbopump.broker.groups import GroupTable
 from turbopump.broker.held_pulls import HeldPulls
-from turbopump.broker.offsets import ConsumerOffsets
 from turbopump.broker.reading import answer
 from turbopump.broker.saved_table import not_saved
-from turbopump.broker.topics import TopicTable, if_served
-from turbopump.config.broker_config import BrokerConfig
+from turbopump.broker.stored import Stored
+from turbopump.broker.topics import if_served
 from turbopump.config.setting import LONG_MAX
 from turbopump.message.message import MessageQueue
 from turbopump.message.rules import group_fault
@@ -44,10 +41,7 @@ from turbopump.protocol.requests.statistics import QueryCorrectionOffsetBody
 from turbopump.remoting.response import Response, refusal
 from turbopump.remoting.router import Outcome, RequestContext, Router
 from turbopump.remoting.turns import Steps
-from turbopump.remoting.wire import Wire
-from turbopump.store.log.cold_reads import ColdReads
 from turbopump.store.log.cold_reads import Steps as ReadSteps
-from turbopump.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -56,19 +50,15 @@ log = logging.getLogger(__name__)
 class OffsetsHandler:
     """Reads and notes offsets."""
 
-    store: MessageStore
-    topics: TopicTable
-    groups: GroupTable
-    offsets: ConsumerOffsets
-    reads: ColdReads
+    stored: Stored
 
     def add_to(self, router: Router) -> None:
         """Answer these requests."""
-        router.add(QueryConsumerOffset, if_served(self.topics, self.query))
-        router.add(UpdateConsumerOffset, if_served(self.topics, self.update))
-        router.add(GetMaxOffset, if_served(self.topics, self.maximum))
-        router.add(GetMinOffset, if_served(self.topics, self.minimum))
-        router.add(SearchOffset, if_served(self.topics, self.at_time))
+        router.add(QueryConsumerOffset, if_served(self.stored.tables.topics, self.query))
+        router.add(UpdateConsumerOffset, if_served(self.stored.tables.topics, self.update))
+        router.add(GetMaxOffset, if_served(self.stored.tables.topics, self.maximum))
+        router.add(GetMinOffset, if_served(self.stored.tables.topics, self.minimum))
+        router.add(SearchOffset, if_served(self.stored.tables.topics, self.at_time))
 
     def query(
         self, request: QueryConsumerOffset, _context: RequestContext
@@ -79,7 +69,9 @@ class OffsetsHandler:
         RocketMQ: a new group of a young queue therefore begins at 0, whatever its consumeFromWhere
         says.
         """
-        offset = self.offsets.find(request.consumer_group, request.topic, request.queue_id)
+        offset = self.stored.tables.offsets.find(
+            request.consumer_group, request.topic, request.queue_id
+        )
         if offset is not None:
             return Response(OffsetReply(offset=offset))
         not_found = refusal(
@@ -88,19 +80,19 @@ class OffsetsHandler:
         )
         if request.set_zero_if_not_found is False:
             return not_found
-        if self.store.min_offset(request.topic, request.queue_id) <= 0 and self.store.is_hot(
-            request.topic, request.queue_id, 0
-        ):
+        if self.stored.store.min_offset(
+            request.topic, request.queue_id
+        ) <= 0 and self.stored.store.is_hot(request.topic, request.queue_id, 0):
             return Response(OffsetReply(offset=0))
         return not_found
 
     def update(self, request: UpdateConsumerOffset, _context: RequestContext) -> Response[None]:
-        if not self.groups.knows(request.consumer_group):
+        if not self.stored.tables.groups.knows(request.consumer_group):
             return refusal(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"Group {request.consumer_group} not exist!",
             )
-        topic = self.topics.find(request.topic)
+        topic = self.stored.tables.topics.find(request.topic)
         if topic is None:
             return refusal(ResponseCode.TOPIC_NOT_EXIST, f"Topic {request.topic} not exist!")
         if request.queue_id is None:
@@ -118,7 +110,7 @@ class OffsetsHandler:
                 ResponseCode.INVALID_PARAMETER,
                 f"topic {request.topic} has {queues} queues, none with the id {request.queue_id}",
             )
-        if not self.offsets.commit(
+        if not self.stored.tables.offsets.commit(
             request.consumer_group, request.topic, request.queue_id, request.commit_offset
         ):
             return Response(remark="Offset has been previously reset")
@@ -127,22 +119,31 @@ class OffsetsHandler:
     def _has_offset(self, request: UpdateConsumerOffset) -> bool:
         """Whether the group has one there: the topic may have had more queues."""
         assert request.queue_id is not None
-        stands = self.offsets.find(request.consumer_group, request.topic, request.queue_id)
+        stands = self.stored.tables.offsets.find(
+            request.consumer_group, request.topic, request.queue_id
+        )
         return stands is not None
 
     def maximum(self, request: GetMaxOffset, _context: RequestContext) -> Response[OffsetReply]:
-        return Response(OffsetReply(offset=self.store.max_offset(request.topic, request.queue_id)))
+        return Response(
+            OffsetReply(offset=self.stored.store.max_offset(request.topic, request.queue_id))
+        )
 
     def minimum(self, request: GetMinOffset, _context: RequestContext) -> Response[OffsetReply]:
-        return Response(OffsetReply(offset=self.store.min_offset(request.topic, request.queue_id)))
+        return Response(
+            OffsetReply(offset=self.stored.store.min_offset(request.topic, request.queue_id))
+        )
 
     def at_time(self, request: SearchOffset, context: RequestContext) -> Outcome[OffsetReply]:
         upper = request.boundary_type == "UPPER"
-        question = self.store.lookup.offset_in_time(
+        question = self.stored.store.lookup.offset_in_time(
             request.topic, request.queue_id, request.timestamp, upper=upper
         )
         return answer(
-            self.reads, question, lambda offset: Response(OffsetReply(offset=offset)), context
+            self.stored.store.cold_reads,
+            question,
+            lambda offset: Response(OffsetReply(offset=offset)),
+            context,
         )
 
 
@@ -163,27 +164,21 @@ QUEUES_LOGGED: Final = 100
 class OffsetControlHandler:
     """Resets, clones and compares offsets."""
 
-    config: BrokerConfig
-    store: MessageStore
-    topics: TopicTable
-    groups: GroupTable
-    offsets: ConsumerOffsets
-    clients: ClientTable[Wire]
+    stored: Stored
     held: HeldPulls
-    reads: ColdReads
 
     def add_to(self, router: Router) -> None:
         """Answer these requests."""
-        router.add(ResetOffset, if_served(self.topics, self.reset))
+        router.add(ResetOffset, if_served(self.stored.tables.topics, self.reset))
         router.add(CloneGroupOffset, self.clone)
         router.add(QueryCorrectionOffset, self.correction)
 
     def reset(self, request: ResetOffset, context: RequestContext) -> Outcome[ResetOffsetBody]:
         """Set a group's offsets. The answer names every queue and its offset now."""
-        topic = self.topics.find(request.topic)
+        topic = self.stored.tables.topics.find(request.topic)
         if topic is None:
             return refusal(ResponseCode.TOPIC_NOT_EXIST, f"Topic {request.topic} does not exist")
-        if not self.groups.knows(request.group):
+        if not self.stored.tables.groups.knows(request.group):
             return refusal(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {request.group} does not exist"
             )
@@ -194,8 +189,8 @@ class OffsetControlHandler:
             )
             return refusal(ResponseCode.SYSTEM_ERROR, remark)
         if request.queue_id >= 0 and request.offset is not None and request.offset != -1:
-            first = self.store.min_offset(request.topic, request.queue_id)
-            end = self.store.max_offset(request.topic, request.queue_id)
+            first = self.stored.store.min_offset(request.topic, request.queue_id)
+            end = self.stored.store.max_offset(request.topic, request.queue_id)
             if not first <= request.offset <= end:
                 remark = (
                     f"Target offset {request.offset} not in consume queue range [{first}-{end}]"
@@ -205,7 +200,7 @@ class OffsetControlHandler:
             return self._apply(request, named, context, forced=True)
         queue_ids = [request.queue_id] if request.queue_id >= 0 else range(topic.read_queue_nums)
         return answer(
-            self.reads,
+            self.stored.store.cold_reads,
             self._at_time(request, queue_ids),
             lambda found: self._apply(request, found, context),
             context,
@@ -216,9 +211,9 @@ class OffsetControlHandler:
         found: dict[int, int] = {}
         for number, queue_id in enumerate(queue_ids, 1):
             if request.timestamp < 0:
-                found[queue_id] = self.store.max_offset(request.topic, queue_id)
+                found[queue_id] = self.stored.store.max_offset(request.topic, queue_id)
             else:
-                found[queue_id] = yield from self.store.lookup.offset_in_time(
+                found[queue_id] = yield from self.stored.store.lookup.offset_in_time(
                     request.topic, queue_id, request.timestamp
                 )
             if number % QUEUES_AT_ONCE == 0:
@@ -234,7 +229,7 @@ class OffsetControlHandler:
         forced: bool = False,
     ) -> Response[ResetOffsetBody]:
         group, topic = request.group, request.topic
-        running = self.clients.groups.get(group)
+        running = self.stored.clients.groups.get(group)
         broadcast = running is not None and running.message_model == MessageModel.BROADCASTING
         forced = forced or bool(request.force)
         steps = self._set(request, wanted, broadcast=broadcast, forced=forced)
@@ -249,10 +244,12 @@ class OffsetControlHandler:
             " ".join(f"{queue.queue_id}:{offset}" for queue, offset in named),
             " …" if len(now) > len(named) else "",
         )
-        if broadcast or not self.config.use_server_side_reset_offset:
+        if broadcast or not self.stored.config.use_server_side_reset_offset:
             await context.in_turns(self._push(request, now))
         self.held.expire_topic(topic)
-        return await not_saved(self.offsets) or Response(ResetOffsetBody(offset_table=now))
+        return await not_saved(self.stored.tables.offsets) or Response(
+            ResetOffsetBody(offset_table=now)
+        )
 
     def _set(
         self, request: ResetOffset, wanted: dict[int, int], *, broadcast: bool, forced: bool
@@ -260,17 +257,17 @@ class OffsetControlHandler:
         group, topic = request.group, request.topic
         now: dict[MessageQueue, int] = {}
         for queue_id, offset in wanted.items():
-            stands = self.offsets.find(group, topic, queue_id)
+            stands = self.stored.tables.offsets.find(group, topic, queue_id)
             if not forced and stands is not None and stands <= offset:
                 offset = stands
             elif not broadcast:
-                self.offsets.reset(group, topic, queue_id, offset)
-            now[MessageQueue(topic, self.config.broker_name, queue_id)] = offset
+                self.stored.tables.offsets.reset(group, topic, queue_id, offset)
+            now[MessageQueue(topic, self.stored.config.broker_name, queue_id)] = offset
             yield
         return now
 
     def _push(self, request: ResetOffset, now: dict[MessageQueue, int]) -> Steps[None]:
-        group = self.clients.groups.get(request.group)
+        group = self.stored.clients.groups.get(request.group)
         notice = ResetConsumerOffset(
             group=request.group,
             topic=request.topic,
@@ -300,11 +297,13 @@ class OffsetControlHandler:
         fault = group_fault(request.dest_group)
         if fault is not None:
             return refusal(ResponseCode.INVALID_PARAMETER, fault)
-        running = self.clients.groups.get(request.src_group)
+        running = self.stored.clients.groups.get(request.src_group)
         for topic in (
-            [request.topic] if request.topic else self.offsets.topics_of(request.src_group)
+            [request.topic]
+            if request.topic
+            else self.stored.tables.offsets.topics_of(request.src_group)
         ):
-            if self.topics.find(topic) is None:
+            if self.stored.tables.topics.find(topic) is None:
                 continue
             if (
                 not request.offline
@@ -314,7 +313,7 @@ class OffsetControlHandler:
             ):
                 continue
             if await context.in_turns(
-                self.offsets.clone(request.src_group, request.dest_group, topic)
+                self.stored.tables.offsets.clone(request.src_group, request.dest_group, topic)
             ):
                 log.info(
                     "offsets cloned from=%s to=%s topic=%s by=%s",
@@ -324,15 +323,17 @@ class OffsetControlHandler:
                     context.peer.peer,
                 )
                 self.held.expire_topic(topic)
-        return await not_saved(self.offsets) or Response()
+        return await not_saved(self.stored.tables.offsets) or Response()
 
     def correction(
         self, request: QueryCorrectionOffset, _context: RequestContext
     ) -> Steps[Response[QueryCorrectionOffsetBody]]:
         """The lowest offsets of the others, to be compared with those of one group."""
         without = frozenset((request.filter_groups or "").split(","))
-        lowest = yield from self.offsets.lowest(request.topic, without)
-        for queue_id, offset in self.offsets.of_group(request.compare_group, request.topic).items():
+        lowest = yield from self.stored.tables.offsets.lowest(request.topic, without)
+        for queue_id, offset in self.stored.tables.offsets.of_group(
+            request.compare_group, request.topic
+        ).items():
             if lowest.get(queue_id, offset) > offset:
                 lowest[queue_id] = LONG_MAX
         return Response(QueryCorrectionOffsetBody(correction_offsets=lowest))

@@ -8,7 +8,6 @@ Order of checks and codes: apache/rocketmq ``PopMessageProcessor``, ``PeekMessag
 from __future__ import annotations
 
 import asyncio
-import random
 from functools import partial
 from typing import Final, TypeVar
 
@@ -19,7 +18,6 @@ from turbopump.broker.consumers import (
     read_subscription,
 )
 from turbopump.broker.forwarding import Forwarding
-from turbopump.broker.groups import GroupTable
 from turbopump.broker.pop.held_pops import ANY_QUEUE, TopicGroup
 from turbopump.broker.pop.offsets import GroupQueue
 from turbopump.broker.pop.pop import Pop
@@ -31,9 +29,8 @@ from turbopump.broker.read_checks import (
     no_queue_remark,
     no_topic_remark,
 )
-from turbopump.broker.topics import TopicTable, is_batch_cq
-from turbopump.clock import Clock
-from turbopump.config.broker_config import BrokerConfig
+from turbopump.broker.stored import Stored
+from turbopump.broker.topics import is_batch_cq
 from turbopump.errors import StoreError
 from turbopump.message.handles import ORDER_REVIVE_QUEUE, encode_numbers, encode_offsets
 from turbopump.protocol.codes import ResponseCode
@@ -52,7 +49,6 @@ from turbopump.protocol.requests.topics import PERM_READ
 from turbopump.remoting.response import Response
 from turbopump.remoting.router import HELD, Outcome, Ready, RequestContext, Router
 from turbopump.remoting.turns import Steps
-from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.consume_queue_table import unserved_text
 
 HeaderT = TypeVar("HeaderT", bound=Reply)
@@ -72,25 +68,15 @@ _POP_AT_SLAVE: Final = (
 class PopHandler:
     """Gives messages to clients that pop."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: GroupTable,
-        pop: Pop,
-        forwarding: Forwarding,
-        clock: Clock,
-        source: random.Random,
-    ) -> None:
-        self._config = config
-        self._store = store
-        self._topics = topics
-        self._groups = groups
+    def __init__(self, stored: Stored, pop: Pop, forwarding: Forwarding) -> None:
+        self._config = stored.config
+        self._store = stored.store
+        self._topics = stored.tables.topics
+        self._groups = stored.tables.groups
         self._pop = pop
         self._forwarding = forwarding
-        self._clock = clock
-        self._random = source
+        self._clock = stored.clock
+        self._random = stored.random
         self._woken: set[asyncio.Task[None]] = set()
 
     def add_to(self, router: Router) -> None:

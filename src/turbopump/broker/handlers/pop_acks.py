@@ -12,15 +12,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from turbopump.broker.forwarding import Forwarding
-from turbopump.broker.offsets import ConsumerOffsets
 from turbopump.broker.pop.held_pops import TopicGroup
 from turbopump.broker.pop.offsets import GroupQueue
 from turbopump.broker.pop.pop import Pop
 from turbopump.broker.pop.records import Checkpoint, PopKey
 from turbopump.broker.read_checks import no_queue_remark, no_topic_remark
-from turbopump.broker.topics import TopicTable, unserved_refusal
-from turbopump.clock import Clock
-from turbopump.config.broker_config import BrokerConfig
+from turbopump.broker.stored import Stored
+from turbopump.broker.topics import unserved_refusal
 from turbopump.errors import MessageError, StoreError
 from turbopump.message.handles import (
     ORDER_REVIVE_QUEUE,
@@ -41,7 +39,6 @@ from turbopump.protocol.requests.pop import (
 )
 from turbopump.remoting.response import Refusal, Response, refusal
 from turbopump.remoting.router import RequestContext, Router
-from turbopump.store.message_store import MessageStore
 
 OFFSETS_MAX, BITS_SIZE_MAX = 1024, 8 * 1024
 """Messages that one acknowledgement names, and bytes of its bits. A pop gives 32 at most."""
@@ -51,13 +48,9 @@ OFFSETS_MAX, BITS_SIZE_MAX = 1024, 8 * 1024
 class PopAcksHandler:
     """Writes down what became of popped messages."""
 
-    config: BrokerConfig
-    store: MessageStore
-    topics: TopicTable
-    offsets: ConsumerOffsets
+    stored: Stored
     pop: Pop
     forwarding: Forwarding
-    clock: Clock
 
     def add_to(self, router: Router) -> None:
         """Answer these requests."""
@@ -89,7 +82,7 @@ class PopAcksHandler:
         for ack in body.acks:
             await context.served.turns.pause()
             response = await self._acknowledge_some(
-                ack, body.broker_name or self.config.broker_name
+                ack, body.broker_name or self.stored.config.broker_name
             )
             if response.code != ResponseCode.SUCCESS:
                 answer = response
@@ -107,7 +100,7 @@ class PopAcksHandler:
         except MessageError as error:
             return _changed(ResponseCode.MESSAGE_ILLEGAL, str(error))
         group_queue = GroupQueue(request.consumer_group, request.topic, request.queue_id)
-        now = self.clock.now_ms()
+        now = self.stored.clock.now_ms()
         if request.invisible_time < 0:
             return _changed(
                 ResponseCode.INVALID_PARAMETER,
@@ -208,7 +201,7 @@ class PopAcksHandler:
             QueueKind(ack.retry) if ack.retry in ("1", "2") else QueueKind.NORMAL,
         )
         group_queue = GroupQueue(group, real_topic(kind, ack.topic or "", group), ack.queue_id)
-        queue = self.store.queue(group_queue.topic, group_queue.queue_id)
+        queue = self.stored.store.queue(group_queue.topic, group_queue.queue_id)
         if queue is None:
             return Response()
         bits = ack.bits or b""
@@ -242,7 +235,7 @@ class PopAcksHandler:
     def _acknowledge_in_order(
         self, group_queue: GroupQueue, offset: int, pop_time_ms: int
     ) -> Response[None]:
-        before = self.offsets.find(*group_queue)
+        before = self.stored.tables.offsets.find(*group_queue)
         if before is not None and offset < before:
             return Response()
         try:
@@ -252,7 +245,7 @@ class PopAcksHandler:
             remark = f"offset is illegal, key:{topic}@{group}@{queue_id}, commit:{offset}: {error}"
             return refusal(ResponseCode.MESSAGE_ILLEGAL, remark)
         if following is not None:
-            self.offsets.commit(*group_queue, following)
+            self.stored.tables.offsets.commit(*group_queue, following)
             self.pop.held.look(
                 TopicGroup(original_topic(group_queue.topic, group_queue.group), group_queue.group)
             )
@@ -261,7 +254,7 @@ class PopAcksHandler:
     def _change_in_order(
         self, group_queue: GroupQueue, request: ChangeInvisibleTime, handle: PopHandle, now: int
     ) -> Response[ChangeInvisibleTimeReply]:
-        before = self.offsets.find(*group_queue)
+        before = self.stored.tables.offsets.find(*group_queue)
         if before is not None and request.offset < before:
             return Response(ChangeInvisibleTimeReply())
         self.pop.order.change(
@@ -282,7 +275,7 @@ class PopAcksHandler:
     def _refusal(
         self, request: AckMessage | ChangeInvisibleTime, *, past_end: bool
     ) -> Refusal | None:
-        topic = self.topics.find(request.topic)
+        topic = self.stored.tables.topics.find(request.topic)
         if topic is None:
             return refusal(ResponseCode.TOPIC_NOT_EXIST, no_topic_remark(request.topic))
         unserved = unserved_refusal(topic)
@@ -291,8 +284,8 @@ class PopAcksHandler:
         if not 0 <= request.queue_id < topic.read_queue_nums:
             remark = no_queue_remark(request.queue_id, topic, request.consumer_group)
             return refusal(ResponseCode.MESSAGE_ILLEGAL, remark)
-        low = self.store.min_offset(request.topic, request.queue_id)
-        high = self.store.max_offset(request.topic, request.queue_id)
+        low = self.stored.store.min_offset(request.topic, request.queue_id)
+        high = self.stored.store.max_offset(request.topic, request.queue_id)
         if not low <= request.offset < high + past_end:
             remark = (
                 f"offset is illegal, key:{request.topic}@{request.queue_id}, "
@@ -302,7 +295,7 @@ class PopAcksHandler:
         return None
 
     def _is_queue(self, revive_queue_id: int) -> bool:
-        topic = self.topics.find(self.pop.revive_log.topic)
+        topic = self.stored.tables.topics.find(self.pop.revive_log.topic)
         return topic is not None and 0 <= revive_queue_id < topic.read_queue_nums
 
 

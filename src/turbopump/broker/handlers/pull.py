@@ -10,22 +10,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from dataclasses import InitVar, dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import inf
 from typing import Final
 
 from turbopump.broker.cold_flow import ColdFlow
-from turbopump.broker.consumers import ClientTable
-from turbopump.broker.groups import GroupTable
 from turbopump.broker.held_pulls import HeldPulls
 from turbopump.broker.log_repair import LogRepair, damaged_ranges
-from turbopump.broker.offsets import ConsumerOffsets
 from turbopump.broker.read_checks import EVERYTHING, PullChecks, PullFilters
 from turbopump.broker.reading import answer
-from turbopump.broker.statistics import Statistics
-from turbopump.broker.topics import TopicTable
-from turbopump.config.broker_config import BrokerConfig
+from turbopump.broker.stored import Stored
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.frame import JSON, Frame, frame_head
 from turbopump.protocol.requests.clients import ConsumeType
@@ -37,10 +32,8 @@ from turbopump.protocol.requests.pull import (
 )
 from turbopump.remoting.response import Response, encode_response, refusal
 from turbopump.remoting.router import HELD, Outcome, RequestContext, Router
-from turbopump.remoting.wire import Wire
 from turbopump.repeated_line import RepeatedLine
-from turbopump.store.message_store import MessageStore
-from turbopump.store.queues.checked_entries import GetResult, GetStatus
+from turbopump.store.queues.checked_entries import REBUILDING, GetResult, GetStatus
 
 SUSPEND_MAX_S: Final = 120.0
 """Longest that a pull is held, whatever it asks for."""
@@ -130,24 +123,20 @@ class _Pull:
         self.handler.read_held(self)
 
 
-@dataclass(eq=False)
 class PullHandler:
     """Reads queues for consumers."""
 
-    config: BrokerConfig
-    store: MessageStore
-    topics: InitVar[TopicTable]
-    groups: InitVar[GroupTable]
-    offsets: ConsumerOffsets
-    clients: ClientTable[Wire]
-    held: HeldPulls
-    statistics: Statistics
-    cold: ColdFlow
-    repair: LogRepair
-
-    def __post_init__(self, topics: TopicTable, groups: GroupTable) -> None:
-        self._checks = PullChecks(self.config, topics, groups, self.clients)
-        self._groups = groups
+    def __init__(self, stored: Stored, held: HeldPulls, cold: ColdFlow, repair: LogRepair) -> None:
+        self.config = stored.config
+        self.store = stored.store
+        self.offsets = stored.tables.offsets
+        self.clients = stored.clients
+        self.held = held
+        self.statistics = stored.statistics
+        self.cold = cold
+        self.repair = repair
+        self._groups = stored.tables.groups
+        self._checks = PullChecks(self.config, stored.tables.topics, self._groups, self.clients)
         self._is_slave = self.config.is_slave
         self._cold_held = 0
 
@@ -252,6 +241,10 @@ class PullHandler:
             self.cold.read(request.consumer_group, len(result.data))
         if result.damages and self.repair.fetch(
             damaged_ranges(result.damages), partial(self.read_later, pull)
+        ):
+            return HELD
+        if result.unreadable is REBUILDING and self.store.rebuild.when_over(
+            partial(self.read_later, pull)
         ):
             return HELD
         if result.count or result.unreadable is not None or pull.context.peer.closed:

@@ -12,11 +12,10 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
-from turbopump.broker.consumers import ClientTable
 from turbopump.broker.log_repair import LogRepair, damaged_ranges
 from turbopump.broker.reading import answer, entry_for
-from turbopump.broker.topics import TopicTable, if_served
-from turbopump.config.broker_config import BrokerConfig
+from turbopump.broker.stored import Stored
+from turbopump.broker.topics import if_served
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.pull import (
     EarliestStoreTimeReply,
@@ -32,11 +31,9 @@ from turbopump.protocol.requests.statistics import (
 )
 from turbopump.remoting.response import Response, refusal
 from turbopump.remoting.router import Outcome, RequestContext, Router
-from turbopump.remoting.wire import Wire
 from turbopump.repeated_line import RepeatedLine
-from turbopump.store.log.cold_reads import ColdReads
 from turbopump.store.queues.consume_queue import EXTENDED_TAGS_MAX
-from turbopump.store.queues.lookup import ByKey, Lookup, StoredEntry, StoredUnits
+from turbopump.store.queues.lookup import ByKey, StoredEntry, StoredUnits
 
 UNITS_MAX: Final = 4096
 """Units in one answer."""
@@ -56,30 +53,26 @@ _index_unreadable = RepeatedLine(
 class QueriesHandler:
     """Finds single messages."""
 
-    config: BrokerConfig
-    lookup: Lookup
-    reads: ColdReads
-    topics: TopicTable
-    clients: ClientTable[Wire]
+    stored: Stored
     repair: LogRepair
 
     def add_to(self, router: Router) -> None:
         """Answer these requests."""
         router.add(QueryMessage, self.by_key)
         router.add(ViewMessageById, self.by_offset)
-        router.add(GetEarliestMsgStoreTime, if_served(self.topics, self.earliest))
-        router.add(QueryConsumeQueue, if_served(self.topics, self.units))
+        router.add(GetEarliestMsgStoreTime, if_served(self.stored.tables.topics, self.earliest))
+        router.add(QueryConsumeQueue, if_served(self.stored.tables.topics, self.units))
 
     def by_key(self, request: QueryMessage, context: RequestContext) -> Outcome[QueryMessageReply]:
         """The newest messages with a key, oldest of them first; 22 if there are none."""
         unique = request.unique_key is True
-        wanted = self.config.default_query_max_num if unique else request.max_num
-        question = self.lookup.by_key(
+        wanted = self.stored.config.default_query_max_num if unique else request.max_num
+        question = self.stored.store.lookup.by_key(
             request.topic,
             request.key,
             request.begin_timestamp,
             request.end_timestamp,
-            min(wanted, self.config.max_msgs_num_batch),
+            min(wanted, self.stored.config.max_msgs_num_batch),
             unique=unique,
         )
 
@@ -89,7 +82,7 @@ class QueriesHandler:
                 _damaged(entry.offset, entry.fault, kind=entry.offset)
             for error in answer.errors:
                 _index_unreadable(error)
-            offset, timestamp = self.lookup.index_end
+            offset, timestamp = self.stored.store.lookup.index_end
             header = QueryMessageReply(
                 index_last_update_timestamp=timestamp, index_last_update_phyoffset=offset
             )
@@ -109,11 +102,11 @@ class QueriesHandler:
                     f"; {len(answer.damaged)} messages that may be meant are damaged in "
                     "the commit log"
                 )
-            elif self.lookup.no_index_because is not None:
-                remark += f"; {self.lookup.no_index_because}"
+            elif self.stored.store.lookup.no_index_because is not None:
+                remark += f"; {self.stored.store.lookup.no_index_because}"
             return Response(header, code=ResponseCode.QUERY_NOT_FOUND, remark=remark)
 
-        return answer(self.reads, question, respond, context)
+        return answer(self.stored.store.cold_reads, question, respond, context)
 
     def by_offset(self, request: ViewMessageById, context: RequestContext) -> Outcome[None]:
         """The message at an offset of the log."""
@@ -128,14 +121,19 @@ class QueriesHandler:
                 remark += f": it is damaged ({entry.fault})"
             return refusal(ResponseCode.SYSTEM_ERROR, remark)
 
-        return answer(self.reads, entry_for(context, self.lookup, request.offset), respond, context)
+        return answer(
+            self.stored.store.cold_reads,
+            entry_for(context, self.stored.store.lookup, request.offset),
+            respond,
+            context,
+        )
 
     def earliest(
         self, request: GetEarliestMsgStoreTime, context: RequestContext
     ) -> Outcome[EarliestStoreTimeReply]:
-        question = self.lookup.earliest_time(request.topic, request.queue_id)
+        question = self.stored.store.lookup.earliest_time(request.topic, request.queue_id)
         return answer(
-            self.reads,
+            self.stored.store.cold_reads,
             question,
             lambda time: Response(EarliestStoreTimeReply(timestamp=time)),
             context,
@@ -145,7 +143,7 @@ class QueriesHandler:
         self, request: QueryConsumeQueue, context: RequestContext
     ) -> Outcome[QueryConsumeQueueResponseBody]:
         """Units of a queue as they lie there, and what a group wants of the topic."""
-        question = self.lookup.units(
+        question = self.stored.store.lookup.units(
             request.topic, request.queue_id, request.index, min(request.count, UNITS_MAX)
         )
 
@@ -163,7 +161,7 @@ class QueriesHandler:
             body.queue_data = [_unit_data(*unit) for unit in found.units]
             return Response(body)
 
-        return answer(self.reads, question, respond, context)
+        return answer(self.stored.store.cold_reads, question, respond, context)
 
     def _add_subscription(
         self, body: QueryConsumeQueueResponseBody, request: QueryConsumeQueue
@@ -171,7 +169,7 @@ class QueriesHandler:
         name = request.consumer_group
         if name is None:
             return
-        group = self.clients.groups.get(name)
+        group = self.stored.clients.groups.get(name)
         found = group.subscriptions.get(request.topic) if group is not None else None
         if found is None:
             body.filter_data = f"{name}@{request.topic} is not online!"

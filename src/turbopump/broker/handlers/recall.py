@@ -12,13 +12,11 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from turbopump.broker.forwarding import FlushWait
+from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.reading import ask
 from turbopump.broker.schedule.timer_messages import TimerMessage, slot_ms, slots_of, timer_message
 from turbopump.broker.schedule.timers import Timers
-from turbopump.broker.topics import TopicTable
-from turbopump.clock import Clock
-from turbopump.config.broker_config import BrokerConfig
+from turbopump.broker.stored import Stored
 from turbopump.errors import MessageError, RoomInMakingError, StoreError
 from turbopump.message import properties as names
 from turbopump.message.codec import encode_host
@@ -29,7 +27,7 @@ from turbopump.protocol.request import ReplyT
 from turbopump.protocol.requests.send import RecallMessage, RecallMessageReply
 from turbopump.remoting.response import Refusal, Response, refusal
 from turbopump.remoting.router import Outcome, RequestContext, Router
-from turbopump.store.message_store import MessageStore, NewMessage, PutResult
+from turbopump.store.message_store import NewMessage, PutResult
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
 
 RECALL_TAG: Final = "_RECALL_TAG_"
@@ -39,25 +37,16 @@ _TIME_MAX: Final = 1 << 60
 
 
 class RecallHandler:
-    """Recalls timer messages. ``store_host`` as written into entries."""
+    """Recalls timer messages."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        store: MessageStore,
-        topics: TopicTable,
-        timers: Timers,
-        clock: Clock,
-        store_host: tuple[str, int],
-        flush: FlushWait,
-    ) -> None:
-        self._config = config
-        self._store = store
-        self._topics = topics
+    def __init__(self, stored: Stored, forwarding: Forwarding, timers: Timers) -> None:
+        self._config = stored.config
+        self._store = stored.store
+        self._topics = stored.tables.topics
         self._timers = timers
-        self._clock = clock
-        self._store_host = encode_host(*store_host)
-        self._flush = flush
+        self._clock = stored.clock
+        self._store_host = encode_host(*forwarding.store_host)
+        self._flush = forwarding.flush
 
     def add_to(self, router: Router) -> None:
         """Answer these requests."""

@@ -7,13 +7,12 @@ Source: apache/rocketmq ``AdminBrokerProcessor``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from turbopump.broker.replication import Replication
+from turbopump.broker.parts import Copying, Delivering, Listening
 from turbopump.broker.saved_table import SavedTable, table_answer
-from turbopump.broker.schedule.timers import Timers
+from turbopump.broker.stored import Stored
 from turbopump.protocol import fastjson
 from turbopump.protocol.requests.replication import (
     LOG_END,
@@ -33,25 +32,16 @@ from turbopump.protocol.requests.replication import (
 )
 from turbopump.remoting.response import Response
 from turbopump.remoting.router import RequestContext, Router
-from turbopump.store.message_store import MessageStore
 
 
 @dataclass(eq=False)
 class ReplicationHandler:
-    """Tells slaves and tools what a broker knows. The tables go as their files have them.
-    ``addresses``: the broker's own and that of its HA port, empty if nothing listens there.
-    ``master_is_at`` gets a master's."""
+    """Tells slaves and tools what a broker knows. The tables go as their files have them."""
 
-    store: MessageStore
-    replication: Replication
-    offsets: SavedTable[Any]
-    order_info: SavedTable[Any]
-    locks: SavedTable[Any]
-    delays: SavedTable[Any]
-    request_modes: SavedTable[Any]
-    timers: Timers
-    addresses: tuple[str, str]
-    master_is_at: Callable[[str | None, str | None], None]
+    stored: Stored
+    listening: Listening
+    delivering: Delivering
+    copying: Copying
 
     def add_to(self, router: Router) -> None:
         """Answer these requests."""
@@ -68,27 +58,33 @@ class ReplicationHandler:
     async def all_offsets(
         self, request: GetAllConsumerOffset, _context: RequestContext
     ) -> Response[None]:
-        table = self.order_info if request.order_info else self.offsets
+        table: SavedTable[Any] = self.stored.tables.offsets
+        if request.order_info:
+            table = self.delivering.pop.order
         if request.locks:
-            table = self.locks
+            table = self.stored.tables.locks
         body, ext = await table_answer(table, request.known_version, request.held)
         return Response(body=body, ext=ext)
 
     async def all_delays(
         self, _request: GetAllDelayOffset, _context: RequestContext
     ) -> Response[None]:
-        return Response(body=fastjson.compact(await self.delays.text()), ext=self._log_span())
+        return Response(
+            body=fastjson.compact(await self.delivering.delays.text()), ext=self._log_span()
+        )
 
     async def all_modes(
         self, request: GetAllMessageRequestMode, _context: RequestContext
     ) -> Response[None]:
-        body, ext = await table_answer(self.request_modes, request.known_version, request.held)
+        body, ext = await table_answer(
+            self.stored.request_modes, request.known_version, request.held
+        )
         return Response(body=body, ext=ext)
 
     def timer_checkpoint(
         self, _request: GetTimerCheckpoint, _context: RequestContext
     ) -> Response[None]:
-        body = self.timers.safe_checkpoint.for_slave()
+        body = self.delivering.timers.safe_checkpoint.for_slave()
         return Response(body=body, ext=self._log_span())
 
     def timer_metrics(
@@ -102,22 +98,21 @@ class ReplicationHandler:
         """A slave asks its master, or is told where a new one is. RocketMQ: the flushed offset is
         that of the start; a slave that is told another's address keeps it."""
         if request.master_ha_address is not None:
-            self.master_is_at(request.master_address, request.master_ha_address)
+            self.copying.follow_master(request.master_address, request.master_ha_address)
             return Response(ExchangeHAInfoReply())
-        if self.replication.master is None:
+        if self.listening.replication.master is None:
             return Response(ExchangeHAInfoReply())
-        address, ha_address = self.addresses
         reply = ExchangeHAInfoReply(
-            master_ha_address=ha_address or None,
-            master_flush_offset=self.store.durable.value,
-            master_address=address,
+            master_ha_address=self.listening.ha_address or None,
+            master_flush_offset=self.stored.store.durable.value,
+            master_address=self.listening.address,
         )
         return Response(reply)
 
     def status(
         self, _request: GetBrokerHaStatus, _context: RequestContext
     ) -> Response[HARuntimeInfo]:
-        return Response(self.replication.status(asyncio.get_running_loop().time()))
+        return Response(self.listening.replication.status(asyncio.get_running_loop().time()))
 
     def nothing_to_do(
         self, _request: NotifyMinBrokerIdChange | ResetMasterFlushOffset, _context: RequestContext
@@ -127,5 +122,5 @@ class ReplicationHandler:
 
     def _log_span(self) -> dict[str, str]:
         """What was delivered when the answer was made lies before the end."""
-        log = self.store.log
+        log = self.stored.store.log
         return {LOG_START: str(log.start), LOG_END: str(log.end)}

@@ -11,11 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from turbopump.broker.consumers import ClientTable
 from turbopump.broker.forwarding import Forwarding
-from turbopump.broker.topics import TopicTable
-from turbopump.clock import Clock
-from turbopump.config.broker_config import BrokerConfig
+from turbopump.broker.stored import Stored
 from turbopump.errors import MessageError, RemotingError, StoreError
 from turbopump.message.ids import offset_msg_id
 from turbopump.message.message import ReceivedMessage
@@ -38,7 +35,6 @@ from turbopump.protocol.requests.send import (
 from turbopump.protocol.requests.topics import TopicConfig
 from turbopump.remoting.response import Refusal, Response, refusal
 from turbopump.remoting.router import Outcome, RequestContext, Router
-from turbopump.remoting.wire import Wire
 
 PUSH_TIMEOUT_S: Final = 10.0
 """Longest wait for the producer to take a reply. RocketMQ: ``Broker2Client.callClient``."""
@@ -48,25 +44,19 @@ PUSHED_BYTES_MAX: Final = 256 * 1024 * 1024
 
 
 class RepliesHandler:
-    """Passes replies on. ``check`` is what every send must pass: the queue id to use, or why not.
-    ``store_host`` is (ip, port) as the pushed reply names it."""
+    """Passes replies on. ``check`` judges every send: the queue id to use, or why it is refused."""
 
     def __init__(
         self,
-        config: BrokerConfig,
-        topics: TopicTable,
-        clients: ClientTable[Wire],
-        clock: Clock,
+        stored: Stored,
         forwarding: Forwarding,
-        store_host: tuple[str, int],
         check: Callable[[SendMessage, TopicConfig | None], int | Refusal],
     ) -> None:
-        self._config = config
-        self._topics = topics
-        self._clients = clients
-        self._now_ms = clock.now_ms
+        self._config = stored.config
+        self._topics = stored.tables.topics
+        self._clients = stored.clients
+        self._now_ms = stored.clock.now_ms
         self._forwarding = forwarding
-        self._store_host = store_host
         self._check = check
         self._pushes = 0
         self._pushed_bytes = 0
@@ -166,7 +156,7 @@ class RepliesHandler:
             reconsume_times=request.reconsume_times,
             unit_mode=request.unit_mode or False,
             born_host=_host_text(context.peer.host_pair),
-            store_host=_host_text(self._store_host),
+            store_host=_host_text(self._forwarding.store_host),
             store_timestamp=now,
         )
 
@@ -189,7 +179,7 @@ class RepliesHandler:
             born_timestamp=request.born_timestamp,
             born_host=context.peer.host_pair,
             store_timestamp=0,
-            store_host=self._store_host,
+            store_host=self._forwarding.store_host,
             reconsume_times=request.reconsume_times or 0,
             prepared_transaction_offset=0,
             body_crc=0,
@@ -201,7 +191,7 @@ class RepliesHandler:
             )
         except (OSError, StoreError, MessageError):
             return
-        reply.msg_id = offset_msg_id(*self._store_host, stored.offset)
+        reply.msg_id = offset_msg_id(*self._forwarding.store_host, stored.offset)
         reply.queue_offset = stored.queue_offset
 
 

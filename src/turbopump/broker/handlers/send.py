@@ -8,7 +8,6 @@ What a send must pass first is in ``send_checks.py``. Order of checks and codes:
 from __future__ import annotations
 
 import asyncio
-import random
 import struct
 from collections import deque
 from collections.abc import Callable
@@ -17,8 +16,7 @@ from typing import Final
 
 import msgspec
 
-from turbopump.broker.forwarding import FlushWait
-from turbopump.broker.groups import GroupTable
+from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.interceptors import (
     Destination,
     Interceptors,
@@ -28,8 +26,7 @@ from turbopump.broker.interceptors import (
 )
 from turbopump.broker.saved_table import in_time
 from turbopump.broker.send_checks import SendChecks, batch_refusal, body_refusal, store_refusal
-from turbopump.broker.topics import TopicTable
-from turbopump.clock import Clock
+from turbopump.broker.stored import Stored
 from turbopump.compiled import has_twin
 from turbopump.config.broker_config import BrokerConfig, FlushDiskType
 from turbopump.errors import MessageError, ProtocolError, RoomInMakingError, StoreError
@@ -61,7 +58,7 @@ from turbopump.remoting.response import Response, encode_response, refusal
 from turbopump.remoting.router import HELD, NO_ROOM, Outcome, RequestContext, Router
 from turbopump.remoting.wire import Wire
 from turbopump.store.confirmed import Confirmed
-from turbopump.store.message_store import MessageStore, NewMessage
+from turbopump.store.message_store import NewMessage
 from turbopump.store.packed_batch import pack_batch
 from turbopump.store.queues.consume_queue import UNIT_SIZE
 
@@ -76,25 +73,18 @@ _DO_NOT_WAIT = f"{WAIT_STORE_MSG_OK}{NAME_END}false"
 
 
 class SendHandler:
-    """Stores what producers send. ``store_host`` is (ip, port) as written into entries: the
-    advertised address.
-
-    ``announce``: what is over when the name servers know all topics.
-    """
+    """Stores what producers send. ``announce``: what is over when the name servers know all
+    topics."""
 
     def __init__(
         self,
-        config: BrokerConfig,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: GroupTable,
-        clock: Clock,
-        source: random.Random,
-        store_host: tuple[str, int],
-        announce: Callable[[], list[asyncio.Future[bool]]],
+        stored: Stored,
+        forwarding: Forwarding,
         interceptors: Interceptors,
-        flush: FlushWait,
+        announce: Callable[[], list[asyncio.Future[bool]]],
     ) -> None:
+        config, store, clock, source = stored.config, stored.store, stored.clock, stored.random
+        topics, store_host, flush = stored.tables.topics, forwarding.store_host, forwarding.flush
         self._config = config
         self._store = store
         self._topics = topics
@@ -106,7 +96,7 @@ class SendHandler:
         self._reply_host = self._msg_id_host.encode()
         self._store_flag = SysFlag.STORE_HOST_V6 if len(self._store_host) == 20 else 0
         self._ids = UniqueIds(clock, ip=store_host[0], token=source.getrandbits(32))
-        self._checks = SendChecks(config, topics, groups, clock, source)
+        self._checks = SendChecks(config, topics, stored.tables.groups, clock, source)
         self.check = self._checks.check
         self._interceptors = interceptors
         self._flush = flush

@@ -9,10 +9,8 @@ takes the answer as leave to forget the message.
 from __future__ import annotations
 
 import asyncio
-import random
 from dataclasses import dataclass
 
-from turbopump.broker.consumers import ClientTable
 from turbopump.broker.dead_letters import (
     dead_letter_topic,
     retry_topic,
@@ -20,12 +18,10 @@ from turbopump.broker.dead_letters import (
     sent_back_properties,
 )
 from turbopump.broker.forwarding import Forwarding
-from turbopump.broker.groups import GroupTable
 from turbopump.broker.interceptors import Destination
 from turbopump.broker.reading import entry_for, read
-from turbopump.broker.statistics import SNDBCK_PUT_NUMS, Statistics
-from turbopump.broker.topics import TopicTable
-from turbopump.config.broker_config import BrokerConfig
+from turbopump.broker.statistics import SNDBCK_PUT_NUMS
+from turbopump.broker.stored import Stored
 from turbopump.errors import MessageError, StoreError
 from turbopump.message.delivery_time import DelayLevels
 from turbopump.message.message import ReceivedMessage
@@ -36,9 +32,6 @@ from turbopump.protocol.requests.send import ConsumerSendMsgBack
 from turbopump.protocol.requests.topics import PERM_WRITE
 from turbopump.remoting.response import Response, refusal
 from turbopump.remoting.router import Outcome, RequestContext, Router
-from turbopump.remoting.wire import Wire
-from turbopump.store.log.cold_reads import ColdReads
-from turbopump.store.queues.lookup import Lookup
 
 
 @dataclass(eq=False)
@@ -46,18 +39,11 @@ class SendBackHandler:
     """Takes messages back. Where members of a group give different maxima, that of the one that was
     started last is right for all of them."""
 
-    config: BrokerConfig
-    lookup: Lookup
-    reads: ColdReads
-    topics: TopicTable
-    groups: GroupTable
-    clients: ClientTable[Wire]
+    stored: Stored
     forwarding: Forwarding
-    statistics: Statistics
-    source: random.Random
 
     def __post_init__(self) -> None:
-        self._levels = DelayLevels(self.config.delay_levels_ms)
+        self._levels = DelayLevels(self.stored.config.delay_levels_ms)
 
     def add_to(self, router: Router) -> None:
         """Answer these requests."""
@@ -65,27 +51,30 @@ class SendBackHandler:
 
     def send_back(self, request: ConsumerSendMsgBack, context: RequestContext) -> Outcome[None]:
         """Store a copy where it is to come from."""
-        if self.config.is_slave:  # before it makes a topic
+        if self.stored.config.is_slave:  # before it makes a topic
             return refusal(
                 ResponseCode.SYSTEM_ERROR,
                 "no master available along with this broker, which is a slave: send the message to "
                 "the group's retry topic on another broker",
             )
-        group = self.groups.find(request.group)
+        group = self.stored.tables.groups.find(request.group)
         if group is None:
             return refusal(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"subscription group not exist, {request.group}; create it, or set "
                 "autoCreateSubscriptionGroup=true on the broker",
             )
-        if not self.config.broker_permission & PERM_WRITE:
+        if not self.stored.config.broker_permission & PERM_WRITE:
             return refusal(
                 ResponseCode.NO_PERMISSION, "the broker's brokerPermission forbids writing"
             )
         if group.retry_queue_nums <= 0:
             return Response()  # RocketMQ: such a group's messages are not tried again
         topic = retry_topic(
-            self.topics, request.group, group.retry_queue_nums, unit_mode=request.unit_mode
+            self.stored.tables.topics,
+            request.group,
+            group.retry_queue_nums,
+            unit_mode=request.unit_mode,
         )
         if not topic.perm & PERM_WRITE:
             return refusal(
@@ -98,7 +87,10 @@ class SendBackHandler:
         self, request: ConsumerSendMsgBack, group: SubscriptionGroupConfig, context: RequestContext
     ) -> Response[None]:
         try:
-            entry = await read(self.reads, entry_for(context, self.lookup, request.offset))
+            entry = await read(
+                self.stored.store.cold_reads,
+                entry_for(context, self.stored.store.lookup, request.offset),
+            )
             if entry is None or entry.fault is not None:
                 remark = f"look message by offset failed, {request.offset}"
                 if entry is not None:
@@ -125,14 +117,14 @@ class SendBackHandler:
                 for_client=True,
             )
             key = f"{message.properties.get(RETRY_TOPIC) or message.topic}@{request.group}"
-            self.statistics.add(SNDBCK_PUT_NUMS, key, 1)
-            async with asyncio.timeout(self.config.sync_flush_timeout / 1000):
-                await asyncio.shield(self.topics.new_saving())
+            self.stored.statistics.add(SNDBCK_PUT_NUMS, key, 1)
+            async with asyncio.timeout(self.stored.config.sync_flush_timeout / 1000):
+                await asyncio.shield(self.stored.tables.topics.new_saving())
                 await self.forwarding.confirmed(stored)
         except TimeoutError:  # an OSError too
             return refusal(
                 ResponseCode.SYSTEM_ERROR,
-                f"the disk has not answered within {self.config.sync_flush_timeout} ms; "
+                f"the disk has not answered within {self.stored.config.sync_flush_timeout} ms; "
                 "the message may come again, or not",
             )
         except (OSError, StoreError, MessageError) as error:
@@ -142,14 +134,14 @@ class SendBackHandler:
     def _destination(
         self, request: ConsumerSendMsgBack, group: SubscriptionGroupConfig, message: ReceivedMessage
     ) -> Destination:
-        attempts_max = self.clients.retries_max(request.group)
+        attempts_max = self.stored.clients.retries_max(request.group)
         if attempts_max is None:
             attempts_max = request.max_reconsume_times
         if attempts_max is None:
             attempts_max = group.retry_max_times
-        topic = retry_topic(self.topics, request.group, group.retry_queue_nums)
+        topic = retry_topic(self.stored.tables.topics, request.group, group.retry_queue_nums)
         assert topic.topic_name is not None
-        queue_id = self.source.randrange(
+        queue_id = self.stored.random.randrange(
             max(min(group.retry_queue_nums, topic.write_queue_nums), 1)
         )
         retry = Destination(
@@ -162,7 +154,7 @@ class SendBackHandler:
         again = sent_back_destination(message, retry, level, attempts_max, self._levels)
         if again is not None:
             return again
-        dead = dead_letter_topic(self.topics, request.group)
+        dead = dead_letter_topic(self.stored.tables.topics, request.group)
         assert dead.topic_name is not None
         return Destination(
             dead.topic_name,

@@ -23,11 +23,8 @@ from turbopump.broker.pop.records import (
 )
 from turbopump.broker.pop.reviving import Redelivery, Reviving
 from turbopump.broker.schedule.timers import Timers
-from turbopump.broker.statistics import Statistics
-from turbopump.broker.tables import Tables
+from turbopump.broker.stored import Stored
 from turbopump.broker.topics import plain_topic
-from turbopump.clock import Clock
-from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import StoreError
 from turbopump.message.codec import decode_entries
 from turbopump.message.properties import REAL_TOPIC
@@ -50,16 +47,13 @@ class Pop:
 
     def __init__(
         self,
-        config: BrokerConfig,
+        stored: Stored,
         turns: Turns,
-        store: MessageStore,
-        tables: Tables,
         timers: Timers,
         forwarding: Forwarding,
-        statistics: Statistics,
-        clock: Clock,
         repair: LogRepair,
     ) -> None:
+        config, store, tables, clock = stored.config, stored.store, stored.tables, stored.clock
         self._store = store
         self._group_offsets = tables.offsets
         topics = tables.topics
@@ -77,7 +71,7 @@ class Pop:
         )
         self.view = PopView(config, store, topics, self.offsets, self.order, self.in_flight, clock)
         self.held = HeldPops(turns, self.view, config.pop_polling_size, config.max_pop_polling_size)
-        self.reader = PopReader(self.view, self.revive_log, statistics, repair)
+        self.reader = PopReader(self.view, self.revive_log, stored.statistics, repair)
         topic, queues = self.revive_log.topic, config.revive_queue_num
         known = topics.find(topic)
         if known is None or known.read_queue_nums < queues:

@@ -223,7 +223,7 @@ class PopReader:
 
 
 def queue_offsets(data: bytes) -> list[int]:
-    """The queue offset of every entry (see the ruler in ``message/codec.py``)."""
+    """The queue offset of every entry (see the ruler in ``message/entry.py``)."""
     offsets, at = [], 0
     while at < len(data):
         offsets.append(int.from_bytes(data[at + 20 : at + 28]))

@@ -30,11 +30,10 @@ from turbopump.broker.schedule.timer_messages import (
 )
 from turbopump.broker.schedule.timer_repair import SLICE, TimerRepair, first_slice
 from turbopump.broker.schedule.timer_saving import TimerSaving
+from turbopump.broker.stored import Stored
 from turbopump.clock import Clock
-from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import MessageError, StoreDamagedError, StoreError
 from turbopump.store.disk import Disk
-from turbopump.store.files import StorePaths
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE, unpack_unit
 from turbopump.store.timers.pending_timers import TIMER_TOPIC, PendingTimers, SlotUnits, TimerConfig
@@ -399,17 +398,11 @@ def _slice_of(due: SlotUnits, first: int) -> list[tuple[int, int]]:
     )
 
 
-def timers_of(
-    config: BrokerConfig,
-    paths: StorePaths,
-    store: MessageStore,
-    disk: Disk,
-    forwarding: Forwarding,
-    clock: Clock,
-) -> Timers:
-    """The timers of an open store, recovered. Raises OSError."""
+def timers_of(stored: Stored, forwarding: Forwarding) -> Timers:
+    """Recover the timers of an open store. Raises OSError."""
+    config, store, disk, clock = stored.config, stored.store, stored.disk, stored.clock
     settings = TimerConfig(
-        paths,
+        stored.settings.paths,
         precision_ms=config.timer_precision_ms,
         roll_window_slots=config.timer_roll_window_slot,
         log_file_size=config.mapped_file_size_timer_log,

@@ -10,11 +10,9 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from turbopump.broker.background import stop_task
-from turbopump.broker.consumers import ClientTable
-from turbopump.broker.forwarding import FlushWait, Forwarding
-from turbopump.broker.offsets import ConsumerOffsets
+from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.reading import ask, entry_for
-from turbopump.broker.topics import TopicTable
+from turbopump.broker.stored import Stored
 from turbopump.broker.transactions.checks import TransactionChecks
 from turbopump.broker.transactions.endings import Endings, OpQueue, PendingHalves, SavedOffsets
 from turbopump.broker.transactions.half_messages import (
@@ -26,8 +24,6 @@ from turbopump.broker.transactions.half_messages import (
     ended_offsets,
     half_of,
 )
-from turbopump.clock import Clock
-from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import StoreError
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import (
@@ -42,7 +38,6 @@ from turbopump.protocol.requests.send import TransactionOutcome
 from turbopump.remoting.router import RequestContext
 from turbopump.remoting.wire import Wire
 from turbopump.store.log.cold_reads import Steps
-from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.lookup import StoredEntry
 
 T = TypeVar("T")
@@ -61,20 +56,12 @@ class Transactions:
     meanwhile waits for that."""
 
     def __init__(
-        self,
-        config: BrokerConfig,
-        store: MessageStore,
-        forwarding: Forwarding,
-        flush: FlushWait,
-        offsets: ConsumerOffsets,
-        topics: TopicTable,
-        clients: ClientTable[Wire],
-        clock: Clock,
-        may_publish: Callable[[Wire, str], bool],
+        self, stored: Stored, forwarding: Forwarding, may_publish: Callable[[Wire, str], bool]
     ) -> None:
+        config, store, offsets = stored.config, stored.store, stored.tables.offsets
         self._store = store
         self._forwarding = forwarding
-        self._flush = flush
+        self._flush = flush = forwarding.flush
         self._offsets = offsets
         self._pending = pending = PendingHalves(self._begin(HALF_TOPIC), self._begin(OP_TOPIC))
         self._saved = SavedOffsets(store, offsets, pending)
@@ -87,7 +74,14 @@ class Transactions:
         )
         self.endings = Endings(forwarding, flush, pending, self._ops, self._saved)
         self.checks = TransactionChecks(
-            config, store, forwarding, topics, clients, clock, self.endings, may_publish
+            config,
+            store,
+            forwarding,
+            stored.tables.topics,
+            stored.clients,
+            stored.clock,
+            self.endings,
+            may_publish,
         )
         self._ended_known = asyncio.Event()
         self._copies_known = asyncio.Event()

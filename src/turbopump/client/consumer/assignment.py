@@ -16,7 +16,8 @@ from collections.abc import Collection
 
 from turbopump.client.consumer.assigned_queue import AssignedQueue
 from turbopump.client.consumer.delivery_policy import Membership
-from turbopump.client.consumer.offsets import ConsumeFrom, LocalOffsets, OffsetStore
+from turbopump.client.consumer.local_offsets import LocalOffsets
+from turbopump.client.consumer.offsets import ConsumeFrom, OffsetStore
 from turbopump.client.consumer.pop import init_mode_of
 from turbopump.client.consumer.pop_requests import PopRequests
 from turbopump.client.consumer.popped_queue import PopQueue

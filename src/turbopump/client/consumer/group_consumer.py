@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from datetime import datetime
 from traceback import format_exception_only
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from turbopump.client.consumer.delivery import Delivery, is_retry
 from turbopump.client.consumer.offsets import ConsumeFrom
@@ -21,7 +21,7 @@ from turbopump.client.consumer.settings import SubscriberSettings
 from turbopump.client.consumer.subscription import Wanted, first_subscriptions, topic_subscription
 from turbopump.client.heartbeat import InstanceMember, Operated
 from turbopump.client.instance import ClientInstance
-from turbopump.client.lifecycle import InContext, Lifecycle, Running
+from turbopump.client.lifecycle import InContext, Lifecycle
 from turbopump.client.operator_requests import running_info
 from turbopump.client.producer import Producer
 from turbopump.client.settings import ClientSettings
@@ -31,12 +31,20 @@ from turbopump.errors import NotStartedError
 from turbopump.protocol.requests import clients, consumers
 
 
-class RunningMember(Running, Protocol):
-    """What runs from start to close, and how it begins."""
+class RunningMember:
+    """A consumer from start to close, as a ``member`` of its group."""
 
-    async def prepare(self, topics: Collection[str]) -> None: ...
+    def __init__(self, instance: ClientInstance, member: InstanceMember) -> None:
+        self.instance = instance
+        self.member = member
+        self.closing = False
 
-    async def begin(self) -> None: ...
+    async def prepare(self, topics: Collection[str]) -> None:
+        """Learn the routes of ``topics``. Raises RouteNotFoundError if no name server answers."""
+        await self.instance.routes.find(list(topics))
+
+    async def begin(self) -> None:
+        """Begin to consume."""
 
 
 RunningT = TypeVar("RunningT", bound=RunningMember)
@@ -125,7 +133,7 @@ class GroupConsumer(InContext, Generic[RunningT]):
         )
 
 
-class RunningConsumer:
+class RunningConsumer(RunningMember):
     """A consumer that pulls, from start to close. ``tracing`` None: nothing is traced."""
 
     what: ClassVar[str]
@@ -139,9 +147,7 @@ class RunningConsumer:
         table: QueueTable[Any],
         balancer: Balancer,
     ) -> None:
-        self.instance = instance
-        self.member = member
-        self.closing = False
+        super().__init__(instance, member)
         self.balancer = balancer
         self._tracing = tracing
         self._table = table
@@ -155,10 +161,9 @@ class RunningConsumer:
         member.on_disconnect = table.disconnected
 
     async def prepare(self, topics: Collection[str]) -> None:
-        """Learn the routes of ``topics``. Raises RouteNotFoundError if no name server answers."""
         if self._tracing is not None:
             await self._tracing.start()
-        await self.instance.routes.find(list(topics))
+        await super().prepare(topics)
 
     async def begin(self) -> None:
         """Take up queues, and read them from now on. Raises NotStartedError if it is closed."""

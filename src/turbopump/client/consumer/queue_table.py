@@ -14,7 +14,8 @@ from collections.abc import Collection, Mapping, MutableMapping
 from typing import Generic, TypeVar
 from weakref import WeakValueDictionary
 
-from turbopump.client.consumer.offsets import LocalOffsets, OffsetStore
+from turbopump.client.consumer.local_offsets import LocalOffsets
+from turbopump.client.consumer.offsets import OffsetStore
 from turbopump.client.consumer.queue_loop import QueueLoop
 from turbopump.client.consumer.rebalance import QueueChange
 from turbopump.client.consumer.subscription import Subscription

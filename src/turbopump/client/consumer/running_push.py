@@ -18,7 +18,8 @@ from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.consumer.delivery_policy import Membership
 from turbopump.client.consumer.group_consumer import RunningConsumer, consume_directly
 from turbopump.client.consumer.handling import HandlerPool
-from turbopump.client.consumer.offsets import LocalOffsets, OffsetStore, default_directory
+from turbopump.client.consumer.local_offsets import LocalOffsets, default_directory
+from turbopump.client.consumer.offsets import OffsetStore
 from turbopump.client.consumer.ready_messages import ReadyMessages
 from turbopump.client.consumer.rebalance import Balancer, QueueChange
 from turbopump.client.consumer.send_back import SendBack

@@ -15,9 +15,14 @@ from enum import Enum
 from typing import Final
 
 from turbopump.client.consumer.offsets import OffsetStore
-from turbopump.client.consumer.pull import TOOLS_GROUP, FoundMessages, pull_now
 from turbopump.client.instance import ClientInstance
-from turbopump.client.message_finder import EVER, MessageFinder
+from turbopump.client.message_finder import (
+    EVER,
+    TOOLS_GROUP,
+    FoundMessages,
+    MessageFinder,
+    pull_now,
+)
 from turbopump.client.routes import refuse_other_than_name_server
 from turbopump.client.trace import ERROR, FIELD_END, RECORD_END, TRACE_TOPIC
 from turbopump.errors import BodyError, MessageNotFoundError, RemotingError, RouteNotFoundError

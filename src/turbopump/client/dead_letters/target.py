@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from turbopump.client.consumer.offsets import OffsetStore
-from turbopump.client.consumer.pull import TOOLS_GROUP, pull_now
 from turbopump.client.dead_letters.dead_letter import RESENT_FROM, DeadLetter, DeadLetters, ResendTo
 from turbopump.client.instance import ClientInstance
+from turbopump.client.message_finder import TOOLS_GROUP, pull_now
 from turbopump.client.sent_already import SenderMark
 from turbopump.errors import BodyError, RemotingError, RouteNotFoundError
 from turbopump.message.handles import pop_retry_topic

@@ -1,8 +1,8 @@
 """Automatic batching: messages that go the same way within a few milliseconds travel as one
 request, and each gets its own result.
 
-One rule: only what may stand in one batch goes together, so results and errors are those of a
-single send; a message with less time than its neighbours fails alone. Source: apache/rocketmq
+One rule: only messages that may stand in one batch go together, so results and errors are those of
+a single send. A message with less time than its neighbours fails alone. Source: apache/rocketmq
 ``ProduceAccumulator``. Better than there: nothing is held while no batch of its kind is under way,
 so a lone sender loses no time, and 64 senders that await results are not held to 64 messages per 10
 ms.
@@ -40,7 +40,7 @@ TURN_AFTER: Final = 64
 ALIKE: Final = 0.02
 """Deadlines within this share of the time left count as one, the earliest."""
 LOOK_EVERY_S: Final = 0.005
-"""A batch of many deadlines is not looked through more often than this."""
+"""Least time between two searches of a batch with many deadlines."""
 _HOLD: Final = SettingRule(
     lambda hold: is_seconds(hold) and hold <= HOLD_S_MAX,
     f"must be a number of seconds above 0 and at most {HOLD_S_MAX:g}",
@@ -97,9 +97,9 @@ class _GatheredBatch:
 
 @dataclass(slots=True, eq=False)
 class Accumulator:
-    """``send_batch`` sends messages of ``size_max`` bytes at most, or a single one, as one request:
-    to a queue or any, waiting for the store or not, within so many seconds. It lives on one event
-    loop."""
+    """Collect messages into batches. ``send_batch`` sends messages of ``size_max`` bytes at most,
+    or a single one, as one request: to a queue or any, waiting for the store or not, within so many
+    seconds. An accumulator lives on one event loop."""
 
     settings: AutoBatch
     send_batch: SendBatch
@@ -113,7 +113,7 @@ class Accumulator:
     _loop: asyncio.AbstractEventLoop | None = None
 
     def takes(self, message: Message) -> bool:
-        """Whether it may go in a batch, and there is room to hold it."""
+        """Return True if the message may go in a batch and there is room to hold it."""
         try:
             settings, properties = self.settings, message.properties
             if self._held >= settings.total_size or not 0 < len(message.body) <= settings.size:
@@ -129,13 +129,13 @@ class Accumulator:
     def add(
         self, message: Message, piece: BatchPart, queue: MessageQueue | None, timeout: float
     ) -> asyncio.Future[SendResult]:
-        """``put`` of a message that has just been packed."""
+        """Add a message that has just been packed, as ``put`` does."""
         return self.put(batch_key(message, piece, queue), piece, timeout)
 
     def put(self, key: BatchKey, piece: BatchPart, timeout: float) -> asyncio.Future[SendResult]:
-        """The future gets the message's own result, or the error of the whole batch, after
-        ``timeout`` seconds at most. Raises SendError if that leaves no time, TypeError if what was
-        given as a queue is none."""
+        """Add a message, and return the future of its own result, or of the error of the whole
+        batch, after ``timeout`` seconds at most. Raises SendError if that leaves no time, TypeError
+        if the queue is no queue."""
         if timeout <= 0:
             raise no_time(piece.msg_id, key[0], timeout)
         size = len(piece.entry)
@@ -168,15 +168,15 @@ class Accumulator:
         return future
 
     def wants_a_turn(self) -> bool:
-        """Whether who adds without awaiting should let the loop run: a batch is ready, or many
-        came."""
+        """Return True if a caller that adds without awaiting should let the loop run: a batch is
+        ready, or many messages came."""
         if self._since_turn < TURN_AFTER:
             return False
         self._since_turn = 0
         return True
 
     async def flush(self) -> None:
-        """Send what is held, and wait for everything that is under way."""
+        """Send the messages that are held, and wait for everything under way."""
         while self._batches or self._sending:
             for key in list(self._batches):
                 self._send(key)
@@ -226,7 +226,8 @@ class Accumulator:
         batch.expiry = asyncio.get_running_loop().call_at(at, self._expire, batch, key)
 
     def _expire(self, batch: _GatheredBatch, key: BatchKey) -> None:
-        """Fail those whose time is up, and only them. What is still held is not sent then."""
+        """Fail the messages whose time is up, and only them. A message that is still held is not
+        sent then."""
         now = asyncio.get_running_loop().time()
         held = batch.deadline == inf
         kept: list[_UnsentMessage] = []
@@ -256,7 +257,8 @@ class Accumulator:
             self._look_again(batch, key, max(following, now + LOOK_EVERY_S))
 
     def _came_back(self, key: BatchKey) -> None:
-        """The next batch goes after those who have just got their results could send again."""
+        """Send the next batch after the senders that have just got their results could send
+        again."""
         self._under_way[key] -= 1
         if not self._under_way[key]:
             del self._under_way[key]
@@ -268,7 +270,8 @@ class Accumulator:
 
 
 def batch_key(message: Message, piece: BatchPart, queue: MessageQueue | None) -> BatchKey:
-    """What messages of a batch have in common: topic, queue, waiting for the store, tags."""
+    """Return the part that messages of a batch have in common: topic, queue, waiting for the store,
+    tags."""
     properties = message.properties
     if not properties:
         return message.topic, queue, None, None
@@ -279,8 +282,8 @@ def batch_key(message: Message, piece: BatchPart, queue: MessageQueue | None) ->
 
 
 def shared_deadline(deadlines: Sequence[float], now: float) -> float:
-    """When a batch gives up: with the last of its messages, or a little sooner so that all with
-    about as much time end together."""
+    """Return the time at which a batch gives up: with the last of its messages, or a little sooner
+    so that all with about as much time end together."""
     earliest, latest = min(deadlines), max(deadlines)
     alike = latest - max(latest - now, 0.0) * ALIKE
     if earliest >= alike:
@@ -291,7 +294,7 @@ def shared_deadline(deadlines: Sequence[float], now: float) -> float:
 def overdue(
     topic: str, msg_id: str, asked: Sequence[str], spent_ms: float, *, held: bool
 ) -> SendError:
-    """The error of one whose time was up before its neighbours'."""
+    """Return the error of a message whose time was up before its neighbours'."""
     text = f"message {msg_id[:80]} to topic {topic!r} was not "
     if held:
         text += (
@@ -308,8 +311,8 @@ def overdue(
 
 
 def each_result(whole: SendResult, count: int) -> list[SendResult]:
-    """A batch's result as those of its messages. A broker that keeps the batch as one entry (an
-    inner batch) gives all the same."""
+    """Return the results of a batch's messages. A broker that keeps the batch as one entry (an
+    inner batch) gives the same result to all."""
     ids = whole.batch_ids
     offset_ids = whole.offset_msg_id.split(",")
     if len(ids) != count:

@@ -1,4 +1,4 @@
-"""Back-pressure: a bound on what a producer has in flight, in messages and bytes.
+"""Back-pressure: a bound on the messages of a producer in flight, in number and bytes.
 
 One rule: first come, first served, until the deadline. Source: apache/rocketmq
 ``enableBackpressureForAsyncMode``; better than there, where the wait holds a lock that finished
@@ -25,7 +25,7 @@ from turbopump.message.message import Message, MessageQueue
 
 _BOUND: Final = SettingRule(
     lambda value: is_whole(value) and value > 0,
-    "lets nothing through: a whole number above 0 is expected",
+    "must be a whole number above 0, or nothing could be sent",
 )
 
 
@@ -44,19 +44,20 @@ class BackPressure:
 
 
 class NoRoomError(Exception):
-    """Why there was no room; the caller, which knows the message, makes a SendError of it."""
+    """Reason why there was no room. The caller, which knows the message, makes a SendError of
+    it."""
 
 
 class InFlightBound:
-    """The bound and its line. A body larger than the whole bound goes alone."""
+    """Bound and its waiting line. A body larger than the whole bound goes alone."""
 
     def __init__(self, bound: BackPressure) -> None:
         self._bound = bound
         self.messages = 0
         self.size = 0
         self._line: deque[tuple[int, asyncio.Future[bool]]] = deque()
-        """Waiting senders: the size of each, and a future that says whether it may enter (False: it
-        is closed)."""
+        """Waiting senders: the size of each, and a future that is True when it may enter (False:
+        closed)."""
         self._closed = False
         self._idle: asyncio.Event | None = None
 
@@ -102,7 +103,7 @@ class InFlightBound:
             await self._idle.wait()
 
     def close(self) -> None:
-        """Waiting senders, and those that find no room from now on, get a NoRoomError."""
+        """End waiting senders with a NoRoomError, and all later ones that find no room."""
         self._closed = True
         for _, turn in self._line:
             if not turn.done():
@@ -110,7 +111,7 @@ class InFlightBound:
         self._line.clear()
 
     def leave(self, size: int) -> None:
-        """What was in flight has arrived or failed."""
+        """Free the room of a message that has arrived or failed."""
         self.messages -= 1
         self.size -= size
         self._let_in()
@@ -138,7 +139,7 @@ class InFlightBound:
 
 
 class InFlightLimiter:
-    """Gives each message room among what is in flight, from before it is sent until its result is
+    """Give each message room among those in flight, from before it is sent until its result is
     there. ``back_pressure`` None: there is always room. ``timeout``: seconds for a call that names
     none."""
 
@@ -147,7 +148,7 @@ class InFlightLimiter:
     ) -> None:
         self._bound = None if back_pressure is None else InFlightBound(back_pressure)
         self.bounded = back_pressure is not None
-        """Whether anybody may have to wait."""
+        """True if senders may have to wait."""
         self._namespace = namespace
         self._timeout = timeout
 
@@ -158,7 +159,8 @@ class InFlightLimiter:
         return await self.deliver_entered(sender, outgoing, target, timeout)
 
     async def enter(self, outgoing: Outgoing, timeout: float | None) -> float | None:
-        """Wait for room; the seconds that are left. Raises SendError if there is none in time."""
+        """Wait for room, and return the seconds that are left. Raises SendError if there is none in
+        time."""
         if self._bound is None:
             return timeout
         return await self._enter(self._bound, outgoing, len(outgoing.body), timeout)
@@ -166,7 +168,7 @@ class InFlightLimiter:
     async def deliver_entered(
         self, sender: Sender, outgoing: Outgoing, target: Target, timeout: float | None
     ) -> SendResult:
-        """Send what has entered; its room is free then, also if it failed."""
+        """Send a message that has entered, and free its room then, also if it failed."""
         try:
             return await self.deliver_unbound(sender, outgoing, target, timeout)
         finally:
@@ -176,7 +178,7 @@ class InFlightLimiter:
     async def deliver_unbound(
         self, sender: Sender, outgoing: Outgoing, target: Target, timeout: float | None
     ) -> SendResult:
-        """Send it without asking for room: each message of an automatic batch has its own."""
+        """Send without asking for room: each message of an automatic batch has its own."""
         namespace = self._namespace
         if namespace is None:
             return await deliver(sender, outgoing, target, timeout)
@@ -193,7 +195,7 @@ class InFlightLimiter:
         queue: MessageQueue | None,
         timeout: float | None,
     ) -> asyncio.Future[SendResult]:
-        """Have the message batched when it has room, which it keeps until its future is done."""
+        """Have the message batched when it has room. It keeps the room until its future is done."""
         bound = self._bound
         if bound is None:
             timeout = self._timeout if timeout is None else timeout
@@ -214,7 +216,7 @@ class InFlightLimiter:
             await self._bound.wait_idle()
 
     def close(self) -> None:
-        """Senders that wait for room, or find none from now on, get a SendError."""
+        """End waiting senders with a SendError, and all later ones that find no room."""
         if self._bound is not None:
             self._bound.close()
 

@@ -1,8 +1,8 @@
 """A message made ready to go: checked by Apache's rules, given its unique id, its namespace,
 compressed, and written as a frame. Values in, values out.
 
-One rule: whatever a broker would refuse for its form is refused here, in a sentence, before a byte
-is sent; the user's ``Message`` is not changed, so that it can be sent again. Source:
+One rule: a message that a broker would refuse for its form is refused here, in a sentence, before a
+byte is sent. The user's ``Message`` is not changed, so that it can be sent again. Source:
 apache/rocketmq ``Validators.checkMessage``, ``MessageBatch``.
 """
 
@@ -89,7 +89,7 @@ class Compression(NamedTuple):
 
 
 class Outgoing(msgspec.Struct, frozen=True, gc=False):
-    """What the frame of a send carries, and the message's id."""
+    """Contents of the frame of a send, and the message's id."""
 
     topic: str
     body: bytes
@@ -110,7 +110,7 @@ class BatchPart(msgspec.Struct, frozen=True, gc=False):
 
 
 class Packer:
-    """Makes ``Outgoing`` of what users hand in. ``namespace``: topics are wrapped in it."""
+    """Make ``Outgoing`` of users' messages. ``namespace``: topics are wrapped in it."""
 
     def __init__(
         self,
@@ -131,11 +131,12 @@ class Packer:
         self._suffix_bytes = self._suffix.encode()
         self._threads = PureThreads(COMPRESSING_MAX, "turbopump-compressing")
         self._topics: dict[str, str] = {}
-        """Legal topics, as they are known to the brokers."""
+        """Legal topics, with the names that brokers know."""
 
     def pack(self, message: Message) -> Outgoing:
-        """What is sent of a message; a large body is compressed later (``compressed``). Raises
-        MessageError if the message may not be sent, TypeError if it is none."""
+        """Return the contents of a message's frame; a large body is compressed later
+        (``compressed``). Raises MessageError if the message may not be sent, TypeError if it is no
+        message."""
         try:
             body, flag = message.body, message.flag
             topic = self._topics.get(message.topic) or self._checked_topic(message.topic)
@@ -160,7 +161,7 @@ class Packer:
         return Outgoing(topic, body, text, sys_flag, flag, msg_id)
 
     async def compressed(self, outgoing: Outgoing) -> Outgoing:
-        """The same with its body compressed, in a thread, if ``pack`` left that to do."""
+        """Return the same with its body compressed, in a thread, if ``pack`` left that to do."""
         small = len(outgoing.body) < max(LARGE_BODY_SIZE, self._compress_from)
         if small or outgoing.sys_flag or outgoing.batch_ids:
             return outgoing
@@ -170,7 +171,7 @@ class Packer:
         return msgspec.structs.replace(outgoing, body=body, sys_flag=sys_flag)
 
     def piece(self, message: Message) -> BatchPart:
-        """The message as part of a batch. Raises as ``pack``."""
+        """Return the message as part of a batch. Raises as ``pack``."""
         try:
             topic = self._topics.get(message.topic) or self._checked_topic(message.topic)
             body, flag = message.body, message.flag
@@ -191,7 +192,7 @@ class Packer:
         return BatchPart(topic, entry, msg_id)
 
     def pack_single(self, piece: BatchPart) -> Outgoing:
-        """What was packed for a batch, and goes alone."""
+        """Return a message alone that was packed for a batch."""
         item = decode_batch(piece.entry)[0]
         body, sys_flag = item.body, 0
         if self._compress_from <= len(body) < LARGE_BODY_SIZE:
@@ -217,7 +218,8 @@ class Packer:
         return f"{text}UNIQ_KEY\x01{msg_id}\x02", msg_id
 
     def pack_batch(self, messages: Sequence[Message]) -> Outgoing:
-        """One send of them all; nothing is split. Raises MessageError if that cannot be."""
+        """Return one send of all messages; nothing is split. Raises MessageError if that is not
+        possible."""
         if is_collection(messages) and not messages:
             raise MessageError("an empty batch was given; send_batch needs at least one message")
         listed = isinstance(messages, Sequence)
@@ -234,7 +236,7 @@ class Packer:
         return self.pack_pieces(pieces, wait_store_ok=first.wait_store_ok)
 
     def pack_pieces(self, pieces: Sequence[BatchPart], *, wait_store_ok: bool) -> Outgoing:
-        """One send of them all, of one topic. Raises MessageError if they are too large
+        """Return one send of all pieces, of one topic. Raises MessageError if they are too large
         together."""
         body = b"".join([piece.entry for piece in pieces])
         if len(body) > self._body_size_max:
@@ -270,15 +272,14 @@ class Packer:
 
 
 def _checked(text: str) -> bytes:
-    """A property text as bytes. Raises MessageError."""
+    """Return a property text as bytes. Raises MessageError."""
     try:
         data = text.encode()
     except UnicodeEncodeError:
         broken = next(pair for pair in text.split(PAIR_END) if not is_unicode(pair))
         name, _, value = broken.partition(NAME_END)
         raise MessageError(
-            f"property {name!r:.80}={value!r:.80} holds a lone surrogate, which is no text; "
-            "valid Unicode is expected"
+            f"property {name!r:.80}={value!r:.80} contains a lone surrogate; expected valid Unicode"
         ) from None
     if len(data) > PROPERTIES_SIZE_MAX:
         raise MessageError(
@@ -288,11 +289,12 @@ def _checked(text: str) -> bytes:
 
 
 def refuse_changed_message(message: object) -> None:
-    """Raises why a message could not be packed: TypeError if it is none, MessageError if it was
-    changed since it was made. A message that is right is never looked at here."""
+    """Raise the reason why a message could not be packed: TypeError if it is no message,
+    MessageError if it was changed since it was made. Only messages that could not be packed come
+    here."""
     if not isinstance(message, Message):
         raise TypeError(
-            f"{message!r:.80} is no Message; give one, as in Message('orders', b'body')"
+            f"{message!r:.80} must be a Message, as in Message('orders', b'body')"
         ) from None
     Message.as_it_is(message.topic, message.body, message.properties, message.flag)
 
@@ -309,7 +311,7 @@ def _check_fits(message: Message, first: Message) -> None:
 
 
 class MessageParts(TypedDict, total=False):
-    """What a message has beside topic and body, as ``Message`` takes it."""
+    """Parts of a message beside topic and body, as ``Message`` takes them."""
 
     tags: str | None
     keys: str | Iterable[str] | None
@@ -322,7 +324,7 @@ class MessageParts(TypedDict, total=False):
 
 
 def as_message(message: Message | str, body: bytes | str | None, parts: MessageParts) -> Message:
-    """A ``Message`` of either form of ``send``. Raises TypeError if the two are mixed."""
+    """Return the ``Message`` of either form of ``send``. Raises TypeError if the two are mixed."""
     if isinstance(message, Message):
         if body is not None or any(value is not None for value in parts.values()):
             raise TypeError(
@@ -347,8 +349,8 @@ _ONEWAY: Final = b"%d" % FLAG_ONEWAY
 
 
 class _Head(NamedTuple):
-    """What is the same for every message to a queue: the beginning of the header, and the signed
-    content before and after the values that change."""
+    """Part that is the same for every message to a queue: the beginning of the header, and the
+    signed content before and after the values that change."""
 
     header: bytes
     signed_before: str
@@ -356,8 +358,8 @@ class _Head(NamedTuple):
 
 
 class SendFrames:
-    """Writes the send frames of one producer group. ``code``: that of a single message. ``form``:
-    that of headers, JSON or ROCKETMQ, which takes twice as long."""
+    """Write the send frames of one producer group. ``code``: request code of a single message.
+    ``form``: header form, JSON or ROCKETMQ, which takes twice as long."""
 
     def __init__(
         self,
@@ -384,7 +386,7 @@ class SendFrames:
         born_timestamp: int,
         oneway: bool = False,
     ) -> bytes:
-        """One frame; ``born_timestamp`` in ms since 1970 UTC."""
+        """Return one frame; ``born_timestamp`` in ms since 1970 UTC."""
         sys_flag, flag, body = outgoing.sys_flag, outgoing.flag, outgoing.body
         batch = bool(outgoing.batch_ids)
         head = self._heads.get((queue, batch))
@@ -438,7 +440,8 @@ class SendFrames:
 
 
 class NotedFrames(SendFrames):
-    """The same; notes the brokers that frames are for, where the context has notes."""
+    """Write the same frames, and note the brokers that frames are for, where the context has
+    notes."""
 
     notes: Final[ContextVar[list[str] | None]] = ContextVar("brokers asked", default=None)
 

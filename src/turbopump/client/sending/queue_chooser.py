@@ -1,5 +1,6 @@
-"""Where a message goes: a queue, a selector or a sharding key, in the user's names, becomes a queue
-in those of brokers (with namespace); round robin, and which brokers to avoid, decide the rest."""
+"""Choice of a message's queue. A queue, a selector or a sharding key, in the user's names, becomes
+a queue in those of brokers (with namespace). Otherwise round robin decides, and leaves out brokers
+to avoid."""
 
 from __future__ import annotations
 
@@ -31,11 +32,11 @@ from turbopump.message.rules import DEFAULT_TOPIC
 from turbopump.protocol.requests.offsets import GetMaxOffset
 
 Target = MessageQueue | Callable[[Sequence[MessageQueue]], MessageQueue] | None
-"""Where a message is to go: a queue, a choice among the queues, or the next queue in turn."""
+"""Target of a message: a queue, a choice among the queues, or the next queue in turn."""
 
 
 class QueueChooser:
-    """For one producer and its namespace."""
+    """Choice for one producer and its namespace."""
 
     def __init__(self, namespace: str | None) -> None:
         self.namespace = namespace
@@ -47,8 +48,8 @@ class QueueChooser:
         selector: Selector | None,
         sharding_key: object,
     ) -> tuple[Message, Target]:
-        """The message, with its sharding key if it has one, and where it is to go. Raises
-        ConfigError, TypeError if that is said twice."""
+        """Return the message, with its sharding key if it has one, and its target. Raises
+        ConfigError or TypeError if the target is given twice."""
         if sharding_key is not None:
             if selector is not None:
                 raise ConfigError(
@@ -67,13 +68,13 @@ class QueueChooser:
             raise TypeError("a queue and a way to choose one were given; give one of them")
         if not callable(selector):
             raise TypeError(
-                f"selector={selector!r:.80} is no function of (queues, message); see "
+                f"selector={selector!r:.80} must be a function of (queues, message); see "
                 "turbopump.client.selectors"
             )
         return message, partial(self._chosen, selector, message)
 
     def inside(self, target: Target) -> Target:
-        """What the way of a message calls it."""
+        """Return the queue under the names that sending uses."""
         return wrapped(self.namespace, target) if isinstance(target, MessageQueue) else target
 
     def _chosen(
@@ -97,7 +98,7 @@ class QueueChooser:
 
 
 class QueueSelection(Protocol):
-    """A way to choose."""
+    """Way to choose a queue."""
 
     def choose(
         self, route: TopicRoute, avoid: Sequence[str] = (), now: float = 0.0
@@ -105,7 +106,7 @@ class QueueSelection(Protocol):
 
 
 class RoundRobin:
-    """A counter per topic, from a random start, so that producers do not march in step."""
+    """Counter per topic, from a random start, so that producers do not march in step."""
 
     def __init__(self, random: random.Random, faults: FaultStrategy | None = None) -> None:
         self._random = random
@@ -115,10 +116,10 @@ class RoundRobin:
     def choose(
         self, route: TopicRoute, avoid: Sequence[str] = (), now: float = 0.0
     ) -> MessageQueue:
-        """The next queue, of ``route``'s publish queues, which are not empty. ``avoid``: the
+        """Return the next queue of ``route``'s publish queues, which are not empty. ``avoid``: the
         brokers that failed, in order. They are chosen only if there is no other, the one that
-        failed longest ago first. Available brokers come before reachable ones, those before
-        others."""
+        failed longest ago first. Available brokers come before reachable ones, and reachable ones
+        before others."""
         start = self._next.get(route.topic)
         if start is None:
             start = self._random.randrange(1 << 30)
@@ -154,8 +155,8 @@ class RoundRobin:
 
 @dataclass(frozen=True, slots=True)
 class NearFirst:
-    """On ``broker_name`` unless it is to be avoided or has no queue of the topic; else as
-    ``others`` choose."""
+    """Choose ``broker_name`` unless it is to be avoided or has no queue of the topic; otherwise
+    choose as ``others`` do."""
 
     broker_name: str
     others: QueueSelection
@@ -218,13 +219,13 @@ class LatencyFaults:
             )
 
     def not_available_for(self, latency_ms: float) -> int:
-        """How long a broker that took ``latency_ms`` is left alone, in ms."""
+        """Return the time for which a broker that took ``latency_ms`` is left alone, in ms."""
         at = bisect_right(self.latency_max_ms, latency_ms)
         return self.not_available_ms[at - 1] if at else 0
 
 
 class FaultStrategy:
-    """Each broker's faults. ``settings`` None: only refused and reset connections count."""
+    """Faults of each broker. ``settings`` None: only refused and reset connections count."""
 
     def __init__(self, settings: LatencyFaults | None = None) -> None:
         self.settings = settings
@@ -232,15 +233,16 @@ class FaultStrategy:
         self._until: dict[str, float] = {}
         self._unreachable: set[str] = set()
         self.empty = True
-        """Nothing is known against any broker, as is usual: no further question is needed."""
+        """True while no broker has a fault, as is usual: no further question is needed."""
 
     @property
     def unreachable(self) -> list[str]:
-        """The brokers that the detector asks."""
+        """Brokers that the detector asks."""
         return sorted(self._unreachable)
 
     def succeeded(self, broker_name: str, latency_ms: float, now: float) -> None:
-        """An attempt was answered after ``latency_ms``; ``now``: seconds on any monotonic clock."""
+        """Record an attempt that was answered after ``latency_ms``; ``now``: seconds on any
+        monotonic clock."""
         self._unreachable.discard(broker_name)
         self._until.pop(broker_name, None)
         if self.settings is not None:
@@ -248,7 +250,7 @@ class FaultStrategy:
         self.empty = not self._until and not self._unreachable
 
     def failed(self, broker_name: str, now: float, *, connection: bool) -> None:
-        """An attempt failed; ``connection``: because there was none, or it ended."""
+        """Record an attempt that failed; ``connection``: because there was none, or it ended."""
         if self.settings is None and not connection:
             return
         self._isolate(broker_name, self._tables.not_available_for(ISOLATION_MS), now)
@@ -257,7 +259,7 @@ class FaultStrategy:
         self.empty = not self._until and not self._unreachable
 
     def reached(self, broker_name: str) -> None:
-        """The detector got an answer."""
+        """Record that the detector got an answer."""
         self._unreachable.discard(broker_name)
         self.empty = not self._until and not self._unreachable
 
@@ -266,7 +268,7 @@ class FaultStrategy:
         self.reached(broker_name)
 
     def available(self, broker_name: str, now: float) -> bool:
-        """Reachable, and not left alone at the moment."""
+        """Return True if the broker is reachable, and not left alone at the moment."""
         until = self._until.get(broker_name)
         if until is not None and until <= now:
             del self._until[broker_name]
@@ -275,12 +277,12 @@ class FaultStrategy:
         return until is None and broker_name not in self._unreachable
 
     def expire(self, now: float) -> None:
-        """Forget what is over, also of brokers that nobody asks about any more."""
+        """Forget faults whose time is over, also of brokers that nobody asks about any more."""
         for broker_name in list(self._until):
             self.available(broker_name, now)
 
     def reachable(self, broker_name: str) -> bool:
-        """Not waiting for the detector."""
+        """Return True unless the broker waits for the detector."""
         return broker_name not in self._unreachable
 
     def _isolate(self, broker_name: str, duration_ms: int, now: float) -> None:
@@ -290,8 +292,8 @@ class FaultStrategy:
 
 
 class FaultDetector:
-    """Asks brokers that could not be reached whether they answer again; any answer at all means
-    that they do. Source: apache/rocketmq ``LatencyFaultToleranceImpl.detectByOneRound``."""
+    """Ask brokers that could not be reached again and again. Any answer at all means that they are
+    back. Source: apache/rocketmq ``LatencyFaultToleranceImpl.detectByOneRound``."""
 
     def __init__(self, instance: ClientInstance, faults: FaultStrategy) -> None:
         self._instance = instance

@@ -2,12 +2,11 @@
 broker.
 
 One rule: the deadline covers everything, routes, topic creation, connections and retries; the error
-of a failed send lists what was tried. A failure that shows that the route is old has it asked for
-again; if nothing was stored, and the broker is elsewhere by now, the same queue is tried there,
-whatever the retries. The short way (``deliver``) does nothing that the attempts would not; it only
-leaves out what is not needed. Source: apache/rocketmq
-``DefaultMQProducerImpl.sendDefaultImpl``; asynchronous retries correct the queue id, which
-``onExceptionImpl`` does not.
+of a failed send lists all attempts. A failure that shows that the route is old has it asked for
+again. If nothing was stored, and the broker has moved, the same queue is tried there, whatever the
+retries. The short way (``deliver``) does nothing that the attempts would not; it only leaves out
+steps that are not needed. Source: apache/rocketmq ``DefaultMQProducerImpl.sendDefaultImpl``;
+asynchronous retries correct the queue id, which ``onExceptionImpl`` does not.
 """
 
 from __future__ import annotations
@@ -59,13 +58,13 @@ RETRY_PAUSE_S: Final = 0.1
 """Wait before the same broker is tried again; doubles each time."""
 NOT_WRITTEN: Final = "nothing was written to it any more"
 CORRECTION_S: Final = 0.5
-"""How long a send that has failed for good waits to hear that its route was wrong."""
+"""Time that a send that has failed for good waits for a corrected route."""
 
 
 async def deliver(
     sender: Sender, outgoing: Outgoing, target: Target = None, timeout: float | None = None
 ) -> SendResult:
-    """Return when a broker has stored it. Raises as ``Producer.send``."""
+    """Return when a broker has stored the message. Raises as ``Producer.send``."""
     if timeout is None:
         timeout = sender.rules.timeout
     elif timeout <= 0:
@@ -127,14 +126,15 @@ async def _permit(sender: Sender, permits: Permits, outgoing: Outgoing, timeout:
         await permits.turn(began + timeout)
     except TimeoutError:
         spent_ms = (sender.time() - began) * 1000
-        oneway = permits is sender.oneways
+        sends, setting = "sends", "async_permits"
+        if permits is sender.oneways:
+            sends, setting = "oneway sends", "oneway_permits"
         raise no_room(
             outgoing.msg_id,
             sender.shown(outgoing.topic),
-            f"for {spent_ms:.0f} ms {permits.limit} {'oneway ' if oneway else ''}sends of this "
-            "producer were under way, and that is the most that may "
-            f"({'oneway_permits' if oneway else 'async_permits'}). Nothing was stored: send "
-            "less at once, or check the broker's load",
+            f"no permit for {spent_ms:.0f} ms: {permits.limit} {sends} of this producer are in "
+            f"flight, the limit ({setting}). Nothing was stored: send less at once, or check the "
+            "broker's load",
             spent_ms,
             errors.ClientErrorCode.ACCESS_BROKER_TIMEOUT,
         ) from None
@@ -142,7 +142,7 @@ async def _permit(sender: Sender, permits: Permits, outgoing: Outgoing, timeout:
 
 
 async def send_oneway(sender: Sender, outgoing: Outgoing, target: Target) -> None:
-    """Return when it is written; no broker answers it."""
+    """Return when the message is written; no broker answers it."""
     began, timeout = sender.time(), sender.rules.timeout
     oneways = sender.oneways
     oneways.count += 1
@@ -160,7 +160,7 @@ async def send_oneway(sender: Sender, outgoing: Outgoing, target: Target) -> Non
 
 
 class SendAttempts:
-    """One message's attempts; ``timeout``: seconds from ``began``, the loop's time."""
+    """Attempts of one message; ``timeout``: seconds from ``began``, the loop's time."""
 
     def __init__(
         self, sender: Sender, outgoing: Outgoing, target: Target, began: float, timeout: float
@@ -223,8 +223,7 @@ class SendAttempts:
                     connection=isinstance(error, errors.ConnectError),
                 )
                 if isinstance(error, NotWrittenError):
-                    where = sender.pool_address(address)
-                    await sender.instance.abandon_if_silent(where, self._began)
+                    await sender.instance.abandon_if_silent(address, self._began)
                 attempt = Attempt(queue, address, str(error), error)
                 self._tried.append(attempt)
                 correction = await self._correction(route, attempt)
@@ -375,11 +374,10 @@ class SendAttempts:
             self._sender.faults.failed(attempt.broker_name, self._loop.time(), connection=lost)
         timed_out = isinstance(attempt.error, errors.CallTimeoutError)
         if timed_out and not isinstance(attempt.error, BrokerHangsError):
-            where = self._sender.pool_address(attempt.address)
-            await self._sender.instance.abandon_if_silent(where, began)
+            await self._sender.instance.abandon_if_silent(attempt.address, began)
 
     async def _goes_on(self, route: TopicRoute, attempt: Attempt, retries: int) -> bool:
-        """Whether another attempt is to follow, now."""
+        """Return True if another attempt is to follow, now."""
         if len(self._tried) > retries or self._is_final(attempt) or self._sender.under_way.closed:
             return False
         return await self._pause(route, attempt) and not self._sender.under_way.closed
@@ -440,8 +438,8 @@ class SendAttempts:
     async def _correction(
         self, route: TopicRoute, attempt: Attempt
     ) -> tuple[TopicRoute, MessageQueue | None] | None:
-        """The route, and the queue if not any, of one attempt beyond the retries: nothing was
-        stored, and the route was wrong."""
+        """Return the route, and the queue if not any, of one attempt beyond the retries: nothing
+        was stored, and the route was wrong."""
         sender, error = self._sender, attempt.error
         if sender.under_way.closed:
             return None
@@ -463,21 +461,22 @@ class SendAttempts:
     async def _renewed(
         self, route: TopicRoute, pause: float, *, patience: float = inf
     ) -> TopicRoute:
-        """A newer route with queues, if it comes within ``patience`` seconds and the deadline."""
+        """Return a newer route with queues, if it comes within ``patience`` seconds and the
+        deadline."""
         timeout = min(self._deadline - self._loop.time(), patience)
         newer = await self._sender.instance.routes.renewed(route, timeout, pause=pause)
         return newer if newer.publish_queues else route
 
 
 def is_routes_fault(attempt: Attempt) -> bool:
-    """Whether the route may be old, and nothing was stored."""
+    """Return True if the route may be old, and nothing was stored."""
     error = attempt.error
     unknown = isinstance(error, errors.ResponseError) and error.code == ResponseCode.TOPIC_NOT_EXIST
     return unknown or isinstance(error, errors.ConnectError) or is_queue_gone(error)
 
 
 def with_properties(outgoing: Outgoing, properties: dict[str, str]) -> Outgoing:
-    """The message with a hook's properties, if they can travel; its id stays."""
+    """Return the message with a hook's properties, if they can travel; its id stays."""
     try:
         properties = text_pairs(properties)
         if properties.get(names.UNIQ_KEY) != outgoing.msg_id:
@@ -499,7 +498,7 @@ def with_properties(outgoing: Outgoing, properties: dict[str, str]) -> Outgoing:
 
 
 def master_of(route: TopicRoute, queue: MessageQueue) -> str:
-    """The address to send to. Raises ConnectError if the broker has no master now."""
+    """Return the address to send to. Raises ConnectError if the broker has no master now."""
     address = route.master(queue.broker_name)
     if address is None:
         raise errors.ConnectError(
@@ -514,7 +513,7 @@ def only_broker(route: TopicRoute, broker_name: str) -> bool:
 
 
 def message_kind_of(properties: dict[str, str]) -> MessageKind:
-    """What kind of message it is, by its properties (apache/rocketmq ``sendKernelImpl``)."""
+    """Return the kind of message, by its properties (apache/rocketmq ``sendKernelImpl``)."""
     if any(name in properties for name in DELAYING):
         return MessageKind.DELAY
     half = properties.get("TRAN_MSG") == "true"

@@ -1,4 +1,4 @@
-"""What became of a message that was sent. Values in, values out."""
+"""Results and errors of sends. Values in, values out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEFAULT_REGION: Final = "DefaultRegion"
 
 
 class SendStatus(Enum):
-    """The message is stored; all but OK say that a stronger promise was not kept in time."""
+    """Status of a stored message. All but OK mean that a stronger promise was not kept in time."""
 
     OK = "SEND_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -30,11 +30,14 @@ class SendStatus(Enum):
 
 
 class SendResult(msgspec.Struct, frozen=True):
-    """``msg_id`` is the producer's own id of the message (for a batch: the ids, comma-separated);
-    ``queue`` and ``queue_offset`` say where it is (for a batch: the first); ``offset_msg_id`` is
-    the broker's id, by which it can be looked up (for a batch: the ids, comma-separated).
-    ``region_id`` and ``trace_on`` are what the broker says about traces. ``batch_ids``: see
-    ``msg_ids``."""
+    """Result of a send.
+
+    ``msg_id``: the producer's own id of the message. ``queue`` and ``queue_offset``: position of
+    the message. ``offset_msg_id``: the broker's id, by which the message can be looked up. For a
+    batch, the position is that of the first message, and each id is the ids of all,
+    comma-separated. ``region_id`` and ``trace_on``: the broker's settings for traces.
+    ``batch_ids``: see ``msg_ids``.
+    """
 
     status: SendStatus
     msg_id: str
@@ -49,17 +52,17 @@ class SendResult(msgspec.Struct, frozen=True):
 
     @property
     def msg_ids(self) -> tuple[str, ...]:
-        """The ids of the messages of a batch in their order, each as its consumer will see it; of a
-        single message, or a batch that the broker keeps as one entry, its one."""
+        """Ids of the messages of a batch in their order, each as its consumer will see it. One id
+        for a single message, or a batch that the broker keeps as one entry."""
         return self.batch_ids or (self.msg_id,)
 
     def moved_to(self, queue: MessageQueue) -> SendResult:
-        """The same under the name that the user knows the queue by."""
+        """Return the same result with the name that the user knows the queue by."""
         return msgspec.structs.replace(self, queue=queue)
 
 
 class SendAnswer(SendMessageReply, kw_only=True):
-    """The answer's header fields, with those that only clients read."""
+    """Header fields of the answer, with those that only clients read."""
 
     region_id: str | None = msgspec.field(default=None, name="MSG_REGION")
     trace_on: str | None = msgspec.field(default=None, name="TRACE_ON")
@@ -67,9 +70,9 @@ class SendAnswer(SendMessageReply, kw_only=True):
 
 AnswerKind = msgspec.json.Decoder[TypedJsonHeader[SendAnswer]]
 SEND_ANSWER: Final = msgspec.json.Decoder(TypedJsonHeader[SendAnswer], strict=False)
-"""Of a send that another broker could take as well."""
+"""Decoder of the answer to a send that another broker could take as well."""
 BOUND_SEND_ANSWER: Final = msgspec.json.Decoder(TypedJsonHeader[SendAnswer], strict=False)
-"""Of one that goes to this broker or to none."""
+"""Decoder of the answer to a send that goes to this broker or to none."""
 """Reads the whole header of a good answer in one pass."""
 
 STATUS_BY_CODE: Final[dict[int, SendStatus]] = {
@@ -98,7 +101,8 @@ RETRYABLE_CODES: Final = frozenset(
 
 
 class AnswerUnreadError(errors.RemotingError):
-    """The broker has stored the message, but not said where: a retry would store it twice."""
+    """The broker has stored the message, but the answer has no readable position. A retry would
+    store it twice."""
 
 
 def result_of(
@@ -107,8 +111,8 @@ def result_of(
     queue: MessageQueue,
     address: str,
 ) -> SendResult:
-    """What an answer says. Raises ResponseError if the message is not stored, AnswerUnreadError if
-    its offset is unknown."""
+    """Return the result in an answer. Raises ResponseError if the message is not stored,
+    AnswerUnreadError if its offset is unknown."""
     status = STATUS_BY_CODE.get(answer.code)
     if status is None:
         raise errors.ResponseError(
@@ -148,7 +152,7 @@ class NotWrittenError(errors.CallTimeoutError):
 
 
 class BrokerHangsError(errors.CallTimeoutError):
-    """The broker answers nothing at all any more: the message is as uncertain as after a
+    """The broker does not answer at all any more. The message is as uncertain as after a
     time-out."""
 
 
@@ -157,7 +161,7 @@ class ProducerClosedError(errors.RemotingError):
 
 
 def no_time(msg_id: str, topic: str, timeout: float) -> errors.SendError:
-    """The error of a message whose deadline had passed before anything was done for it."""
+    """Return the error of a message whose deadline had passed before anything was done for it."""
     return errors.SendError(
         f"message {msg_id[:80]} to topic {topic!r} was not sent: {timeout=} leaves no time for it. "
         "Nothing was stored; give it more seconds",
@@ -174,12 +178,12 @@ def no_room(
 
 def no_queue(queue: object) -> TypeError:
     take = "take one of `await producer.publish_queues(topic)`"
-    return TypeError(f"queue={queue!r:.80} is no MessageQueue; {take}")
+    return TypeError(f"queue={queue!r:.80} must be a MessageQueue; {take}")
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt: ``error``, or ``result`` if it was stored less safely than was wished."""
+    """One attempt: ``error``, or ``result`` if it was stored less safely than was asked."""
 
     queue: MessageQueue
     address: str
@@ -193,7 +197,7 @@ class Attempt:
 
 
 def is_queue_gone(error: errors.RemotingError | None) -> bool:
-    """Whether the broker has no queue of this id, and therefore stored nothing. Source:
+    """Return True if the broker has no queue of this id, and therefore stored nothing. Source:
     apache/rocketmq ``AbstractSendMessageProcessor.msgCheck``: code 29, in 4.x 1, which mean other
     things as well."""
     codes = (ResponseCode.INVALID_PARAMETER, ResponseCode.SYSTEM_ERROR)
@@ -212,9 +216,9 @@ def send_failure(
     queues: int | None = None,
     stalled: str = "",
 ) -> errors.SendError:
-    """The error of a send that nobody took. ``closed``: nobody else was tried, for the producer has
-    been closed. ``queues``: how many the topic has at the last broker, by the newest route.
-    ``stalled``: what to say of a loop that stood still meanwhile."""
+    """Return the error of a send that no broker took. ``closed``: no other broker was tried, for
+    the producer has been closed. ``queues``: number of the topic's queues at the last broker, by
+    the newest route. ``stalled``: a sentence about a loop that stood still meanwhile."""
     attempts = "1 attempt" if len(tried) == 1 else f"{len(tried)} attempts"
     last = tried[-1].error
     if is_queue_gone(last):
@@ -233,7 +237,8 @@ def send_failure(
 
 
 def _said(tried: list[Attempt]) -> list[str]:
-    """What each broker said last; the same refusal, however often it came, is one line."""
+    """Return the last error of each broker. The same refusal, however often it came, is one
+    line."""
     alike: dict[object, list[Attempt]] = {}
     for attempt in tried:
         error = attempt.error
@@ -267,7 +272,7 @@ def _remedy(last: errors.RemotingError | None) -> str:
 
 _REMEDIES: Final[dict[type[errors.RemotingError], str]] = {
     errors.ConnectError: "Check that the broker runs and that the address it advertises "
-    "(brokerIP1, --advertise) can be reached from here; `turbopump doctor` tells more",
+    "(brokerIP1, --advertise) can be reached from here; `turbopump doctor` shows more",
     NotWrittenError: "Nothing was stored. Check the broker's load and disk, or give a longer "
     "send_timeout",
     ProducerClosedError: "Wait for what was started before you close it, or give a longer "
@@ -277,13 +282,13 @@ _REMEDIES: Final[dict[type[errors.RemotingError], str]] = {
     AnswerUnreadError: "The message is most likely stored: sent again, it would be there twice. "
     "Check what it is that answers at this address",
 }
-"""The first that fits."""
+"""Advice by kind of error; the first that fits counts."""
 _CODE_REMEDIES: Final[dict[int, str]] = {
     ResponseCode.TOPIC_NOT_EXIST: "Create the topic (turbopump topic create), or let the broker do "
-    "it (autoCreateTopicEnable=true); `turbopump doctor -t TOPIC` tells more",
+    "it (autoCreateTopicEnable=true); `turbopump doctor -t TOPIC` shows more",
     ResponseCode.NO_PERMISSION: "Check the permission of the topic and of the broker "
     "(brokerPermission), and with access control the credentials and what they may do; "
-    "`turbopump doctor -t TOPIC` tells more",
+    "`turbopump doctor -t TOPIC` shows more",
     ResponseCode.SYSTEM_ERROR: "The broker's log has the details; with access control check the "
     "credentials",
     ResponseCode.SYSTEM_BUSY: "The broker is overloaded: send less at once, or check its disk",
@@ -300,19 +305,20 @@ _CODE_REMEDIES: Final[dict[int, str]] = {
 
 @dataclass(slots=True, repr=False, eq=False)
 class BrokerSends:
-    """The attempts at one broker: requests, so a batch is one, each retry is one, a oneway none."""
+    """Attempts at one broker. They count requests, so a batch is one, each retry is one, a oneway
+    none."""
 
     stored: int = 0
     """Attempts after which the message was stored."""
     failed: int = 0
     """Attempts that were refused, timed out or found no connection."""
     stored_s: float = 0.0
-    """Seconds that those which were stored took, all together: from the call to the answer."""
+    """Seconds that stored attempts took, all together: from the call to the answer."""
     longest_s: float = 0.0
 
     @property
     def mean_ms(self) -> float:
-        """How long one that was stored took on average, in milliseconds; 0 if there was none."""
+        """Mean time of a stored attempt, in milliseconds; 0 if there was none."""
         return self.stored_s * 1000 / self.stored if self.stored else 0.0
 
     def __repr__(self) -> str:
@@ -324,7 +330,7 @@ class BrokerSends:
 
 @dataclass(slots=True, repr=False, eq=False)
 class SendStatistics:
-    """The sends of one producer. ``brokers``: broker name to its attempts."""
+    """Sends of one producer. ``brokers``: broker name to its attempts."""
 
     brokers: dict[str, BrokerSends] = field(default_factory=dict)
     given_up: int = 0
@@ -342,7 +348,7 @@ class SendStatistics:
         return sum(broker.failed for broker in self.brokers.values())
 
     def count_stored(self, broker_name: str, seconds: float) -> None:
-        """An attempt went well. About 0.15 µs."""
+        """Count an attempt that stored its message. About 0.15 µs."""
         broker = self.brokers.get(broker_name)
         if broker is None:
             broker = self.brokers[broker_name] = BrokerSends()

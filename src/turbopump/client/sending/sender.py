@@ -1,4 +1,4 @@
-"""All that the sends of one producer share: settings, connections, routes, faults, counts.
+"""State that all sends of one producer share: settings, connections, routes, faults, counts.
 
 One message is sent by ``send_attempts.py``. Source: apache/rocketmq
 ``DefaultMQProducerImpl.sendDefaultImpl``.
@@ -48,10 +48,13 @@ RETRIES: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class SendRules:
-    """``timeout``: seconds that a send may take with all its retries; ``attempt_timeout``: that one
-    attempt may take while others could follow. ``retries``: attempts after the first.
+    """Rules of retries.
+
+    ``timeout``: seconds that a send may take with all its retries. ``attempt_timeout``: seconds
+    that one attempt may take while others could follow. ``retries``: attempts after the first.
     ``retry_codes``: answers that another broker might not give. ``retry_unless_ok``: try another
-    broker if the message is stored, but not as safely as promised."""
+    broker if the message is stored, but not as safely as promised.
+    """
 
     timeout: float = SEND_TIMEOUT_S
     attempt_timeout: float | None = None
@@ -77,9 +80,9 @@ class Sender:
     under_way: PendingSends = field(default_factory=lambda: PendingSends())
     oneways: Permits = field(default_factory=Permits)
     introduces: bool = False
-    """Whether a broker must know this client before it gets a message."""
+    """True if a broker must know this client before it gets a message."""
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
-    """What runs beside sending until the producer is closed."""
+    """Tasks that run beside sending until the producer is closed."""
 
     def __post_init__(self) -> None:
         self.creation = TopicCreation(self.instance)
@@ -87,30 +90,26 @@ class Sender:
         self.now_ms = self.instance.environment.clock.now_ms
         self.time = asyncio.get_running_loop().time
         self.known = self.instance.routes.known
-        self.vip_channel = self.instance.vip_channel
-        channel = self.vip_channel or self.instance.remoting
-        self.connection, self.connect = channel.connection, channel.connect
+        remoting = self.instance.remoting
+        self.connection, self.connect = remoting.connection, remoting.connect
         self.short = not self.hooks and self.rules.attempt_timeout is None
         self.may_retry = self.rules.retries > 0
         self.hangs = HangWatch(self.instance, self.under_way, self.rules.timeout)
 
     def introducing(self) -> Sender:
-        """A copy that sends only to brokers that know this client, for they will call back."""
+        """Return a copy that sends only to brokers that know this client, for they will call
+        back."""
         other = copy(self)
         other.introduces, other.short = True, False
         return other
 
-    def pool_address(self, address: str) -> str:
-        """Where the connection leads to by which a broker is sent to."""
-        return address if self.vip_channel is None else self.vip_channel.address(address)
-
     def shown(self, topic: str) -> str:
-        """The topic as the user knows it, for what he reads."""
+        """Return the topic as the user knows it, for texts."""
         return unwrap(self.namespace, topic)
 
     def close(self) -> None:
-        """Nothing more is sent, by this one or its copies; what waits for its answer still gets
-        it."""
+        """Send nothing more, by this sender or its copies. A send on its way still gets its
+        answer."""
         self.under_way.closed = True
         self.short = False
 
@@ -127,9 +126,9 @@ class Sender:
         return connection.start_call(opaque, frame, timeout, kind)
 
     async def route(self, topic: str, timeout: float, *, writable: bool = True) -> TopicRoute:
-        """A route with queues to send to, or any if it need not be ``writable``; the topic is made
-        if it is new. Name servers that keep silent are asked again until ``timeout`` seconds are
-        over. Raises RouteNotFoundError."""
+        """Return a route with queues to send to, or any if it need not be ``writable``. The topic
+        is made if it is new. Name servers that keep silent are asked again until ``timeout``
+        seconds are over. Raises RouteNotFoundError."""
         known = self.known.get(topic)
         if known is not None and is_usual(known):
             return known
@@ -143,7 +142,7 @@ class Sender:
             asked = ", ".join(self.instance.routes.name_servers)
             waited = f"{timeout:.1f}"
             remedy = (
-                "Check the name server address, and that it runs; `turbopump doctor` tells more"
+                "Check the name server address, and that it runs; `turbopump doctor` shows more"
             )
             if timeout < LITTLE_S:
                 waited = f"{timeout:.1g}"
@@ -169,7 +168,8 @@ class Sender:
         return route
 
     async def _found(self, topic: str, writable: bool) -> TopicRoute:
-        """What the name servers know, asked until they answer. Raises RouteNotFoundError."""
+        """Return the route that the name servers know, asked until they answer. Raises
+        RouteNotFoundError."""
         routes = self.instance.routes
         while True:
             try:
@@ -187,16 +187,16 @@ class Sender:
 
 
 def is_usual(route: TopicRoute) -> bool:
-    """Whether the topic exists, with queues to send to."""
+    """Return True if the topic exists, with queues to send to."""
     return not route.inherited and bool(route.publish_queues)
 
 
 @dataclass(slots=True, eq=False)
 class PendingSends(Permits):
-    """What a producer has under way, for a close to wait for; all its senders share one."""
+    """Sends under way, for a close to wait for; all senders of a producer share one."""
 
     closed: bool = False
-    """Nothing is sent from now on, and what fails is not tried again."""
+    """True: nothing is sent from now on, and a failed attempt is not tried again."""
 
     def refuse_if_closed(self, why: str) -> None:
         """Raises ProducerClosedError, with ``why``, after the close."""
@@ -205,20 +205,20 @@ class PendingSends(Permits):
 
 
 HANG_SHARE: Final = 1 / 3
-"""Of ``send_timeout``: after so long without a byte from a broker it is asked whether it lives, and
-has as long to answer; the last third is for another broker."""
+"""Share of ``send_timeout``. After so long without a byte from a broker it is asked for a sign of
+life, and has as long to answer; the last third is for another broker."""
 HANG_PATIENCE_MAX_S: Final = 3.0
 
 
 class HangWatch:
-    """Lets sends leave a broker that hangs (its process is stopped, its machine is gone) for
-    another one.
+    """Let sends leave a broker that hangs (its process is stopped, its machine is gone) for another
+    one.
 
     A broker may be slow for good reasons: under SYNC_FLUSH a send waits for its disk, with replicas
-    for their answers, by default for up to 5 s. Who went elsewhere then would store messages twice.
-    So a broker that says nothing while sends wait is asked something that needs neither, and only
-    if no byte of an answer comes the sends that may go elsewhere end with BrokerHangsError. A timer
-    for each producer, and only while sends are under way.
+    for their answers, by default for up to 5 s. A send that went elsewhere then would be stored
+    twice. So if a broker is silent while sends wait, it is asked something that needs neither disk
+    nor replicas. Only if no byte of an answer comes, the sends that may go elsewhere end with
+    BrokerHangsError. Each producer has one timer, and only while sends are under way.
     """
 
     def __init__(
@@ -231,7 +231,7 @@ class HangWatch:
         self._loop = asyncio.get_running_loop()
         self._looked_at = 0.0
         self._waiting: set[str] = set()
-        """The brokers for which sends waited at the last look."""
+        """Brokers for which sends waited at the last look."""
         self._asked: set[str] = set()
 
     def start(self) -> None:
@@ -277,8 +277,8 @@ class HangWatch:
 
 
 class TopicCreation:
-    """Has each new topic made once, before its first message, on every master that lets new topics
-    inherit; nothing here can fail a send, and the log says where a topic is that could not be made.
+    """Have each new topic made once, before its first message, on every master that lets new topics
+    inherit. A failure here fails no send; the log says where a topic is that could not be made.
 
     Only our brokers are asked to: they leave a topic alone that an operator has made meanwhile.
     RocketMQ: the topic comes into being at the first send, on the one broker that happens to get it
@@ -291,10 +291,10 @@ class TopicCreation:
         self.tried: set[str] = set()
         """Topics that were made, or could not be."""
         self.unsaid: dict[str, str] = {}
-        """Topics that could not be made, and why; logged when a broker gets the first message."""
+        """Reasons why topics could not be made; logged when a broker gets the first message."""
 
     async def make(self, route: TopicRoute, timeout: float) -> None:
-        """Make the topic of an inherited route; returns after ``timeout`` seconds at the latest."""
+        """Make the topic of an inherited route; return after ``timeout`` seconds at the latest."""
         task = self._making.get(route.topic)
         if task is None:
             work = self._make(route, timeout)
@@ -303,7 +303,7 @@ class TopicCreation:
         await asyncio.wait({task}, timeout=timeout)
 
     def landed(self, queue: MessageQueue) -> None:
-        """The first message of a topic that could not be made is on this broker."""
+        """Log that the first message of a topic that could not be made is on this broker."""
         why = self.unsaid.pop(queue.topic, None)
         if why is not None:
             log.warning(

@@ -185,7 +185,7 @@ def archive(
     root = lake_place(lake)
     rejects = rejected_limit(max_rejected)
     if rows_per_batch < 1:
-        raise ConfigError(f"rows_per_batch is {rows_per_batch}: a message at least is expected")
+        raise ConfigError(f"rows_per_batch is {rows_per_batch}: expected 1 or more")
     definition = _definition(root, format, columns, bodies)
     run = ArchiveRun(
         topics=sorted(set(_texts(topics))),
@@ -217,7 +217,7 @@ def archive(
             except (RemotingError, RouteNotFoundError) as error:
                 if not (follow and _was_away(type(error))):
                     raise
-                _log.warning("%s; the archive goes on when it is back", error)
+                _log.warning("%s; the archive continues when it is back", error)
                 stop.wait(interval)
                 continue
             if not begins and not follow:
@@ -257,7 +257,7 @@ def rejected_limit(text: int | str | None) -> Callable[[int, int], bool]:
     most = float(found[1]) if found else -1
     if found is None or (not found[2] and "." in found[1]) or (found[2] and most > 100):
         raise ConfigError(
-            f"max_rejected is {text!r}: a number of rows is expected, or a share such as 5%"
+            f"max_rejected is {text!r}: expected a number of rows, or a share such as 5%"
         )
     if found[2]:
         return lambda good, rejected: rejected * 100 <= most * (good + rejected)
@@ -288,7 +288,7 @@ def _definition(
         bodies=bodies or usual.bodies,
     )
     if wanted.format not in FORMATS:
-        raise ConfigError(f"there is no format {format!r}: {' or '.join(FORMATS)}")
+        raise ConfigError(f"unknown format {format!r}: use {' or '.join(FORMATS)}")
     if wanted.bodies is not None and "body" not in wanted.columns:
         raise ConfigError("bodies become columns only where the column body is read")
     if there is None:
@@ -362,12 +362,12 @@ class ArchiveRun:
         chosen = [name for name in _CHOOSING if getattr(self.known, name) != getattr(plain, name)]
         if chosen:
             raise ConfigError(
-                "an archive has every message of its topics: the options may say how brokers are "
-                f"reached and read, not what is read ({', '.join(chosen)})"
+                "an archive has every message of its topics: options can say how to "
+                f"reach and read brokers, but cannot select messages ({', '.join(chosen)})"
             )
         if isinstance(self.starting, str) and self.starting not in ("earliest", "latest"):
             raise ConfigError(
-                f"starting is {self.starting!r}: earliest, latest or a time in ms is expected"
+                f"starting is {self.starting!r}: expected earliest, latest or a time in ms"
             )
 
     @contextmanager
@@ -410,7 +410,7 @@ class ArchiveRun:
         """Note the fault of a topic or queue that is left out. A run that follows its topics logs
         it at once, as it may never end."""
         if self.follow and name not in self.faults:
-            _log.error("%s; the others go on", fault)
+            _log.error("%s; the others continue", fault)
         self.faults[name] = fault
 
     def look(self, snapshot: Snapshot) -> tuple[Snapshot, Offsets]:
@@ -455,8 +455,9 @@ class ArchiveRun:
         self.changed.add(queue)
         if not self.restart_queues:
             fault = DataLossError(
-                f"{queue} {what}: the topic or broker was made anew, or lost its end. Give "
-                "--restart-queue (restart_queues) to begin another generation of the queue"
+                f"{queue} {what}: the topic or broker was deleted and made again, or lost "
+                "its end. Use --restart-queue (restart_queues) to begin another "
+                "generation of the queue"
             )
             self._leave_out(str(queue), fault)
 
@@ -600,11 +601,11 @@ class ArchiveRun:
                 continue
             if (queue.topic, queue.broker_name) not in present:
                 if queue not in was_absent:
-                    _log.warning("%s is not in the route at the moment; the others go on", queue)
+                    _log.warning("%s is not in the route now; the others continue", queue)
             elif self.fail_on_data_loss:
                 fault = DataLossError(
-                    f"{queue} is no longer a queue of its topic, which has fewer now: give "
-                    "--skip-lost (fail_on_data_loss) to go on without it"
+                    f"{queue} no longer exists, because its topic has fewer queues now: "
+                    "use --skip-lost (fail_on_data_loss) to continue without it"
                 )
                 self._leave_out(str(queue), fault)
 

@@ -51,10 +51,12 @@ def json_bodies(
     except PySparkException as error:
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(
-            f"{ddl!r} is no Spark schema, such as 'carrier string, delay int': {reason}"
+            f"{ddl!r} is not a Spark schema, such as 'carrier string, delay int': {reason}"
         ) from None
     if not isinstance(schema, StructType):
-        raise ConfigError(f"{ddl!r} has no fields: 'carrier string, delay int' is expected")
+        raise ConfigError(
+            f"{ddl!r} has no fields: expected fields such as 'carrier string, delay int'"
+        )
     _check_fields(schema)
     units = timestamp_unit
     timed = [each.name for each in schema.fields if _has_timestamp(each.dataType)]
@@ -62,7 +64,7 @@ def json_bodies(
         units = dict.fromkeys(timed or schema.names, units)
     for name, unit in units.items():
         if unit not in UNITS:
-            raise ConfigError(f"the timestamp unit {unit!r} is none: {', '.join(UNITS)} are known")
+            raise ConfigError(f"unknown timestamp unit {unit!r}: use one of {', '.join(UNITS)}")
         if unit == "s":
             continue
         if name not in timed:
@@ -113,8 +115,8 @@ def _check_type(name: str, kind: DataType) -> None:
         for each in kind.fields:
             if not each.nullable:
                 raise ConfigError(
-                    f"the field {name}.{each.name} is not null: that can be asked of the fields of "
-                    "a body, not of what is within them. Leave it out there"
+                    f"the field {name}.{each.name} is not null, which only the outermost "
+                    "fields of a body can be: remove NOT NULL there"
                 )
         _check_fields(kind, f"{name}.")
     elif isinstance(kind, ArrayType):
@@ -124,12 +126,12 @@ def _check_type(name: str, kind: DataType) -> None:
         if kind.keyType != StringType():
             raise ConfigError(
                 f"the field {name} is a map of {kind.keyType.simpleString()}: the names in JSON "
-                "objects are texts, map<string, …> is expected"
+                "objects are texts: expected map<string, …>"
             )
     elif kind.simpleString().partition("(")[0] not in _JSON_TYPES:
         raise ConfigError(
-            f"the field {name} has the type {kind.simpleString()}, for which there is no column: "
-            f"{', '.join(_JSON_TYPES)}, struct, array and map are known"
+            f"the field {name} has the type {kind.simpleString()}, which is not "
+            f"supported: use {', '.join(_JSON_TYPES)}, struct, array or map"
         )
 
 
@@ -247,7 +249,7 @@ DECIMAL_DIGITS_MAX: Final = 38
 
 def _arrow_record(schema: Any) -> pa.Schema:
     if not (isinstance(schema, dict) and schema.get("type") == "record"):
-        raise ConfigError("the Avro schema is no record: only fields can become columns")
+        raise ConfigError("the Avro schema is not a record: only fields can become columns")
     return pa.schema(
         [(each["name"], _arrow_type(each["type"], each["name"])) for each in schema["fields"]]
     )
@@ -275,8 +277,8 @@ def _arrow_type(schema: Any, field: str) -> Any:
     else:
         return _arrow_type(schema["type"], field)
     raise ConfigError(
-        f"the Avro field {field} has the type {_short(schema)}, for which there is no column: "
-        "leave the schema out, and read bodies where they are used"
+        f"the Avro field {field} has the type {_short(schema)}, which is not supported: "
+        "leave the schema out, and decode bodies when you read the lake"
     )
 
 

@@ -88,7 +88,7 @@ class JsonReader:
         try:
             return self._values(parsed_object(body))
         except RecursionError:
-            raise Misfit("not_json", "it is nested too deeply") from None
+            raise Misfit("not_json", "nested too deeply") from None
 
     def _values(self, found: dict[str, Any]) -> list[Any]:
         row = []
@@ -97,7 +97,7 @@ class JsonReader:
             if value is not None:
                 value = read(value)
             elif not nullable:
-                raise Misfit("missing", "it is absent, or null", name)
+                raise Misfit("missing", "absent, or null", name)
             row.append(value)
         return row
 
@@ -304,7 +304,7 @@ def _binary(field: str) -> Read:
         try:
             return base64.b64decode(value, validate=True)
         except (binascii.Error, ValueError):
-            raise Misfit("wrong_type", f"{shown(value)} is no base64", field) from None
+            raise Misfit("wrong_type", f"{shown(value)} is not base64", field) from None
 
     return read
 

@@ -309,8 +309,8 @@ class Lake(ABC):
             create_exclusively(claim, f"{own}, since {now_text()}".encode())
         except FileExistsError:
             raise LakeInUseError(
-                f"{self.root}: another host puts its small files together, as {claim} says: they "
-                "stay as they are here. Where it does not run any more, remove that file"
+                f"{self.root}: another host is compacting, according to {claim}, so this "
+                "run does not compact. If that host no longer runs, remove the file"
             ) from None
         try:
             yield
@@ -334,7 +334,7 @@ class Lake(ABC):
             except FileNotFoundError:
                 if not target.exists():
                     raise LakeError(
-                        f"{target} is gone, though it is committed: put it back from a backup"
+                        f"{target} is missing, though it was committed: restore it from a backup"
                     ) from None
             folders.add(target.parent)
         for folder in sorted(folders):
@@ -384,8 +384,8 @@ def _check_empty(root: Path) -> None:
     # Another host may have made the lake meanwhile.
     if strange and definition_at(root) is None:
         raise ConfigError(
-            f"{root} is no lake, and not empty ({strange[0]!r} is there): give an empty or a new "
-            "directory"
+            f"{root} is not a lake and not empty (it has {strange[0]!r}): give an empty "
+            "or a new directory"
         )
 
 
@@ -395,8 +395,8 @@ def lake_place(place: str | Path) -> Path:
     found = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/", str(place))
     if found:
         raise ConfigError(
-            f"{place} is no directory: a lake is a directory on a file system, and {found[1]} is "
-            "not supported. Give a path"
+            f"{place} is not a directory: a lake is a directory on a file system, and "
+            f"{found[1]} is not supported. Give a path"
         )
     return Path(place)
 
@@ -406,8 +406,8 @@ def check_shape(root: Path, there: Definition, wanted: Definition) -> None:
     for what in ("format", "columns", "bodies"):
         if getattr(there, what) != getattr(wanted, what):
             raise ConfigError(
-                f"{root} is a lake with other {what} ({_said(getattr(there, what))}): a table "
-                "keeps its shape. Leave the option out, or use another directory"
+                f"{root} is a lake with other {what} ({_said(getattr(there, what))}), "
+                "which cannot change. Leave the option out, or use another directory"
             )
 
 
@@ -436,7 +436,7 @@ def open_lake(root: Path) -> Lake:
     if there is none, or none that can be read."""
     definition = definition_at(root)
     if definition is None:
-        raise LakeError(f"{root} is no lake: `turbopump pipeline archive` makes one")
+        raise LakeError(f"{root} is not a lake: `turbopump pipeline archive` makes one")
     return _class_of(definition.format)(root.absolute(), definition)
 
 

@@ -94,8 +94,8 @@ class ParquetLake(Lake):
                 break
             if number - 1 not in numbers:
                 raise LakeError(
-                    f"{self.manifest}: version {number - 1} is missing: the list of files cannot "
-                    "be told. Put it back from a backup"
+                    f"{self.manifest}: version {number - 1} is missing, so the list of "
+                    "files is unknown. Restore it from a backup"
                 )
         oldest = versions.pop()
         files = {file.path: file for file in oldest.files or oldest.add}
@@ -232,7 +232,8 @@ class ParquetLake(Lake):
         gone = [file.path for file in files if not (self.root / file.path).exists()]
         if gone:
             raise LakeError(
-                f"{self.root / gone[0]} is gone, though it is committed: put it back from a backup"
+                f"{self.root / gone[0]} is missing, though it was committed: restore it "
+                "from a backup"
             )
         schema = max((pq.read_schema(self.root / each.path) for each in files), key=len)
         with target.open("xb") as out:
@@ -249,8 +250,9 @@ class ParquetLake(Lake):
         rows = sum(file.rows for file in files)
         if found != rows:
             raise LakeError(
-                f"{self.root}: {len(files)} files of {first.path.rpartition('/')[0]} have {found} "
-                f"rows, but the manifest says {rows}: nothing was changed. Was a file replaced?"
+                f"{self.root}: {len(files)} files of {first.path.rpartition('/')[0]} have "
+                f"{found} rows, but the manifest has {rows}: nothing was changed. Was a "
+                "file replaced?"
             )
         size = target.stat().st_size
         stats = stats_of([file.offsets() for file in files])

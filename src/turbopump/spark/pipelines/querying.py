@@ -85,8 +85,8 @@ def _make_table(name: str, rows: DataFrame) -> None:
         rows.createTempView(lakes_.quoted(name))
     except AnalysisException as error:
         raise ConfigError(
-            f"the session has a view {name!r} already: drop it, or give the lake another name "
-            f"({error.getCondition()})"
+            f"the session already has a view {name!r}: drop it, or give the lake another "
+            f"name ({error.getCondition()})"
         ) from None
 
 
@@ -142,7 +142,7 @@ def _check_topic(options: dict[str, str], tables: list[str]) -> None:
             name = options["topic"]
             has = f"; lakes: {', '.join(tables)}" if tables else ""
             raise ConfigError(
-                f"there is no topic {name!r}{did_you_mean(name, [*topics, *tables])}; topics: "
+                f"unknown topic {name!r}{did_you_mean(name, [*topics, *tables])}; topics: "
                 f"{', '.join(topics) or 'none'}{has}"
             ) from None
 

@@ -140,10 +140,10 @@ def replay(
     progress = progress or Progress()
     stop = stop or threading.Event()
     if rows_per_batch < 1:
-        raise ConfigError(f"rows_per_batch is {rows_per_batch}: a message at least is expected")
+        raise ConfigError(f"rows_per_batch is {rows_per_batch}: expected 1 or more")
     if rate is not None:
         if rate <= 0:
-            raise ConfigError(f"the rate is {rate}: more than 0 messages a second are expected")
+            raise ConfigError(f"the rate is {rate}: expected more than 0 messages a second")
         rows_per_batch = max(1, min(rows_per_batch, int(rate * PACED_S)))
     keys = [keys] if isinstance(keys, str) else keys
     began = time.monotonic()
@@ -328,9 +328,9 @@ class ReplayRun:
         for queue in open_lake(self.lake).snapshot().generations:
             if queue.topic == self.topic:
                 raise LakeError(
-                    f"{self.lake} has several generations of {queue}, so offsets do not tell its "
-                    "rows apart, which a replay needs: read them by lake.rows, and write them by "
-                    'format("rocketmq")'
+                    f"{self.lake} has several generations of {queue}, so its offsets are "
+                    "not unique, as a replay needs: read the rows with lake.rows, and "
+                    'write them with format("rocketmq")'
                 )
         self.notes.parent.mkdir(exist_ok=True)
         alone = "sends this replay: wait until it ends, or give another name"

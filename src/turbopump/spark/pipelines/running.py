@@ -211,14 +211,14 @@ def check_master(master: str) -> None:
     for a minute, and then says something else."""
     if not _MASTER.match(master):
         raise ConfigError(
-            f"{master!r} is no master of Spark: local[*], spark://HOST:PORT, k8s://URL or yarn is "
-            "expected (--master, or the variable MASTER)"
+            f"{master!r} is not a master of Spark: expected local[*], spark://HOST:PORT, "
+            "k8s://URL or yarn (--master, or the variable MASTER)"
         )
     faults = []
     for address in master.removeprefix("spark://").split(",") if "spark://" in master else ():
         host, _, port = address.rpartition(":")
         if not (host and port.isascii() and port.isdigit()):
-            raise ConfigError(f"{master!r} is no master of Spark: spark://HOST:PORT is expected")
+            raise ConfigError(f"{master!r} is not a master of Spark: expected spark://HOST:PORT")
         try:
             socket.create_connection((host.strip("[]"), int(port)), MASTER_PATIENCE_S).close()
         except (OSError, OverflowError, UnicodeError) as error:
@@ -237,8 +237,8 @@ def _error_of_command(error: Exception, master: str | None) -> Exception:
     code = ended_jvm(10 if isinstance(error, JVM_IS_AWAY) else 0.3)
     if code is not None:
         return PipelineError(
-            f"Spark's JVM has ended (exit code {code}; -9: killed, perhaps for want of memory): "
-            "what is whole stays; start the command again"
+            f"Spark's JVM has ended (exit code {code}; -9: killed, perhaps for lack of "
+            "memory): finished batches are safe; start the command again"
         )
     return PipelineError(spark_sentence(error))
 
@@ -266,7 +266,7 @@ def start_sentence(error: Exception) -> str:
     text = str(error)
     if "JAVA_GATEWAY_EXITED" in text:
         said = java_fault()
-        return f"Java cannot run: {said}" if said else "Java has ended, and says why above"
+        return f"Java cannot run: {said}" if said else "Java has ended; its reason is above"
     return spark_sentence(error)
 
 

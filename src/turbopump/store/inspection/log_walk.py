@@ -13,7 +13,8 @@ from typing import Final
 
 from turbopump.errors import StoredMessageError
 from turbopump.message.batch import inner_entries, is_wrapped
-from turbopump.message.codec import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, decode_entry, entry_fault
+from turbopump.message.codec import decode_entry, entry_fault
+from turbopump.message.entry import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, store_timestamp_of, topic_span
 from turbopump.message.java import tags_code
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import (
@@ -30,7 +31,6 @@ from turbopump.store.inspection.queue_check import QueueUnits
 from turbopump.store.inspection.report import Finding
 from turbopump.store.inspection.store_files import StoreFiles
 from turbopump.store.log.commit_log import BLANK_SIZE_MIN
-from turbopump.store.log.parsed_entry import store_timestamp_of, topic_span
 from turbopump.store.log.scanner import BadRange, OpenSegment, SegmentWalk
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT
 from turbopump.store.read_only_disk import ReadOnlyDisk

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from turbopump.message.entry import store_timestamp_of
 from turbopump.store.files import StoreFile, StorePaths
 from turbopump.store.inspection.index_check import IndexHeader, read_headers
 from turbopump.store.inspection.log_walk import LogWalk, bad_finding
@@ -27,7 +28,6 @@ from turbopump.store.inspection.store_files import (
     read_run_state,
     read_tables,
 )
-from turbopump.store.log.parsed_entry import store_timestamp_of
 from turbopump.store.log.scanner import BadRange
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE
 from turbopump.store.read_only_disk import ReadOnlyDisk

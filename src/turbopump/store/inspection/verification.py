@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from turbopump.message.codec import entry_fault
+from turbopump.message.entry import topic_span
 from turbopump.message.properties import TRANSACTION_MASK, SysFlag, property_value
 from turbopump.store.files import StorePaths
 from turbopump.store.index.index_file import key_hash
@@ -41,7 +42,7 @@ from turbopump.store.inspection.store_files import (
     read_checkpoint,
     read_tables,
 )
-from turbopump.store.log.parsed_entry import is_apaches_batch, topic_span
+from turbopump.store.log.parsed_entry import is_apaches_batch
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE
 from turbopump.store.read_only_disk import ReadOnlyDisk
 

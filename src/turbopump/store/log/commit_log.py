@@ -1,10 +1,10 @@
-"""The commit log: every message of every topic, one after the other, as ``message/codec.py`` lays
+"""The commit log: every message of every topic, one after the other, as ``message/entry.py`` lays
 it out.
 
 ::
 
     segment   entry entry entry … blank     1 GiB by default, named by the offset of its first byte
-    entry     message/codec.py
+    entry     message/entry.py
     blank     4 size of the file from here on   4 CBD43194   then anything
 
 An entry and 8 bytes must fit, else the rest of the segment becomes a blank and the entry begins the
@@ -23,7 +23,7 @@ from typing import Any, Final
 import msgspec
 
 from turbopump.errors import MessageError, RoomInMakingError, StoreError
-from turbopump.message.codec import MAGIC_BLANK
+from turbopump.message.entry import MAGIC_BLANK
 from turbopump.store.disk import Disk
 from turbopump.store.mapped_file import MappedFile, MappedFiles
 

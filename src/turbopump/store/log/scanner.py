@@ -16,7 +16,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
-from turbopump.message.codec import (
+from turbopump.message.codec import entry_fault, head_fault
+from turbopump.message.entry import (
     CRC_NAME,
     CRC_SUFFIX_SIZE,
     FIXED_SIZE,
@@ -24,8 +25,6 @@ from turbopump.message.codec import (
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
-    entry_fault,
-    head_fault,
 )
 from turbopump.store.files import StoreFile
 from turbopump.store.log.commit_log import BLANK_SIZE_MIN, ENTRY_SIZE_MAX, CommitLog

@@ -43,7 +43,7 @@ from functools import partial
 from heapq import nlargest
 from typing import Final
 
-from turbopump.message.codec import FIXED_SIZE
+from turbopump.message.entry import FIXED_SIZE
 from turbopump.message.properties import SysFlag
 from turbopump.message.rules import is_system_topic
 from turbopump.store.dispatcher import Dispatcher

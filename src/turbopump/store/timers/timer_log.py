@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from turbopump.errors import StoreError
-from turbopump.message.codec import FIXED_SIZE
+from turbopump.message.entry import FIXED_SIZE
 from turbopump.store.disk import Disk, Piece
 from turbopump.store.mapped_file import MappedFile, MappedFiles
 

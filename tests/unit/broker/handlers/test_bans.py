@@ -75,8 +75,10 @@ async def test_who_waits_hears_of_the_ban_at_once(talk: Talk, /) -> None:
     popper = asyncio.ensure_future(pop_answer(talk, poll_ms=20_000))
     puller = asyncio.ensure_future(talk.another().ask(pull(suspend_ms=20_000), timeout=30))
     broker = talk.broker
-    await until(lambda: len(broker.held_pulls) == 1)
-    await until(lambda: broker.pop.held.count(TopicGroup("T", "g"), ANY_QUEUE) == 1)
+    await until(lambda: len(broker.parts.delivering.held_pulls) == 1)
+    await until(
+        lambda: broker.parts.delivering.pop.held.count(TopicGroup("T", "g"), ANY_QUEUE) == 1
+    )
     await readable(talk, wanted=False)
     assert said(await popper) == REFUSED
     assert (await puller).code == ResponseCode.PULL_NOT_FOUND

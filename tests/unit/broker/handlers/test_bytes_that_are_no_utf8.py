@@ -25,6 +25,7 @@ from tests.unit.broker.transacting import Transactor
 
 from turbopump.clock import SystemClock
 from turbopump.message.batch import encode_item
+from turbopump.message.entry import topic_span
 from turbopump.message.ids import decode_offset_msg_id
 from turbopump.message.java import tags_code
 from turbopump.message.properties import send_properties
@@ -36,7 +37,6 @@ from turbopump.protocol.requests.send import (
     SendMessageReply,
     TransactionOutcome,
 )
-from turbopump.store.log.parsed_entry import topic_span
 
 FORMS = pytest.mark.parametrize("form", [json_frame, binary_frame])
 

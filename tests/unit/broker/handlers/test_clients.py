@@ -68,7 +68,7 @@ async def test_a_lost_connection_leaves_its_groups(talk: Talk, /) -> None:
         }
     )
     await until(lambda: len(staying.noticed) == 2)
-    clients = talk.broker.clients_handler.clients
+    clients = talk.broker.parts.stored.clients
     assert list(clients.producers) == ["p"]
     await leaving.close()
     await until(lambda: len(staying.noticed) == 3)
@@ -129,7 +129,7 @@ async def test_a_heartbeat_may_name_or_number_its_enums(
     body = {"clientID": "c", "consumerDataSet": [{**consumer("g"), **sent}]}
     answer = await talk.client.heartbeat(json.dumps(body).encode())
     assert answer.code == 0, answer.remark
-    group = talk.broker.clients_handler.clients.groups["g"]
+    group = talk.broker.parts.stored.clients.groups["g"]
     assert (group.consume_type, group.message_model) == (ConsumeType(kind), MessageModel(model))
 
 

@@ -139,7 +139,7 @@ async def test_a_pull_held_behind_cold_messages_of_other_tags_is_woken_by_one_of
 ) -> None:
     reads.let_go()
     pulling = asyncio.ensure_future(talk.client.pull(COUNT, tags="c", suspend_ms=60_000))
-    await until(lambda: len(talk.broker.held_pulls) == 1)
+    await until(lambda: len(talk.broker.parts.delivering.held_pulls) == 1)
     await talk.client.send(b"no", properties="TAGS\x01a\x02")
     await talk.client.send(b"yes", properties="TAGS\x01c\x02")
     answer, header = await pulling
@@ -154,7 +154,7 @@ async def test_a_client_that_left_is_not_read_for(talk: Talk, /, reads: Reads) -
     await until(lambda: talk.broker.store.cold_reads.waiting == COUNT)
     await leaving.close()
     await asyncio.gather(*pulls, return_exceptions=True)
-    server = talk.broker.server
+    server = talk.broker.parts.listening.server
     assert server is not None
     await until(lambda: not server.connections)
     before = talk.broker.store.cold_reads.numbers.pieces_from_disk

@@ -206,7 +206,7 @@ async def test_a_held_pull_hears_of_a_reset_at_once(talk: Talk, /) -> None:
     other = talk.another()
     await other.remoting.connect(other.address)
     held = asyncio.ensure_future(other.pull(END, suspend_ms=1_000_000))
-    while not len(talk.broker.held_pulls):
+    while not len(talk.broker.parts.delivering.held_pulls):
         await asyncio.sleep(0.001)
     await reset(talk.client, queue_id=0, offset=3)
     answer, header = await held

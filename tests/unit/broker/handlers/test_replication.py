@@ -74,7 +74,10 @@ async def test_a_master_without_slaves_says_how_far_it_is(talk: Talk, /) -> None
 async def test_a_master_says_where_its_ha_port_is(talk: Talk, /) -> None:
     broker = talk.broker
     given = (await talk.client.ask(ExchangeHAInfo())).header(ExchangeHAInfoReply)
-    assert (given.master_address, given.master_ha_address) == (broker.address, broker.ha_address)
+    assert (given.master_address, given.master_ha_address) == (
+        broker.address,
+        broker.parts.listening.ha_address,
+    )
     assert given.master_flush_offset == broker.store.durable.value
     told = ExchangeHAInfo(master_address="127.0.0.1:1", master_ha_address="127.0.0.1:2")
     assert await talk.client.code(told) == (0, "")

@@ -154,7 +154,7 @@ async def test_a_producer_that_left_or_lost_its_connection_is_not_found_any_more
     again = Asker(talk.another())
     await again.produce()
     await asker.client.close()
-    clients = talk.broker.clients_handler.clients
+    clients = talk.broker.parts.stored.clients
     await until(lambda: len(clients.producers["p"]) == 1)
     assert (await talk.client.ask(reply(), b"new")).code == ResponseCode.SUCCESS
     assert [body for _, body in again.pushed] == [b"new"], "the newer connection of the same client"
@@ -168,7 +168,7 @@ async def test_a_connection_that_takes_another_client_id_answers_to_that_one_alo
     talk: Talk, /
 ) -> None:
     asker = Asker(talk.another())
-    clients = talk.broker.clients_handler.clients
+    clients = talk.broker.parts.stored.clients
     for number in range(5):
         await asker.produce(f"asker-{number}")
     assert list(clients.producing) == ["asker-4"]

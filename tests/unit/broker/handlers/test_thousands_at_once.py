@@ -124,12 +124,12 @@ async def test_of_a_client_that_goes_away_within_its_heartbeat_nothing_is_left(
     talk: Talk, /
 ) -> None:
     ((request, body),) = REQUESTS["a heartbeat"]([f"g{number}" for number in range(COUNT)])
-    client, clients = talk.another(), talk.broker.clients_handler.clients
+    client, clients = talk.another(), talk.broker.parts.stored.clients
     await client.remoting.send_oneway(client.address, request, body)
     await until(lambda: clients.groups)
     await client.close()
     assert 0 < len(clients.groups) < COUNT
-    await until(lambda: not clients.groups and not talk.broker.server.connections)
+    await until(lambda: not clients.groups and not talk.broker.parts.listening.server.connections)
     assert await talk.client.members("g0") == []
     assert clients.groups == {}
     assert not talk.broker.tables.groups.knows(f"g{COUNT - 1}"), "the rest was not looked at"

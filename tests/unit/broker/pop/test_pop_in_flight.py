@@ -68,7 +68,7 @@ async def test_a_changed_time_leaves_a_message_in_hand_and_a_reset_forgets_what_
     first = await popper.pop(max_msg_nums=6, invisible_ms=60_000)
     assert (await popper.change(first[0], 60_000)).code == ResponseCode.SUCCESS
     assert await popper.pop() == []
-    pop = talk.broker.pop
+    pop = talk.broker.parts.delivering.pop
     assert pop is not None
     assert pop.in_flight.count(GroupQueue("g", "T", 0)) == 6
     talk.broker.tables.offsets.reset("g", "T", 0, 2)

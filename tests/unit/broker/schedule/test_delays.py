@@ -103,7 +103,7 @@ async def test_nothing_runs_while_nothing_is_due(talk: Talk, simulation: Simulat
     await client.create()
     await client.send(b"later", properties=props(3))
     looked: list[int] = []
-    for level in talk.broker.delays.levels:  # type: ignore[union-attr]
+    for level in talk.broker.parts.delivering.delays.levels:  # type: ignore[union-attr]
         number, look = level.number, level.deliver_due
 
         async def counted(number: int = number, look: Any = look) -> int:
@@ -136,7 +136,7 @@ def test_a_retried_level_that_makes_no_sense_is_refused_and_none_is_none() -> No
 async def test_the_log_is_kept_from_the_first_message_without_a_copy_on_the_disk(
     talk: Talk, simulation: Simulation, /
 ) -> None:
-    client, store, delays = talk.client, talk.broker.store, talk.broker.delays
+    client, store, delays = talk.client, talk.broker.store, talk.broker.parts.delivering.delays
     assert delays is not None
     await client.create()
     assert (delays.pending, delays.pending_from()) == (0, None)

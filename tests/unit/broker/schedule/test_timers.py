@@ -205,7 +205,7 @@ async def test_messages_of_many_seconds_come_in_order_and_all_of_them(
         assert message is not None
         late = message.store_timestamp - wanted[message.body]
         assert 0 <= late <= 1020
-    numbers = talk.broker.timers.numbers  # type: ignore[union-attr]
+    numbers = talk.broker.parts.delivering.timers.numbers  # type: ignore[union-attr]
     assert (numbers.taken_in, numbers.delivered, numbers.passed_over) == (300, 300, 0)
 
 
@@ -235,7 +235,7 @@ async def test_a_slot_of_many_messages_lets_others_have_their_turn(
 async def test_nothing_runs_while_nothing_is_due(talk: Talk, simulation: Simulation, /) -> None:
     await talk.client.create()
     await talk.client.send(b"x", properties=props(TIMER_DELAY_SEC=50))
-    timers = talk.broker.timers
+    timers = talk.broker.parts.delivering.timers
     assert timers is not None
     await asyncio.sleep(2)
     looked: list[int] = []

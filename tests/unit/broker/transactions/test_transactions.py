@@ -605,7 +605,7 @@ async def test_a_half_message_without_details_or_beyond_treatment_does_not_hold_
     one = await transactor(world)
     await one.client.create("T")
     one.answer = lambda _message: TransactionOutcome.COMMIT
-    await world.broker.forwarding.append(HALF, 0, b"whose?", "")
+    await world.broker.parts.delivering.forwarding.append(HALF, 0, b"whose?", "")
     await one.prepare(b"poison")
     await one.prepare(b"good")
     await asyncio.sleep(200)
@@ -623,7 +623,7 @@ async def test_a_half_message_without_room_for_a_copys_properties_does_not_hold_
     full = (
         "REAL_TOPIC\x01T\x02REAL_QID\x010\x02PGROUP\x01sellers\x02a\x01".ljust(32740, "i") + "\x02"
     )
-    await world.broker.forwarding.append(HALF, 0, b"full", full)
+    await world.broker.parts.delivering.forwarding.append(HALF, 0, b"full", full)
     await one.prepare(b"good")
     await asyncio.sleep(60)
     assert await committed(one) == [b"good"]

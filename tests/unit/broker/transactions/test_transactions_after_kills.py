@@ -177,7 +177,9 @@ async def test_copies_that_an_older_broker_has_doubled_come_down_to_one(world: W
                 f"{message.properties_text}TRAN_PREPARED_QUEUE_OFFSET\x01{index}\x02"
                 f"TRANSACTION_CHECK_TIMES\x01{checks}\x02"
             )
-            await world.broker.forwarding.forward(message, HALF, 0, properties=copied)
+            await world.broker.parts.delivering.forwarding.forward(
+                message, HALF, 0, properties=copied
+            )
     one = await killed(world, 2)
     for checks in (4, 5):
         assert await a_round(one) == Counter(ORDERS[:3])
@@ -212,7 +214,7 @@ async def test_a_half_message_is_not_passed_over_for_one_that_only_names_its_off
     await one.prepare(b"mine")
     message = await half_message(world, 0)
     other = message.properties_text.replace(message.properties["UNIQ_KEY"], "OTHER")
-    await world.broker.forwarding.forward(
+    await world.broker.parts.delivering.forwarding.forward(
         message, HALF, 0, properties=f"{other}TRAN_PREPARED_QUEUE_OFFSET\x010\x02"
     )
     one = await killed(world, 2)

@@ -24,13 +24,13 @@ from tests.unit.store.inspected import (
 )
 
 from turbopump.errors import StoreError
+from turbopump.message.entry import topic_span
 from turbopump.message.properties import property_value
 from turbopump.protocol import fastjson
 from turbopump.store.files import StorePaths
 from turbopump.store.index.key_index import WAITING_MAX
 from turbopump.store.inspection import index_check, inspect_store, log_walk, queue_check
 from turbopump.store.inspection.log_walk import last_value
-from turbopump.store.log.parsed_entry import topic_span
 from turbopump.store.message_store import NewMessage
 from turbopump.store.read_only_disk import ReadOnlyDisk, ReadOnlyFile
 

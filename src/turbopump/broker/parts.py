@@ -1,0 +1,376 @@
+"""Parts of a started broker, in frozen groups: each is built from those before it.
+
+Handlers are no parts: ``broker.py`` gives each of them ``Stored`` and what else it needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import socket
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+
+from turbopump.auth.server_access import ServerAccess
+from turbopump.auth.signatures import Credentials, RequestSigner
+from turbopump.broker.dead_letters import retry_interceptor
+from turbopump.broker.forwarding import FlushWait, Forwarding
+from turbopump.broker.handlers.clients import ClientsHandler
+from turbopump.broker.handlers.topics import TopicRecords
+from turbopump.broker.held_pulls import HeldPulls
+from turbopump.broker.housekeeping import Cleaning, Scrubbing
+from turbopump.broker.interceptors import (
+    Interceptors,
+    refuse_false_inner_batch,
+    refuse_unknown_kinds,
+)
+from turbopump.broker.log_repair import LogRepair, Range
+from turbopump.broker.pop.pop import Pop
+from turbopump.broker.registration import NameServerRegistration, TopicRoutes
+from turbopump.broker.replication import Replication
+from turbopump.broker.schedule.delays import Delays, delay_level_interceptor
+from turbopump.broker.schedule.timer_messages import timer_interceptor
+from turbopump.broker.schedule.timers import Timers, timers_of
+from turbopump.broker.slave_accounts import SlaveAccounts
+from turbopump.broker.slave_tables import SlaveTables
+from turbopump.broker.stored import Stored
+from turbopump.broker.topics import make_topic_of_waiting
+from turbopump.broker.transactions.half_messages import HalfMessageInterceptor
+from turbopump.broker.transactions.transactions import Transactions
+from turbopump.config.addresses import bare_host, join_address
+from turbopump.config.broker_config import VIP_OFFSET, BrokerConfig, FlushDiskType
+from turbopump.errors import ConfigError
+from turbopump.remoting.client import RemotingClient
+from turbopump.remoting.router import Authorise, Router
+from turbopump.remoting.server import RemotingServer
+from turbopump.remoting.turns import Turns
+from turbopump.remoting.wire import Wire
+from turbopump.replication.history import LogHistory, new_id
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Listening:
+    """The ports of a broker, and the addresses that clients, slaves and stored messages are told.
+
+    ``vip_router`` answers at the VIP port. ``address`` is the advertised one, ``ha_address`` is
+    empty if no HA port listens. ``store_host`` is (ip, port) as written into entries.
+    """
+
+    clients_handler: ClientsHandler
+    router: Router
+    vip_router: Router
+    server: RemotingServer
+    host: str
+    port: int
+    address: str
+    store_host: tuple[str, int]
+    replication: Replication
+    ha_address: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Delivering:
+    """Parts that store messages of the broker's own, and messages that wait: for their time, or to
+    be popped. A send passes the ``interceptors``."""
+
+    forwarding: Forwarding
+    transactions: Transactions
+    interceptors: Interceptors
+    delays: Delays
+    timers: Timers
+    log_repair: LogRepair
+    held_pulls: HeldPulls
+    pop: Pop
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Copying:
+    """Parts that copy what lies beside the log from a master, and those that look after the log.
+    Only a slave has ``slave_tables``."""
+
+    replication: Replication
+    records: TopicRecords
+    slave_tables: SlaveTables | None
+    slave_accounts: SlaveAccounts | None
+    scrubbing: Scrubbing | None
+    cleaning: Cleaning
+
+    @property
+    def lacks_master(self) -> bool:
+        """True for a slave that does not know its master."""
+        return self.slave_tables is not None and self.slave_tables.master is None
+
+    def follow_master(self, address: str | None, ha_address: str | None) -> None:
+        """Let a slave follow the master at these addresses."""
+        if self.slave_tables is not None:
+            self.slave_tables.master_is_at(address)
+        self.replication.master_is_at(ha_address)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Announcing:
+    """Parts that tell name servers, and ask them."""
+
+    registration: NameServerRegistration
+    routes: TopicRoutes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parts:
+    """A started broker as a whole."""
+
+    stored: Stored
+    listening: Listening
+    delivering: Delivering
+    copying: Copying
+    announcing: Announcing
+
+
+async def listen(
+    stored: Stored, authorise: Authorise | None, turns: Turns, ends: AsyncExitStack
+) -> Listening:
+    """Take the ports; ``ends`` closes them. Nothing waits from the end of this until the handlers
+    are there: a request that came before them would be refused as unknown. Raises ConfigError."""
+    config, store = stored.config, stored.store
+    numeric = await _numeric(config.advertised_host)
+    clients_handler = ClientsHandler(stored, turns)
+    router, vip_router = Router(authorise), Router(authorise)
+    server = RemotingServer(
+        router,
+        on_close=clients_handler.connection_lost,
+        idle_timeout=float(config.server_channel_max_idle_time_seconds),
+        backlog=stored.sends.backlog,
+        turns=turns,
+        memory_max=config.connection_memory_max,
+        per_address=config.max_connections_per_address,
+        tls=config.server_tls,
+    )
+    ends.push_async_callback(server.close)
+    host, port = await _take_ports(server, config, vip_router)
+    if numeric is None:
+        log.warning(
+            "advertised host has no address here, messages name %s host=%s",
+            host,
+            config.advertised_host,
+        )
+    history = LogHistory(
+        stored.disk,
+        stored.settings.paths.history,
+        new_id(stored.clock.now_ms(), stored.random),
+        store.log.end,
+        unchanged=store.unchanged,
+    )
+    replication = Replication(config, store, stored.disk, stored.clock, history)
+    ends.push_async_callback(replication.stop)
+    ha_port = await replication.listen(port)
+    ha_address = ""
+    if ha_port is not None:
+        ha_host = bare_host(config.broker_ip2) or config.advertised_host
+        ha_address = join_address(ha_host, ha_port)
+    advertised_port = config.advertised_port or port
+    return Listening(
+        clients_handler,
+        router,
+        vip_router,
+        server,
+        host,
+        port,
+        join_address(config.advertised_host, advertised_port),
+        (numeric or host, advertised_port),
+        replication,
+        ha_address,
+    )
+
+
+async def _take_ports(
+    server: RemotingServer, config: BrokerConfig, vip_router: Router
+) -> tuple[str, int]:
+    """Listen on the VIP port and on the ordinary one. Return the address of the latter."""
+    if config.listen_port > VIP_OFFSET:
+        try:
+            await server.listen(config.bind_address, config.listen_port - VIP_OFFSET, vip_router)
+        except ConfigError as error:
+            what = (
+                f"the VIP port of a broker on port {config.listen_port}, always {VIP_OFFSET} below "
+                "it"
+            )
+            raise ConfigError(f"{error} (that is {what})") from None
+    host, port = await server.listen(config.bind_address, config.listen_port)
+    if config.listen_port == 0:
+        try:
+            await server.listen(config.bind_address, port - VIP_OFFSET, vip_router)
+        except ConfigError as error:  # nobody chose these numbers, so nobody is to choose again
+            log.info("no VIP port: clients that want one cannot connect to it cause=%s", error)
+    return host, port
+
+
+def make_deliveries(
+    stored: Stored,
+    listening: Listening,
+    access: ServerAccess | None,
+    turns: Turns,
+    signer: RequestSigner | None,
+) -> Delivering:
+    config, clock, store, tables = stored.config, stored.clock, stored.store, stored.tables
+    flush = FlushWait(
+        store.flusher,
+        flushes=config.flush_disk_type == FlushDiskType.SYNC_FLUSH,
+        copies=stored.settings.copied_only,
+    )
+    forwarding = Forwarding(
+        store,
+        clock,
+        listening.store_host,
+        flush,
+        partial(make_topic_of_waiting, tables.topics, config.default_topic_queue_nums),
+    )
+
+    def may_publish(peer: Wire, topic: str) -> bool:
+        return access is None or access.control.may_publish(peer, topic)
+
+    transactions = Transactions(stored, forwarding, may_publish)
+    delays = Delays(
+        tables.delay_offsets,
+        store,
+        forwarding,
+        stored.settings.delay_levels,
+        clock,
+        config.flush_delay_offset_interval / 1000,
+    )
+    delays.load()
+    tables.save_too(delays)
+    timers = timers_of(stored, forwarding)
+    tables.save_too(timers)
+    for source in (
+        delays.positions,
+        transactions.figures,
+        listening.replication.figures,
+        timers.figures,
+    ):
+        stored.runtime_info.add_source(source)
+    stored.statistics.timers = timers.numbers.in_and_out
+    log_repair = LogRepair(
+        store,
+        stored.disk,
+        RemotingClient(tls=config.client_tls, signer=signer),
+        config.broker_name,
+        listening.address,
+        config.namesrv_addresses,
+    )
+    pop = Pop(stored, turns, timers, forwarding, log_repair)
+    return Delivering(
+        forwarding,
+        transactions,
+        _interceptors(stored),
+        delays,
+        timers,
+        log_repair,
+        HeldPulls(turns),
+        pop,
+    )
+
+
+def _interceptors(stored: Stored) -> Interceptors:
+    config, clock, tables = stored.config, stored.clock, stored.tables
+    interceptors = Interceptors()
+    for interceptor in (
+        refuse_false_inner_batch,
+        HalfMessageInterceptor(config),
+        retry_interceptor(
+            tables.topics,
+            tables.groups,
+            lambda group: tables.locks.locks.any_held(group, clock.monotonic()),
+        ),
+        timer_interceptor(config, clock),
+        delay_level_interceptor(stored.settings.delay_levels),
+        refuse_unknown_kinds,
+    ):
+        interceptors.add(interceptor)
+    return interceptors
+
+
+def make_copies(
+    stored: Stored,
+    listening: Listening,
+    delivering: Delivering,
+    access: ServerAccess | None,
+    signer: RequestSigner | None,
+) -> Copying:
+    config, store, tables = stored.config, stored.store, stored.tables
+    records = TopicRecords(
+        tables.topics, tables.offsets, store, stored.statistics, delivering.held_pulls
+    )
+    link = listening.replication.slave
+    slave_tables = slave_accounts = scrubbing = None
+    if link is not None:
+        tables_of_master = slave_tables = SlaveTables(
+            stored,
+            link,
+            records,
+            delivering.pop.order,
+            delivering.delays,
+            delivering.timers,
+            RemotingClient(tls=config.client_tls, signer=signer),
+        )
+        link.begin_at = slave_tables.begin_at
+        inner = config.inner_user
+        if access is not None and inner is not None:
+            slave_accounts = SlaveAccounts(
+                access, Credentials(*inner), slave_tables.remoting, lambda: tables_of_master.master
+            )
+    if config.scrub_bytes_per_second:
+        scrubbing = Scrubbing(
+            store,
+            stored.disk,
+            config.scrub_bytes_per_second,
+            asyncio.get_running_loop().time,
+            lambda start, end: delivering.log_repair.fetch([Range(start, end)]),
+        )
+    return Copying(
+        listening.replication,
+        records,
+        slave_tables,
+        slave_accounts,
+        scrubbing,
+        Cleaning(store, config),
+    )
+
+
+def make_announcing(
+    stored: Stored, listening: Listening, copying: Copying, signer: RequestSigner | None
+) -> Announcing:
+    config, topics = stored.config, stored.tables.topics
+
+    registration = NameServerRegistration(
+        config,
+        topics,
+        listening.address,
+        listening.ha_address,
+        lambda reply: copying.follow_master(reply.master_addr, reply.ha_server_addr),
+        signer,
+        # a new one has no slave that is about to come back
+        awaits_slaves=config.slave_acks > 0 and stored.store.log.end > 0,
+    )
+    if listening.replication.master is not None:
+        listening.replication.master.on_in_sync = registration.takes_sends
+    return Announcing(registration, TopicRoutes(config, topics, stored.clock, signer))
+
+
+async def _numeric(host: str) -> str | None:
+    """Return the address behind an advertised host, for stored entries, which hold four or sixteen
+    bytes of it; None if it has none here."""
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            host, None, family=socket.AF_INET, type=socket.SOCK_STREAM
+        )
+    except (OSError, UnicodeError):  # the latter for a name that IDNA cannot encode
+        return None
+    return str(found[0][4][0])

@@ -1,0 +1,103 @@
+"""The open store of a broker and the tables beside it: the ground on which handlers and all other
+parts stand. It must not know who asks for anything."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from turbopump.broker.consumers import ClientTable
+from turbopump.broker.groups import RequestModes
+from turbopump.broker.send_queue import SendQueue
+from turbopump.broker.statistics import RuntimeInfo, Statistics
+from turbopump.broker.store_opening import log_error, log_info, open_store
+from turbopump.broker.tables import Tables
+from turbopump.broker.topics import QueueKinds
+from turbopump.clock import Clock
+from turbopump.compiled import KIND
+from turbopump.config.broker_config import BrokerConfig
+from turbopump.remoting.turns import Turns
+from turbopump.remoting.wire import Wire
+from turbopump.store.disk import Disk
+from turbopump.store.log.cold_reads import ReadPace
+from turbopump.store.message_store import MessageStore, StoreConfig
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stored:
+    """The store and the tables of a broker, recovered; the clients that are connected; the
+    figures. ``settings`` are those of the store, ``sends`` the line of waiting sends."""
+
+    config: BrokerConfig
+    settings: StoreConfig
+    disk: Disk
+    clock: Clock
+    random: random.Random
+    store: MessageStore
+    tables: Tables
+    request_modes: RequestModes
+    clients: ClientTable[Wire]
+    sends: SendQueue
+    statistics: Statistics
+    runtime_info: RuntimeInfo
+
+    def close(self) -> None:
+        """Save the tables and close the store."""
+        try:
+            self.store.finish_background()
+            self.tables.save_now()
+        finally:
+            self.store.close()
+
+
+def open_stored(
+    config: BrokerConfig,
+    settings: StoreConfig,
+    disk: Disk,
+    clock: Clock,
+    source: random.Random,
+    turns: Turns,
+) -> Stored:
+    """Open the store and load the tables. Raises StoreLockedError, StoreDamagedError or OSError;
+    nothing is left open then."""
+    loop = asyncio.get_running_loop()
+    sends = SendQueue(config)
+    kinds = QueueKinds(disk, settings.paths)
+    store = open_store(settings, disk, clock, kinds.is_batch, sends.append_took)
+    with ExitStack() as undo:
+        undo.callback(store.close)
+        undo.callback(store.finish_background)
+        pace = ReadPace(config.cold_read_share / 100, lambda: store.log.end, loop.call_later)
+        store.log.files.read_ahead(enabled=config.data_read_ahead_enable)
+        store.cold_reads.take_turns(loop.call_soon, clock.monotonic, pace)
+        log.info("hot functions: %s", KIND)
+        tables = Tables(config, store, settings.paths, disk, clock, log_error, log_info, turns)
+        kinds.table = tables.topics
+        request_modes = RequestModes(config, tables.request_modes)
+        request_modes.begun_ms = tables.begun_ms
+        request_modes.load()
+        tables.save_too(request_modes)
+        statistics = Statistics(
+            store.queues, clock, config.broker_cluster_name, detail=config.enable_detail_stat
+        )
+        runtime_info = RuntimeInfo(config, settings.paths, store, statistics, sends, clock)
+        undo.pop_all()
+    return Stored(
+        config,
+        settings,
+        disk,
+        clock,
+        source,
+        store,
+        tables,
+        request_modes,
+        ClientTable(),
+        sends,
+        statistics,
+        runtime_info,
+    )

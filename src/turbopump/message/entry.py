@@ -1,0 +1,203 @@
+"""Layout of a stored message: one entry of the commit log, which is also what a pull answers with.
+
+::
+
+    pos     size   field                        pos     size     field
+    0       4      totalSize                    48      8 (20)   bornHost (v6 if sysFlag 0x10)
+    4       4      magic: v1 DAA320A7           56      8        storeTimestamp (ms)
+                          v2 DAA320AB           64      8 (20)   storeHost (v6 if sysFlag 0x20)
+    8       4      bodyCRC & 7FFFFFFF           72      4        reconsumeTimes
+    12      4      queueId                      76      8        preparedTransactionOffset
+    16      4      flag                         84      4 + n    body
+    20      8      queueOffset                  88+n    1 + t    topic (2 + t in v2)
+    28      8      physicalOffset               …       2 + p    properties
+    36      4      sysFlag
+    40      8      bornTimestamp (ms)           everything after 48 moves by 12 for each v6 host
+
+Big-endian. Source: apache/rocketmq ``MessageExtEncoder``, ``MessageDecoder``,
+``CommitLog.checkMessageAndReturnSize``. A new field changes three files, and the golden bytes:
+this one, ``codec.py`` (how an entry is written, checked and read) and ``hot/entry.pxi``.
+
+The rule: a function here takes a good entry (``codec.entry_fault``) and checks nothing.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+
+from turbopump.message.ids import decode_host
+from turbopump.message.properties import SysFlag
+
+MAGIC_V1: Final = 0xDAA320A7
+MAGIC_V2: Final = 0xDAA320AB
+"""The magic of an entry with a topic of more than ``TOPIC_SIZE_MAX_V1`` bytes."""
+MAGIC_BLANK: Final = 0xCBD43194
+"""Marks the unused rest of a segment."""
+MAGIC_START: Final = b"\xda\xa3\x20"
+"""The first bytes of both magics of an entry."""
+TOPIC_SIZE_MAX_V1: Final = 127
+
+MAGIC_AT: Final = 4
+QUEUE_ID_AT: Final = 12
+QUEUE_OFFSET_AT: Final = 20
+PHYSICAL_OFFSET_AT: Final = 28
+SYS_FLAG_AT: Final = 36
+FLAG_BITS_AT: Final = 39
+"""The last byte of sysFlag, with the bits of hosts, transactions and inner batches."""
+BORN_TIMESTAMP_AT: Final = 40
+BORN_HOST_AT: Final = 48
+STORE_TIMESTAMP_AT: Final = 56
+"""With a v4 bornHost, as the positions below."""
+STORE_HOST_AT: Final = 64
+RECONSUME_TIMES_AT: Final = 72
+BODY_SIZE_AT: Final = 84
+BODY_AT: Final = 88
+V6_EXTRA: Final = 12
+"""Bytes that a v6 host takes more than a v4 host."""
+
+HEAD_SIZE: Final = 36
+"""Bytes up to and with physicalOffset: enough for ``codec.head_fault``."""
+FIXED_SIZE: Final = 91
+"""Bytes of a v1 entry with v4 hosts, without topic, body and properties."""
+
+SIZE_AND_MAGIC: Final = struct.Struct(">II")
+SIZE_AND_QUEUE_OFFSET: Final = struct.Struct(">I16xQ")
+CHECKED_HEAD: Final = struct.Struct(">III16xq")
+"""totalSize, magic, bodyCRC, physicalOffset."""
+ENTRY_HEAD: Final = struct.Struct(">IIIiiqqiq8sq8siqI")
+"""Everything before the body, for v4 hosts."""
+HEAD_TO_HOSTS: Final = struct.Struct(">IIIiiqqiq")
+"""Everything before bornHost."""
+TAIL_TO_BODY: Final = struct.Struct(">iqI")
+"""reconsumeTimes, preparedTransactionOffset, body length: what is between storeHost and body."""
+USUAL_HEAD: Final = struct.Struct(">IIIi4xqqi16xq20xI")
+"""totalSize, magic, bodyCRC, queueId, queueOffset, physicalOffset, sysFlag; storeTimestamp and body
+length where an entry with v4 hosts has them."""
+
+CRC_NAME: Final = b"__CRC32#\x01"
+CRC_SUFFIX_SIZE: Final = 20
+"""``__CRC32#`` 0x01, ten decimal digits with the least significant first, 0x02: the last property
+of an entry that has it. It is the CRC of all bytes before it."""
+
+_UINT, _INT, _LONG, _HOST = map(struct.Struct, (">I", ">i", ">q", ">8s"))
+_FIELDS: Final = {
+    "body_crc": (_UINT, 8),
+    "queue_id": (_INT, QUEUE_ID_AT),
+    "flag": (_INT, 16),
+    "queue_offset": (_LONG, QUEUE_OFFSET_AT),
+    "commit_log_offset": (_LONG, PHYSICAL_OFFSET_AT),
+    "sys_flag": (_INT, SYS_FLAG_AT),
+    "born_timestamp": (_LONG, BORN_TIMESTAMP_AT),
+    "born_host": (_HOST, BORN_HOST_AT),
+    "store_timestamp": (_LONG, STORE_TIMESTAMP_AT),
+    "store_host": (_HOST, STORE_HOST_AT),
+    "reconsume_times": (_INT, RECONSUME_TIMES_AT),
+    "prepared_transaction_offset": (_LONG, 76),
+}
+"""Name in a ``ReceivedMessage``, kind, position in an entry with v4 hosts."""
+
+HEAD_FIELDS: Final = frozenset(_FIELDS)
+
+
+# A message that a consumer has pulled keeps its entry, which has v4 hosts, and reads each of these
+# when it is first asked for.
+def head_field_of(entry: bytes, name: str) -> Any:
+    """One of ``HEAD_FIELDS``."""
+    kind, at = _FIELDS[name]
+    (value,) = kind.unpack_from(entry, at)
+    return decode_host(value) if kind is _HOST else value
+
+
+def body_of(entry: bytes) -> bytes:
+    """The body as it is stored."""
+    return entry[BODY_AT : BODY_AT + int.from_bytes(entry[BODY_SIZE_AT:BODY_AT])]
+
+
+def properties_text_of(entry: bytes) -> str:
+    """The property text, as Java reads it."""
+    topic_at = BODY_AT + int.from_bytes(entry[BODY_SIZE_AT:BODY_AT])
+    head = topic_head_size(entry)
+    at = topic_at + head + int.from_bytes(entry[topic_at : topic_at + head])
+    return str(entry[at + 2 :], "utf-8", "replace")
+
+
+# Of every good entry.
+def entry_size_at(data: bytes | memoryview, at: int = 0) -> int:
+    """The totalSize of the entry at byte ``at``."""
+    return int.from_bytes(data[at : at + 4])
+
+
+def queue_id_of(entry: bytes) -> int:
+    return int.from_bytes(entry[QUEUE_ID_AT : QUEUE_ID_AT + 4])
+
+
+def queue_offset_of(entry: bytes) -> int:
+    """The queue offset. One that Java reads as negative, in damaged bytes, is a large number."""
+    return int.from_bytes(entry[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8])
+
+
+def physical_offset_of(entry: bytes) -> int:
+    """The offset in the log, the same way."""
+    return int.from_bytes(entry[PHYSICAL_OFFSET_AT : PHYSICAL_OFFSET_AT + 8])
+
+
+def sys_flag_of(entry: bytes) -> int:
+    return int.from_bytes(entry[SYS_FLAG_AT : SYS_FLAG_AT + 4])
+
+
+def store_timestamp_of(entry: bytes) -> int:
+    """The store time, in ms."""
+    at = STORE_TIMESTAMP_AT
+    if entry[FLAG_BITS_AT] & SysFlag.BORN_HOST_V6:
+        at += V6_EXTRA
+    return int.from_bytes(entry[at : at + 8])
+
+
+def body_span(entry: bytes) -> tuple[int, int]:
+    """Begin and end of the body."""
+    flags = entry[FLAG_BITS_AT]
+    begin = BODY_AT + V6_EXTRA * ((flags >> 4 & 1) + (flags >> 5 & 1))  # BORN_, STORE_HOST_V6
+    return begin, begin + int.from_bytes(entry[begin - 4 : begin])
+
+
+def topic_span(entry: bytes) -> tuple[int, int]:
+    """Begin and end of the topic, without its length."""
+    _, body_end = body_span(entry)
+    begin = body_end + topic_head_size(entry)
+    return begin, begin + int.from_bytes(entry[body_end:begin])
+
+
+def properties_span(entry: bytes) -> tuple[int, int]:
+    """Begin and end of the property text, with the CRC if there is one."""
+    _, topic_end = topic_span(entry)
+    begin = topic_end + 2
+    return begin, begin + int.from_bytes(entry[topic_end:begin])
+
+
+def topic_head_size(entry: bytes) -> int:
+    """Bytes that say how long the topic is: 1, or 2 in an entry of version 2."""
+    return 2 if entry[MAGIC_AT + 3] == MAGIC_V2 & 0xFF else 1
+
+
+def queue_position(entry: bytes) -> tuple[str, int, int]:
+    """Topic, queue id and queue offset."""
+    begin, end = topic_span(entry)
+    topic = entry[begin:end].decode(errors="replace")
+    return topic, queue_id_of(entry), queue_offset_of(entry)
+
+
+def has_crc(entry: bytes) -> bool:
+    """True if the entry ends with a CRC over all of it."""
+    return entry[-CRC_SUFFIX_SIZE : len(CRC_NAME) - CRC_SUFFIX_SIZE] == CRC_NAME
+
+
+def crc_suffix(tail: bytes) -> int | None:
+    """The CRC that the last bytes of an entry say; None if there is none; -1, which no CRC is, if
+    its digits cannot be read. ``tail``: at least ``CRC_SUFFIX_SIZE`` bytes."""
+    if tail[-CRC_SUFFIX_SIZE:-11] != CRC_NAME:
+        return None
+    digits = tail[-2:-12:-1]
+    if tail[-1] != 2 or not digits.isdigit():
+        return -1
+    return int(digits)
