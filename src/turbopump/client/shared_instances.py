@@ -204,13 +204,7 @@ def _differences(one: ClientSettings, other: ClientSettings) -> list[str]:
         differences.append("with other intervals")
     differences += [
         f"with another {name}"
-        for name in (
-            "header_form",
-            "unit_mode",
-            "vip_channel_enabled",
-            "async_permits",
-            "call_timeout",
-        )
+        for name in ("header_form", "unit_mode", "async_permits", "call_timeout")
         if getattr(one, name) != getattr(other, name)
     ]
     if set(one.name_servers) != set(other.name_servers):

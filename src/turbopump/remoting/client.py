@@ -368,61 +368,6 @@ class Permits:
         self.watched = bool(turns) or (self.idle is not None and not self.idle.is_set())
 
 
-# --- The ports at which brokers take everything but pulls
-
-VIP_OFFSET: Final = 2
-"""They are so many below the ordinary ones (apache/rocketmq ``MixAll.brokerVIPChannel``)."""
-
-
-class VipChannel:
-    """Connections to the VIP ports of brokers, for sends that shall not stand behind pulls.
-
-    ``address`` is always a broker's ordinary one, as routes have it. Where nobody can be reached at
-    the VIP port the ordinary one is used, as long as its connection lasts; the log says so.
-    """
-
-    def __init__(self, remoting: RemotingClient) -> None:
-        self._remoting = remoting
-        self._without: set[str] = set()
-
-    def address(self, address: str) -> str:
-        """Where the connection of a broker leads to."""
-        return address if address in self._without else _vip_address(address)
-
-    def connection(self, address: str) -> Wire | None:
-        """The open connection, if there is one."""
-        return self._remoting.connection(self.address(address))
-
-    async def connect(self, address: str, *, timeout: float | None = None) -> Wire:
-        """As ``RemotingClient.connect``; half of the time is for the VIP port."""
-        opened = self.connection(address)
-        if opened is not None:
-            return opened
-        timeout = CONNECT_TIMEOUT_S if timeout is None else min(timeout, CONNECT_TIMEOUT_S)
-        vip = _vip_address(address)
-        try:
-            connection = await self._remoting.connect(vip, timeout=timeout / 2)
-        except ConnectError as error:
-            ordinary = await self._remoting.connect(address, timeout=timeout / 2)
-            if address not in self._without:
-                self._without.add(address)
-                log.warning(
-                    "no VIP channel, messages go to the ordinary port broker=%s cause=%s",
-                    address,
-                    error,
-                )
-            return ordinary
-        self._without.discard(address)
-        return connection
-
-
-def _vip_address(address: str) -> str:
-    """``host:port`` with the VIP port; the address itself if that would be none."""
-    host, _, port = address.rpartition(":")
-    number = int(port) - VIP_OFFSET if port.isascii() and port.isdigit() else 0
-    return f"{host}:{number}" if number > 0 else address
-
-
 # --- Waiting for a task that several wait for: one that gives up does not end it for the others.
 
 T = TypeVar("T")

@@ -51,7 +51,7 @@ ROUNDS: Final = 4
 SETTLE_S: Final = 3.0
 """So long after it was sent, a letter that is not in its queue will not come any more."""
 
-_GROUP: Final = SettingRule(is_name, "is no group: its name is expected, as in 'billing'")
+_GROUP: Final = SettingRule(is_name, "must be the name of a group, as in 'billing'")
 _JOURNAL: Final = SettingRule(
     lambda value: isinstance(value, Path), "must be the path of a directory, as in Path('journals')"
 )

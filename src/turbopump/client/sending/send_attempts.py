@@ -126,14 +126,15 @@ async def _permit(sender: Sender, permits: Permits, outgoing: Outgoing, timeout:
         await permits.turn(began + timeout)
     except TimeoutError:
         spent_ms = (sender.time() - began) * 1000
-        oneway = permits is sender.oneways
+        sends, setting = "sends", "async_permits"
+        if permits is sender.oneways:
+            sends, setting = "oneway sends", "oneway_permits"
         raise no_room(
             outgoing.msg_id,
             sender.shown(outgoing.topic),
-            f"for {spent_ms:.0f} ms {permits.limit} {'oneway ' if oneway else ''}sends of this "
-            "producer were under way, and that is the most that may "
-            f"({'oneway_permits' if oneway else 'async_permits'}). Nothing was stored: send "
-            "less at once, or check the broker's load",
+            f"no permit for {spent_ms:.0f} ms: {permits.limit} {sends} of this producer are in "
+            f"flight, the limit ({setting}). Nothing was stored: send less at once, or check the "
+            "broker's load",
             spent_ms,
             errors.ClientErrorCode.ACCESS_BROKER_TIMEOUT,
         ) from None
@@ -222,8 +223,7 @@ class SendAttempts:
                     connection=isinstance(error, errors.ConnectError),
                 )
                 if isinstance(error, NotWrittenError):
-                    where = sender.pool_address(address)
-                    await sender.instance.abandon_if_silent(where, self._began)
+                    await sender.instance.abandon_if_silent(address, self._began)
                 attempt = Attempt(queue, address, str(error), error)
                 self._tried.append(attempt)
                 correction = await self._correction(route, attempt)
@@ -374,8 +374,7 @@ class SendAttempts:
             self._sender.faults.failed(attempt.broker_name, self._loop.time(), connection=lost)
         timed_out = isinstance(attempt.error, errors.CallTimeoutError)
         if timed_out and not isinstance(attempt.error, BrokerHangsError):
-            where = self._sender.pool_address(attempt.address)
-            await self._sender.instance.abandon_if_silent(where, began)
+            await self._sender.instance.abandon_if_silent(attempt.address, began)
 
     async def _goes_on(self, route: TopicRoute, attempt: Attempt, retries: int) -> bool:
         """Return True if another attempt is to follow, now."""

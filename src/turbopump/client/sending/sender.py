@@ -90,9 +90,8 @@ class Sender:
         self.now_ms = self.instance.environment.clock.now_ms
         self.time = asyncio.get_running_loop().time
         self.known = self.instance.routes.known
-        self.vip_channel = self.instance.vip_channel
-        channel = self.vip_channel or self.instance.remoting
-        self.connection, self.connect = channel.connection, channel.connect
+        remoting = self.instance.remoting
+        self.connection, self.connect = remoting.connection, remoting.connect
         self.short = not self.hooks and self.rules.attempt_timeout is None
         self.may_retry = self.rules.retries > 0
         self.hangs = HangWatch(self.instance, self.under_way, self.rules.timeout)
@@ -103,10 +102,6 @@ class Sender:
         other = copy(self)
         other.introduces, other.short = True, False
         return other
-
-    def pool_address(self, address: str) -> str:
-        """Return the address to which the connection to a broker leads."""
-        return address if self.vip_channel is None else self.vip_channel.address(address)
 
     def shown(self, topic: str) -> str:
         """Return the topic as the user knows it, for texts."""
@@ -147,7 +142,7 @@ class Sender:
             asked = ", ".join(self.instance.routes.name_servers)
             waited = f"{timeout:.1f}"
             remedy = (
-                "Check the name server address, and that it runs; `turbopump doctor` tells more"
+                "Check the name server address, and that it runs; `turbopump doctor` shows more"
             )
             if timeout < LITTLE_S:
                 waited = f"{timeout:.1g}"
