@@ -53,6 +53,7 @@ from turbopump.store.queues.consume_queue import (
     ConsumeQueue,
     unpack_unit,
 )
+from turbopump.store.queues.lookup import possible_units
 
 SLICE: Final = 32
 """Messages that are delivered in one turn at most: about 1 ms."""
@@ -348,10 +349,10 @@ class DelayLevel:
 
 
 async def read_units(store: MessageStore, queue: ConsumeQueue, index: int, count: int) -> bytes:
-    """Raw units of a queue, at most ``count`` from ``index`` on; damaged ones are repaired. Raises
-    OSError, StoreError."""
+    """Raw units of a queue, at most ``count`` from ``index`` on. Raises OSError, also
+    while damaged ones are being rebuilt, StoreError."""
     reads = store.cold_reads
-    units = await ask(reads, store.unit_repair.units_of(queue, index, count, reads.is_lost))
+    units = await ask(reads, possible_units(queue, index, count, store.rebuild.mark))
     if isinstance(units, OSError):
         raise units
     if not units:
