@@ -175,7 +175,7 @@ class Scrubbing:
             lambda: store.durable.value,
             bytes_per_second,
             lambda text: log.error("store: %s", text),
-            store.unit_repair,
+            store.rebuild,
             store.index,
             lambda text: log.info("store: %s", text),
             on_damage,

@@ -237,7 +237,7 @@ class LogRepair:
             lambda: store.durable.value,
             1,
             lambda text: log.warning("store: %s", text),
-            store.unit_repair,
+            store.rebuild,
         )
         await ask(store.cold_reads, scrub.check(start, start + len(data)))
 

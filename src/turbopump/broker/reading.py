@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal, TypeVar
 
 from turbopump.errors import ReadsRefusedError, StoreError
@@ -25,7 +26,7 @@ from turbopump.remoting.turns import awaited
 from turbopump.store.disk import Found, Piece
 from turbopump.store.log.cold_reads import ColdReads, ReadState, Steps
 from turbopump.store.message_store import MessageStore
-from turbopump.store.queues.checked_entries import GetResult
+from turbopump.store.queues.checked_entries import REBUILDING, GetResult
 from turbopump.store.queues.lookup import Lookup, StoredEntry
 from turbopump.store.queues.queue_reader import PropertyFilter
 
@@ -121,11 +122,23 @@ async def read_queue(
     """At most ``count`` messages from queue offset ``start`` on, of all or with one of these tag
     ``codes``, that ``matches``. Raises StoreError if too many reads wait for the disk, or it does
     not give what is there."""
-    steps = store.reader.steps(topic, queue_id, start, count, code_filter(codes), matches)
-    result = await read(store.cold_reads, steps)
-    if result.unreadable is not None:
-        raise StoreError(result.unreadable)
-    return result
+    while True:
+        steps = store.reader.steps(topic, queue_id, start, count, code_filter(codes), matches)
+        result = await read(store.cold_reads, steps)
+        if result.unreadable is None:
+            return result
+        if result.unreadable is not REBUILDING or not await _rebuilt(store):
+            raise StoreError(result.unreadable)
+
+
+async def _rebuilt(store: MessageStore) -> bool:
+    """Wait for the end of the rebuild under way; False if there is none."""
+    over: asyncio.Future[None]
+    over, done, _ = awaited()
+    if not store.rebuild.when_over(partial(done, None)):
+        return False
+    await over
+    return True
 
 
 def _start(

@@ -32,7 +32,7 @@ from turbopump.broker.stored import Stored
 from turbopump.broker.topics import is_batch_cq, lost_topic
 from turbopump.config.addresses import host_of
 from turbopump.errors import CopyError, ProtocolError, RemotingError, ResponseError, StoreError
-from turbopump.message.rules import is_system_topic
+from turbopump.message.rules import LMQ_PREFIX, is_system_topic
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command
@@ -63,7 +63,6 @@ from turbopump.protocol.requests.topics import (
 from turbopump.remoting.client import RemotingClient
 from turbopump.replication.link import SlaveLink
 from turbopump.replication.slave import first_wanted
-from turbopump.store.repair.unit_repair import LMQ_PREFIX
 from turbopump.store.timers.timer_log import TimerCheckpoint
 
 TableT = TypeVar("TableT", bound=msgspec.Struct)

@@ -49,7 +49,7 @@ from turbopump.store.queues.queue_reader import QueueReader
 from turbopump.store.recovery.checkpoint import StoreCheckpoint
 from turbopump.store.recovery.known_log_end import KnownLogEnd
 from turbopump.store.recovery.recovery import Recovery, RecoveryReport
-from turbopump.store.repair.unit_repair import UnitRepair
+from turbopump.store.repair.queue_rebuild import QueueRebuild
 from turbopump.store.retention import Retention, RetentionRules
 from turbopump.store.roots import LogRoots, StoreLock, make_directories
 
@@ -186,11 +186,18 @@ class MessageStore:
             log_info,
         )
         self.cold_reads = ColdReads(disk)
-        self.unit_repair = UnitRepair(self.log, self.dispatcher.unit_tags, log_error)
-        self.reader = QueueReader(
-            self.log, self.queues, config.limits, self.cold_reads, self.unit_repair, clock.monotonic
+        self.rebuild = QueueRebuild(
+            self.log, self.queues, self.cold_reads, self.dispatcher.unit_tags, log_error
         )
-        self.lookup = Lookup(self.log, self.queues, self.index, self.confirmed, self.unit_repair)
+        self.reader = QueueReader(
+            self.log,
+            self.queues,
+            config.limits,
+            self.cold_reads,
+            self.rebuild.mark,
+            clock.monotonic,
+        )
+        self.lookup = Lookup(self.log, self.queues, self.index, self.confirmed, self.rebuild.mark)
         self.latency = AppendLatency(lambda: self.queues.units, on_slow_append)
         self.recovery: RecoveryReport | None = None
         self.unchanged = 0

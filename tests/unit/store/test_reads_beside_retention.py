@@ -168,7 +168,7 @@ def test_the_scrub_finds_nothing_wrong_with_what_is_taken_away(
         lambda: end,
         1 << 20,
         found.append,
-        store.unit_repair,
+        store.rebuild,
         store.index,
     )
     now = 0.0

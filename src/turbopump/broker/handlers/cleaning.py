@@ -13,7 +13,7 @@ from typing import Final
 
 from turbopump.broker.handlers.topics import TopicRecords
 from turbopump.broker.housekeeping import Cleaning
-from turbopump.message.rules import is_system_topic
+from turbopump.message.rules import LMQ_PREFIX, is_system_topic
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.cleaning import (
     CleanExpiredConsumeQueue,
@@ -22,7 +22,6 @@ from turbopump.protocol.requests.cleaning import (
 )
 from turbopump.remoting.response import Response, refusal
 from turbopump.remoting.router import RequestContext, Router
-from turbopump.store.repair.unit_repair import LMQ_PREFIX
 
 ROUND_WAIT_S: Final = 2.0
 """How long an answer waits for the end of the round: tools wait 3 to 5 s for it."""

@@ -33,7 +33,7 @@ from turbopump.protocol.requests.pull import (
 from turbopump.remoting.response import Response, encode_response, refusal
 from turbopump.remoting.router import HELD, Outcome, RequestContext, Router
 from turbopump.repeated_line import RepeatedLine
-from turbopump.store.queues.checked_entries import GetResult, GetStatus
+from turbopump.store.queues.checked_entries import REBUILDING, GetResult, GetStatus
 
 SUSPEND_MAX_S: Final = 120.0
 """Longest that a pull is held, whatever it asks for."""
@@ -241,6 +241,10 @@ class PullHandler:
             self.cold.read(request.consumer_group, len(result.data))
         if result.damages and self.repair.fetch(
             damaged_ranges(result.damages), partial(self.read_later, pull)
+        ):
+            return HELD
+        if result.unreadable is REBUILDING and self.store.rebuild.when_over(
+            partial(self.read_later, pull)
         ):
             return HELD
         if result.count or result.unreadable is not None or pull.context.peer.closed:

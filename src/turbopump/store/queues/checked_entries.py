@@ -1,19 +1,19 @@
 """Entries of a queue, read from the files and each checked before anyone gets it.
 
 An entry is good if ``codec.entry_fault`` finds nothing at its offset of the log, and if it belongs
-to the unit that points to it. A unit may be wrong, too: then it is repaired, and its message is
-given (``unit_repair.py``). A message that is not good is passed over and reported. One that the
-system cannot read now ends the read before it: the same read may work later.
+to the unit that points to it. A unit may be wrong, too: then it is marked, to be rebuilt from the
+log, and ends the read before it. A message that is not good is passed over and reported. One that
+the system cannot read now ends the read as well: the same read may work later.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from turbopump.compiled import IS_COMPILED, has_twin
 from turbopump.message.codec import entry_fault
@@ -25,13 +25,13 @@ from turbopump.message.entry import (
     queue_position,
 )
 from turbopump.message.properties import SysFlag
+from turbopump.message.rules import LMQ_PREFIX
 from turbopump.store.disk import Found, Piece
 from turbopump.store.disk_space import descriptor_advice
 from turbopump.store.log.cold_reads import IsLost, Steps
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
 from turbopump.store.mapped_file import MappedFile
 from turbopump.store.queues.consume_queue import ConsumeQueue
-from turbopump.store.repair.unit_repair import LMQ_PREFIX, Unit, UnitRepair
 
 _GAP_READ: Final = 32 * 1024
 """Bytes between two wanted entries up to which both are read in one piece: another read costs
@@ -41,6 +41,23 @@ _SLICE: Final = 16
 _QUICK_SLICE: Final = 64 if IS_COMPILED else 16
 """Entries checked in one call."""
 PIECE_SIZE_MAX: Final = 512 * 1024
+REBUILDING: Final = (
+    "its unit in the consume queue is damaged and is being rebuilt from the log: ask again"
+)
+"""The answer to a reader that met a damaged unit."""
+
+MarkDamaged = Callable[[ConsumeQueue, int], str | None]
+"""Marks a damaged unit of a queue. Returns why its message cannot be given now; None if the log has
+no such message."""
+
+
+class Unit(NamedTuple):
+    """A unit of a queue whose message is wanted: its queue offset, and where in the log it says
+    that the message is."""
+
+    queue_offset: int
+    offset: int
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +121,13 @@ def checked_entries(
     # compiled loop, without a Python object for each. If one of them is not, each is judged by
     # itself, and there are four cases:
     # - The unit cannot be right (it points outside of the log), or leads to an entry of another
-    #   queue: the unit is damaged, and the message is looked for in the log (``message_of``).
+    #   queue: the unit is damaged. It is marked, and the read ends before it.
     # - The entry there begins as the unit's message does, but is not good: the message is damaged.
     #   It is passed over, and the reader goes on behind it.
     # - The system cannot read it. The read ends before it, since the disk may recover; only what
     #   ``is_lost`` gives up is passed over.
     # - The log has deleted it meanwhile: retention works between the steps of a read.
-    checked, log, is_lost, repair = CheckedEntries(), context.log, context.is_lost, context.repair
+    checked, log, is_lost = CheckedEntries(), context.log, context.is_lost
     start, end, count = log.start, log.end, len(units)
     if any(unit.offset < start for unit in units) and not queue.is_trimmed(start):
         # zeros were never a message's unit
@@ -132,7 +149,7 @@ def checked_entries(
             yield []
         fault = faults.get(unit)
         if fault is not None and unit.queue_offset < queue.min_index:
-            checked.removed += 1  # the repair of one before it has found where the queue begins
+            checked.removed += 1  # a rebuild has found where the queue begins
             continue
         there: bytes | None = b""
         foreign = False
@@ -163,15 +180,9 @@ def checked_entries(
                 )
                 break
         if there is not None and (foreign or not _head_is_of(there, queue, unit)):
-            repaired = yield from repair.message_of(queue, unit, is_lost)
-            if repaired.entry is not None:
-                checked.add(repaired.entry)
-                continue
-            if repaired.error is not None:
-                checked.unread = unit
-                checked.why_unread = unreadable_text(
-                    repaired.error, f"the message of queue offset {unit.queue_offset}"
-                )
+            why = context.mark_damaged(queue, unit.queue_offset)
+            if why is not None:
+                checked.unread, checked.why_unread = unit, why
                 break
             if unit.queue_offset < queue.min_index:
                 checked.removed += 1
@@ -532,7 +543,7 @@ class ReadContext:
 
     log: CommitLog
     limits: ReadLimits
-    repair: UnitRepair
+    mark_damaged: MarkDamaged
     is_lost: IsLost = field(default=lambda _directory, _offset: False)
     opened_at: int = 0
     after_crash: bool = False

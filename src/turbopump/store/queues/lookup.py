@@ -16,15 +16,16 @@ from turbopump.message.codec import decode_entry, entry_fault, head_fault
 from turbopump.message.entry import FIXED_SIZE, HEAD_SIZE, queue_position
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY, SysFlag
+from turbopump.message.rules import LMQ_PREFIX
 from turbopump.store.confirmed import Confirmed
 from turbopump.store.disk import Found, Piece
 from turbopump.store.disk_space import descriptor_advice
 from turbopump.store.index.key_index import KeyIndex
 from turbopump.store.log.cold_reads import Steps, read_piece
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
+from turbopump.store.queues.checked_entries import REBUILDING, MarkDamaged
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT, UNIT_SIZE, ConsumeQueue
 from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
-from turbopump.store.repair.unit_repair import LMQ_PREFIX, Unit, UnitRepair
 
 COUNT_MAX: Final = 64
 """Messages that a question by key gives at most, as many as RocketMQ's ``maxMsgsNumBatch``."""
@@ -86,7 +87,7 @@ class Lookup:
     queues: ConsumeQueueTable
     index: KeyIndex | None
     confirmed: Confirmed
-    repair: UnitRepair
+    mark_damaged: MarkDamaged
 
     @property
     def index_end(self) -> tuple[int, int]:
@@ -151,6 +152,12 @@ class Lookup:
 
     def entry_in_queue(self, topic: str, queue_id: int, index: int) -> Steps[StoredEntry | None]:
         """The entry of a queue offset; None if it is not there (yet, or any more)."""
+        entry = yield from self._entry_in_queue(topic, queue_id, index)
+        if entry is not None and entry.fault is REBUILDING:  # a short rebuild is over at once
+            entry = yield from self._entry_in_queue(topic, queue_id, index)
+        return entry
+
+    def _entry_in_queue(self, topic: str, queue_id: int, index: int) -> Steps[StoredEntry | None]:
         queue = self.queues.find(topic, queue_id)
         if queue is None or not queue.min_index <= index < queue.end.value:
             return None
@@ -175,9 +182,9 @@ class Lookup:
             return entry  # the unit is right, or not to blame
         if 0 <= offset < self.log.start and size > 0:
             return None
-        repaired = yield from self.repair.message_of(queue, Unit(index, offset, size))
-        if repaired.entry is not None:
-            return StoredEntry(repaired.offset, repaired.entry)
+        why = self.mark_damaged(queue, index)
+        if why is not None:
+            return StoredEntry(-1, b"", why)
         if entry is None or entry.fault is None:
             return StoredEntry(
                 offset,
@@ -317,9 +324,7 @@ class Lookup:
         error: OSError | None = None
         while index < end:
             count = min(end - index, _UNITS_AT_ONCE)
-            units = yield from self.repair.units_of(
-                queue, index, count, lambda _directory, _offset: False
-            )
+            units = yield from possible_units(queue, index, count, self.mark_damaged)
             if isinstance(units, OSError) and index >= queue.min_index:
                 raise _not_read(queue, units)
             if not isinstance(units, bytes) or not units:
@@ -361,6 +366,29 @@ class Lookup:
         if isinstance(found, OSError) and self.log.files.at(offset) is not file:
             return None  # deleted while the read waited for its turn
         return found
+
+
+def possible_units(
+    queue: ConsumeQueue, index: int, count: int, mark_damaged: MarkDamaged
+) -> Steps[Found]:
+    """Up to ``count`` packed units from ``index`` on, as many as one file holds; none if there are
+    none. The first that cannot be a message's (zeros, of a damaged file) is marked, and is the
+    error, unless the log has no such message."""
+    raw: Found = b""
+    for _ in range(2):  # a short rebuild is over at once
+        why = None
+        piece = queue.piece(index, count)
+        raw = (yield from read_piece(piece)) if piece is not None else b""
+        if isinstance(raw, OSError):
+            return raw
+        for number, (offset, size, _) in enumerate(UNIT.iter_unpack(raw), index):
+            if size < FIXED_SIZE or offset < 0:
+                why = mark_damaged(queue, number)
+                if why is not None:
+                    break
+        else:
+            return raw
+    return OSError(0, why)
 
 
 def _is_of(entry: bytes, queue: ConsumeQueue, index: int) -> bool:

@@ -18,15 +18,19 @@ from typing import Final, NamedTuple
 from turbopump.compiled import IS_COMPILED, has_twin
 from turbopump.message.entry import FIXED_SIZE, MAGIC_V2
 from turbopump.message.properties import NAME_END, SysFlag, value_after
+from turbopump.message.rules import LMQ_PREFIX
 from turbopump.store.disk import Found, Piece
 from turbopump.store.log.cold_reads import ColdReads, Look, Steps
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
 from turbopump.store.queues.checked_entries import (
     PIECE_SIZE_MAX,
+    REBUILDING,
     GetResult,
     GetStatus,
+    MarkDamaged,
     ReadContext,
     ReadLimits,
+    Unit,
     checked_entries,
     entries_fit,
     gather,
@@ -35,7 +39,6 @@ from turbopump.store.queues.checked_entries import (
 )
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT, UNIT_SIZE, ConsumeQueue
 from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
-from turbopump.store.repair.unit_repair import LMQ_PREFIX, Unit, UnitRepair
 
 SCAN_SIZE: Final = 16_000
 """Bytes of queue units that one filtered read looks at, at least."""
@@ -68,10 +71,10 @@ class QueueReader:
         queues: ConsumeQueueTable,
         limits: ReadLimits,
         reads: ColdReads,
-        repair: UnitRepair,
+        mark_damaged: MarkDamaged,
         monotonic: Callable[[], float],
     ) -> None:
-        self._context = ReadContext(log, limits, repair, reads.is_lost)
+        self._context = ReadContext(log, limits, mark_damaged, reads.is_lost)
         self._queues = queues
         self._reads = reads
         self._monotonic = monotonic
@@ -155,7 +158,10 @@ def read_messages(
     if queue is None:
         return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
     try:
-        return (yield from _read_messages(queue, context, offset, count_max, accept))
+        result = yield from _read_messages(queue, context, offset, count_max, accept)
+        if result.unreadable is REBUILDING:  # a short rebuild is over at once
+            result = yield from _read_messages(queue, context, offset, count_max, accept)
+        return result
     except OSError as error:
         return _unreadable(queue, offset, error)
 
@@ -499,7 +505,7 @@ def _select(
     accept: TagsFilter,
 ) -> _SelectedUnits:
     """Which of the units' messages one read gives; it ends before the first that is hot. What a
-    unit that cannot be says of tags does not count: it is repaired by being read. Nor do the tags
+    unit that cannot be says of tags does not count: reading it marks it. Nor do the tags
     of the one before it count if they may end with zeros of a damaged page."""
     chosen: list[Unit] = []
     selected = _SelectedUnits(chosen, index)

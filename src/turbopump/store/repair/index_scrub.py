@@ -27,6 +27,7 @@ from turbopump.store.index.key_index import KeyIndex, index_entries_of
 from turbopump.store.log.cold_reads import Steps
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
 from turbopump.store.log.parsed_entry import parse_entry
+from turbopump.store.log.stepped_walk import SteppedWalk
 
 ENTRIES_AT_ONCE: Final = 1000
 """Entries of an index file that are looked at in one step: some 0.4 ms."""
@@ -39,21 +40,16 @@ LOG_AT_ONCE: Final = 1 << 20
 _SLOTS_AT_ONCE: Final = 16_384
 _MAGICS: Final = (MAGIC_V1.to_bytes(4), MAGIC_V2.to_bytes(4))
 
-Walk = Callable[[int, int, Callable[[bytes, int], None]], Steps[int]]
-"""Hands each good entry of a range of the log to a function, with its offset; where the first
-begins that was not."""
-
 
 @dataclass(slots=True, eq=False)
 class IndexScrub:
-    """Checks the files of ``index``. ``walk`` reads the log. ``log_error`` gets a line for each
+    """Checks the files of ``index``. ``log_error`` gets a line for each
     header that was written again, and for each file that cannot be filled again now; ``log_info``
     for each file that was filled again."""
 
     disk: Disk
     log: CommitLog
     index: KeyIndex
-    walk: Walk
     log_error: Callable[[str], None]
     log_info: Callable[[str], None]
     passes: int = 0
@@ -247,8 +243,9 @@ class IndexScrub:
             waiting.extend(keys[skip:])
             skip = 0
 
+        walk = SteppedWalk(self.log, take)
         while start < end and not fresh.full:
-            start = yield from self.walk(start, min(start + LOG_AT_ONCE, end), take)
+            start = yield from walk.entries(start, min(start + LOG_AT_ONCE, end))
             # a page of a new file is made at its first write, and that may wait for the file
             # system: not in the owner's thread
             fault = yield from self._in_thread(partial(_make_ready, fresh, len(waiting)))

@@ -77,7 +77,10 @@ def test_a_unit_that_points_elsewhere_is_repaired_and_nothing_but_its_message_is
     assert read(store, filtered) == BODIES
     assert queue.unit(at) == unit
     (line,) = directory.failures
-    assert f"unit {at} of the consume queue of T queue 0 was damaged" in line
+    assert line == (
+        "damaged units of the consume queue of T queue 0 were rebuilt from the log units=1 "
+        f"round={at}"
+    )
     store.close()
 
 
