@@ -243,7 +243,6 @@ class Broker:
             enabled=config.cold_data_flow_control_enable,
             group_max=config.cg_cold_read_threshold,
             total_max=config.global_cold_read_threshold,
-            adapts=config.cold_ctr_strategy_enable,
         )
 
         send = SendHandler(stored, forwarding, delivering.interceptors, announce)

@@ -47,7 +47,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 DENIED: Final = 3
 """Exit code of `auth test` for a refusal."""
 
-command = command_group("auth", "Users and policies: who may do what.")
+command = command_group("auth", "Manage users and their permissions.")
 user = command_group("user", "List, create, change and delete users.")
 policy = command_group("policy", "List, add and delete policies.")
 command.add_command(user)
@@ -553,9 +553,9 @@ def _read(source: Path) -> tuple[Accounts, Sequence[str]]:
 @click.command(name="export", short_help="Write the users of a file with passwords.")
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))
 def export(file: Path) -> None:
-    """Write the users, passwords and policies of an accounts.json to standard output. No server
-    shows a password to anybody; this is for whoever may read its file. `turbopump auth import`
-    reads it."""
+    """Write the users, passwords and policies of an accounts.json to standard output. Servers never
+    show passwords, so this needs read access to the file. `turbopump auth import` reads the
+    output."""
     click.echo(_read_file(file).encode(), nl=False)
 
 

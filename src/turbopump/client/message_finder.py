@@ -50,14 +50,12 @@ _TIME: Final = SettingRule(
 )
 _QUEUE: Final = SettingRule(
     lambda value: isinstance(value, MessageQueue),
-    "is no MessageQueue: take one of `await finder.queues(topic)`",
+    "must be a MessageQueue: one of `await finder.queues(topic)`",
 )
-_MESSAGE_ID: Final = SettingRule(
-    is_name, "is no message id: text is expected, as SendResult.msg_id is"
-)
+_MESSAGE_ID: Final = SettingRule(is_name, "must be a message id: text, such as SendResult.msg_id")
 _KEY: Final = SettingRule(
     lambda value: is_name(value) and KEY_SEPARATOR not in value,
-    "is no key: a key is text of at least one character and no space, which separates keys",
+    "must be a key: text of at least one character, without the space that separates keys",
 )
 _COUNT: Final = whole_from(1)
 PORT_MAX: Final = 65535

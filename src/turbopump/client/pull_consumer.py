@@ -52,7 +52,7 @@ _TIME: Final = SettingRule(
 )
 _QUEUE: Final = SettingRule(
     lambda value: isinstance(value, MessageQueue),
-    "is no MessageQueue: take one of `await consumer.queues(topic)`",
+    "must be a MessageQueue: one of `await consumer.queues(topic)`",
 )
 _PULLED_OFFSET: Final = SettingRule(is_whole, "must be a whole number, an offset in the queue")
 _MESSAGES: Final = whole_from(1)

@@ -54,8 +54,7 @@ async def recall_message(
         )
     if not isinstance(handle, str):
         raise errors.MessageError(
-            f"recall_handle={handle!r:.80} is no handle: the recall_handle of a "
-            "SendResult is expected"
+            f"recall_handle={handle!r:.80} must be the recall_handle of a SendResult"
         )
     decoded = RecallHandle.decode(handle)
     request = RecallMessage(producer_group=sender.group, topic=topic, recall_handle=handle)

@@ -395,7 +395,7 @@ class Routes:
                 return f"{head}: {tried}"
             return (
                 f"{head}: no name server answers ({tried}). Check the name server address, "
-                "and that it runs (`turbopump dev` starts one, `turbopump doctor` tells more)"
+                "and that it runs (`turbopump dev` starts one, `turbopump doctor` shows more)"
             )
         if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             return f"{head}: no broker has it yet"
@@ -403,12 +403,12 @@ class Routes:
         doctor = f"turbopump doctor -n {answers.ignorant[0]} -t {topic}"
         brokers = await self._registered_brokers(answers.ignorant[0])
         if brokers is None:
-            return f"{head}: the name server {asked} does not know it; `{doctor}` tells more"
+            return f"{head}: the name server {asked} does not know it; `{doctor}` shows more"
         if not brokers:
             return (
                 f"{head}: no broker is registered at the name server {asked}. "
                 f"Start a broker, or check that its namesrvAddr names this name server; `{doctor}` "
-                "tells more"
+                "shows more"
             )
         names, also = ", ".join(sorted(brokers)), ""
         if answers.unreachable:
@@ -417,12 +417,12 @@ class Routes:
         if inherit:
             return (
                 f"{head}: it does not exist, and no broker ({names}) creates topics on its own "
-                f"(autoCreateTopicEnable=false){also}. Create it: {create} (`{doctor}` tells more)"
+                f"(autoCreateTopicEnable=false){also}. Create it: {create} (`{doctor}` shows more)"
             )
         near = await self._near(topic, answers.ignorant[0])
         return (
             f"{head}: it does not exist{near} on the brokers of {asked} ({names}){also}. It comes "
-            f"into being with its first message, or by: {create} (`{doctor}` tells more)"
+            f"into being with its first message, or by: {create} (`{doctor}` shows more)"
         )
 
     async def _near(self, topic: str, name_server: str) -> str:

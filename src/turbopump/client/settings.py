@@ -44,7 +44,7 @@ from turbopump.remoting.client import PERMITS
 
 _NAME: Final = SettingRule(
     lambda value: value is None or is_name(value),
-    "must be text that is not empty; leave it out, or give it a value in valid Unicode",
+    "must be text that is not empty, in valid Unicode; omit it for the default",
 )
 _HEARTBEAT: Final = SettingRule(
     lambda value: is_seconds(value) and value < 120,
@@ -61,7 +61,7 @@ _TLS: Final = SettingRule(
     "must be True, False or a ClientTls, as in ClientTls(trust='ca.pem')",
 )
 _GROUP: Final = SettingRule(
-    lambda value: isinstance(value, str), "is no group: its name is expected, as in 'billing'"
+    lambda value: isinstance(value, str), "must be the name of a group, as in 'billing'"
 )
 
 

@@ -171,7 +171,7 @@ def test_the_code_three_tells_that_there_is_no_such_message(
     ("arguments", "code", "said"),
     [
         (["by-id", "missing", "x"], 1, "no route to topic 'missing'"),
-        (["by-key", "T", "two keys"], 2, "'two keys' is no key"),
+        (["by-key", "T", "two keys"], 2, "'two keys' must be a key"),
         (["by-key", "T", "k", "--begin", "yesterday"], 2, "'yesterday' is not a time"),
         (["by-offset", "T", "7", "0"], 2, "topic T has no queue 7"),
         (

@@ -134,7 +134,7 @@ class PushConsumerSettings(SubscriberSettings):
     """Time for which ``close`` waits for running handlers: see
     docs/explanations/clients.md#closing. Java: ``awaitTerminationMillisWhenShutdown``."""
     disk: Disk | None = setting(
-        None, SettingRule(_is_disk, "is no turbopump.store.disk.Disk").or_none()
+        None, SettingRule(_is_disk, "must be a turbopump.store.disk.Disk").or_none()
     )
     """Disk in place of the system's, for simulations."""
     pull_batch: int = setting(32, _BATCH)

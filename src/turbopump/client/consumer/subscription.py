@@ -27,7 +27,7 @@ TAG: Final = "TAG"
 SQL92: Final = "SQL92"
 _TAGS: Final = SettingRule(
     lambda value: isinstance(value, str) and is_unicode(value),
-    "are no tags: * for all, 'A || B', Tags([…]) or Sql(…) is expected",
+    "must be * for all messages, 'A || B', Tags([…]) or Sql(…)",
 )
 
 
@@ -42,12 +42,12 @@ class Sql:
     def __post_init__(self) -> None:
         if not is_name(self.expression):
             raise ConfigError(
-                f'{self.expression!r:.80} is no SQL92 filter: text is expected, as in "price > 100"'
+                f'{self.expression!r:.80} is not a SQL92 filter: expected text, as in "price > 100"'
             )
         try:
             compile_sql(self.expression)
         except SqlError as error:
-            raise ConfigError(f"{self.expression!r} is no SQL92 filter: {error}") from None
+            raise ConfigError(f"{self.expression!r} is not a SQL92 filter: {error}") from None
 
 
 @dataclass(frozen=True, slots=True, init=False)

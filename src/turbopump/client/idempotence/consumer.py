@@ -75,8 +75,7 @@ _KEY: Final = SettingRule(
 )
 _STORE: Final = SettingRule(
     _is_store,
-    "is no store: SqliteStore('done.db'), RedisStore(url), MemoryStore() or one of your own is "
-    "expected",
+    "must be a store: SqliteStore('done.db'), RedisStore(url), MemoryStore() or one of your own",
 )
 _NAME: Final = SettingRule(
     lambda value: isinstance(value, str) and is_unicode(value), "must be text, in valid Unicode"

@@ -350,7 +350,8 @@ class RedisStore:
             )
         except ValueError as error:
             raise ConfigError(
-                f"url={url!r:.80} is no address of a Redis, as redis://host:6379/0 is: {error}"
+                f"url={url!r:.80} must be the address of a Redis, as in "
+                f"redis://host:6379/0: {error}"
             ) from None
         self._claim = self._redis.register_script(_CLAIM)
         self._renew = self._redis.register_script(_RENEW)

@@ -25,7 +25,7 @@ from turbopump.message.message import Message, MessageQueue
 
 _BOUND: Final = SettingRule(
     lambda value: is_whole(value) and value > 0,
-    "lets nothing through: a whole number above 0 is expected",
+    "must be a whole number above 0, or nothing could be sent",
 )
 
 

@@ -68,7 +68,7 @@ class QueueChooser:
             raise TypeError("a queue and a way to choose one were given; give one of them")
         if not callable(selector):
             raise TypeError(
-                f"selector={selector!r:.80} is no function of (queues, message); see "
+                f"selector={selector!r:.80} must be a function of (queues, message); see "
                 "turbopump.client.selectors"
             )
         return message, partial(self._chosen, selector, message)

@@ -126,14 +126,15 @@ async def _permit(sender: Sender, permits: Permits, outgoing: Outgoing, timeout:
         await permits.turn(began + timeout)
     except TimeoutError:
         spent_ms = (sender.time() - began) * 1000
-        oneway = permits is sender.oneways
+        sends, setting = "sends", "async_permits"
+        if permits is sender.oneways:
+            sends, setting = "oneway sends", "oneway_permits"
         raise no_room(
             outgoing.msg_id,
             sender.shown(outgoing.topic),
-            f"for {spent_ms:.0f} ms {permits.limit} {'oneway ' if oneway else ''}sends of this "
-            "producer were under way, and that is the most that may "
-            f"({'oneway_permits' if oneway else 'async_permits'}). Nothing was stored: send "
-            "less at once, or check the broker's load",
+            f"no permit for {spent_ms:.0f} ms: {permits.limit} {sends} of this producer are in "
+            f"flight, the limit ({setting}). Nothing was stored: send less at once, or check the "
+            "broker's load",
             spent_ms,
             errors.ClientErrorCode.ACCESS_BROKER_TIMEOUT,
         ) from None

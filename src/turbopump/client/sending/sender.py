@@ -142,7 +142,7 @@ class Sender:
             asked = ", ".join(self.instance.routes.name_servers)
             waited = f"{timeout:.1f}"
             remedy = (
-                "Check the name server address, and that it runs; `turbopump doctor` tells more"
+                "Check the name server address, and that it runs; `turbopump doctor` shows more"
             )
             if timeout < LITTLE_S:
                 waited = f"{timeout:.1g}"

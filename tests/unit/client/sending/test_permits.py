@@ -55,7 +55,7 @@ async def test_a_send_that_gets_no_permit_in_time_says_what_holds_them(
         silent = sends(producer, 2)
         await asyncio.sleep(0)
         with pytest.raises(
-            SendError, match=r"500 ms 2 sends .*async_permits.* Nothing was stored"
+            SendError, match=r"500 ms: 2 sends .*async_permits.* Nothing was stored"
         ) as late:
             await producer.send("orders", b"late", timeout=0.5)
         assert late.value.code == ClientErrorCode.ACCESS_BROKER_TIMEOUT
