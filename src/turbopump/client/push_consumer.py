@@ -99,7 +99,8 @@ class PushConsumer(GroupConsumer[RunningPush]):
     @property
     def queues(self) -> list[MessageQueue]:
         """Queues assigned to this consumer at the moment, sorted."""
-        queues = self.lifecycle.running.queues if self.lifecycle.running is not None else ()
+        running = self.lifecycle.running
+        queues = running.assignment.queues if running is not None else ()
         return sorted(
             unwrapped(self._namespace, queue)
             for queue in queues
@@ -212,7 +213,7 @@ class PushConsumer(GroupConsumer[RunningPush]):
         if running is not None:
             for message in reversed(messages):
                 if not message.settled:
-                    running.ready.put_back(message)
+                    running.ready.give_back(message)
 
     def set_concurrency(self, concurrency: int) -> None:
         """Change the number of handler calls at once. Messages in handlers are not disturbed.
@@ -231,7 +232,7 @@ class PushConsumer(GroupConsumer[RunningPush]):
     def pause(self) -> None:
         """Hand out no message and pull none until ``resume``. Running handlers may end. The queues
         stay assigned."""
-        self.lifecycle.started().pause()
+        self.lifecycle.started().ready.pause()
 
     def resume(self) -> None:
         """Hand out and pull messages again after ``pause``."""

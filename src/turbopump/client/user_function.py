@@ -78,7 +78,9 @@ class CallThreads(Executor):
     """
 
     def __init__(self, count: int, name: str) -> None:
-        self._count, self._name = count, name
+        self.count = count
+        """May grow later."""
+        self._name = name
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._lock = threading.Lock()
@@ -96,7 +98,7 @@ class CallThreads(Executor):
                 raise RuntimeError("cannot schedule new futures after shutdown")
             future: Future[Any] = Future()
             call = partial(_call, future, function, args, named)
-            if self._idle.acquire(blocking=False) or len(self.threads) >= self._count:
+            if self._idle.acquire(blocking=False) or len(self.threads) >= self.count:
                 self._calls.put(call)
             else:
                 name = f"{self._name}-{len(self.threads)}"

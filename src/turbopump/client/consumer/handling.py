@@ -132,7 +132,9 @@ class HandlerPool:
         )
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()
-        self._threads = None if is_coroutine_function(handler) else _threads(concurrency)
+        self._threads: CallThreads | None = None
+        if not is_coroutine_function(handler):
+            self._threads = CallThreads(concurrency, "turbopump-handler")
         self.runs: dict[_Run, asyncio.Task[None]] = {}
         self._timer: asyncio.Handle | None = None
         self._outcomes: deque[_HandlerCall] = deque()
@@ -155,9 +157,8 @@ class HandlerPool:
     def resize(self, concurrency: int) -> None:
         """Allow so many calls at once from now on. More begin at once; runs that are too many end
         with the message they have."""
-        if self._threads is not None and concurrency > self.concurrency:
-            before, self._threads = self._threads, _threads(concurrency)
-            before.shutdown(wait=False)  # what runs in it, or was handed to it, is finished
+        if self._threads is not None:
+            self._threads.count = max(self._threads.count, concurrency)
         self.concurrency = concurrency
         self._begin_runs()
 
@@ -491,7 +492,3 @@ def _raised_at(error: BaseException) -> tuple[str, int] | None:
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     return None if trace is None else (trace.tb_frame.f_code.co_filename, trace.tb_lineno)
-
-
-def _threads(count: int) -> CallThreads:
-    return CallThreads(count, "turbopump-handler")

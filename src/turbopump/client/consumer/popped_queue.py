@@ -10,6 +10,7 @@ must not know why the queue is ours. Source: apache/rocketmq
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -227,18 +228,11 @@ class PopQueue(QueueLoop):
         self._messages.let_go()
         if self._has_room():
             return
-        timer = None
-        if (let_go_at := self._messages.let_go_at) is not None:
-            timer = self._loop.call_at(let_go_at, self._look_again)
         try:
-            await super()._wait_for_room()
-        finally:
-            if timer is not None:
-                timer.cancel()
-
-    def _look_again(self) -> None:
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
+            async with asyncio.timeout_at(self._messages.let_go_at):
+                await super()._wait_for_room()
+        except TimeoutError:
+            pass
 
     async def _read(self) -> float:
         self._messages.let_go()

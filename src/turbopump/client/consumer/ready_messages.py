@@ -72,14 +72,9 @@ class ReadyMessages:
         if self._listener is not None:
             self._listener()
 
-    def give_back(self, handed: Handled) -> None:
+    def give_back(self, message: Delivery) -> None:
         """It was taken and nothing was done with it: it is the next again, if it is still
         wanted."""
-        for message in reversed(messages_in(handed)):
-            self.put_back(message)
-
-    def put_back(self, message: Delivery) -> None:
-        """One message, as ``give_back``."""
         if self._closed or not message.wanted:
             message.left()
             return

@@ -8,7 +8,7 @@ must not know its user's calls.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, MutableMapping
+from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,6 @@ from turbopump.client.instance import ClientInstance
 from turbopump.client.namespace import unwrap
 from turbopump.client.tracing import Tracing
 from turbopump.message.handles import pop_retry_topic
-from turbopump.message.message import MessageQueue
 from turbopump.message.properties import RETRY_TOPIC
 from turbopump.protocol.requests.consumers import ConsumeMessageDirectlyResult, ConsumerRunningInfo
 
@@ -85,8 +84,7 @@ class RunningPush(RunningConsumer):
             apply=self.assignment.apply,
         )
         if settings.asks_brokers:
-            division = BrokerDivision(shared, self.assignment, balancer.divide)
-            balancer.leave_to(division.divide)
+            balancer.divide = BrokerDivision(shared, self.assignment, balancer.divide).divide
         self.handlers: HandlerPool | None = None
         if settings.handler is not None:
             fate = None
@@ -96,11 +94,6 @@ class RunningPush(RunningConsumer):
                 settings.handler, self.ready, concurrency=concurrency, fate=fate
             )
         super().__init__(instance, member, tracing, self.assignment, balancer)
-
-    @property
-    def queues(self) -> Collection[MessageQueue]:
-        """Those that are ours at the moment, pulled or popped."""
-        return self.assignment.queues
 
     # --- life
 
@@ -130,12 +123,8 @@ class RunningPush(RunningConsumer):
         """Whether this task, or this thread, is one that calls the handler."""
         return self.handlers is not None and task is not None and self.handlers.has(task, thread)
 
-    def pause(self) -> None:
-        """Hand out no message and read none until ``resume``."""
-        self.ready.pause()
-
     def resume(self) -> None:
-        """Go on."""
+        """Hand out messages and read them, after ``ready`` was paused."""
         self.ready.resume()
         self.assignment.look()
 
