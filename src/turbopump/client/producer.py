@@ -43,7 +43,7 @@ from turbopump.client.tracing import Tracing, trace_topic
 from turbopump.errors import ConfigError, NotStartedError
 from turbopump.message.message import Message, MessageQueue, ReceivedMessage
 from turbopump.message.rules import topic_fault
-from turbopump.remoting.client import Permits
+from turbopump.remoting.permits import Permits
 
 
 class Producer(InContext):

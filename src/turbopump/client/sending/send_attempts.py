@@ -45,7 +45,7 @@ from turbopump.message import properties as names
 from turbopump.message.message import MessageQueue
 from turbopump.message.user_properties import text_pairs
 from turbopump.protocol.codes import ResponseCode
-from turbopump.remoting.client import Permits
+from turbopump.remoting.permits import Permits
 from turbopump.remoting.wire import Wire
 from turbopump.repeated_line import RepeatedLine
 

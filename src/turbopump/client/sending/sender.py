@@ -32,7 +32,7 @@ from turbopump.protocol.codes import LanguageCode
 from turbopump.protocol.command import Command, TypedJsonHeader
 from turbopump.protocol.requests.offsets import GetMaxOffset
 from turbopump.protocol.requests.topics import FLAG_UNIT, CreateTopic
-from turbopump.remoting.client import Permits
+from turbopump.remoting.permits import Permits
 from turbopump.remoting.wire import Wire
 
 log = logging.getLogger(__name__)

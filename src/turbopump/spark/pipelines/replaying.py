@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,12 +21,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
+from turbopump.durable_files import replace_file
 from turbopump.errors import ConfigError, LakeError, RouteNotFoundError
 from turbopump.spark import archive as lakes
 from turbopump.spark.cluster import Cluster
 from turbopump.spark.offsets import Offsets, decode_offsets, encode_offsets
 from turbopump.spark.options import OPTIONS, Option, did_you_mean, given_values, read_options
-from turbopump.spark.pipelines.lake import lake_place, locked, no_step, open_lake, sync_directory
+from turbopump.spark.pipelines.lake import lake_place, locked, no_step, open_lake
 from turbopump.spark.pipelines.running import Progress, unlogged_errors
 from turbopump.spark.reading import connected
 from turbopump.spark.session import rocketmq_session
@@ -355,7 +355,7 @@ class ReplayRun:
             with unlogged_errors():  # a condition that cannot be is told before it has a name
                 _selected(self.spark, self.lake, state, None, None)
             if not self.begin_next_part(state):
-                self._write(state)
+                replace_file(self.notes, msgspec.json.encode(state))
             return state
         except msgspec.MsgspecError as error:
             raise ConfigError(
@@ -376,7 +376,7 @@ class ReplayRun:
         if ends == state.part_end:
             return False
         state.part_begin, state.part_end, state.done_before_s = state.part_end, ends, None
-        self._write(state)
+        replace_file(self.notes, msgspec.json.encode(state))
         return True
 
     def left(self, state: ReplayState) -> list[tuple[int, int]]:
@@ -388,7 +388,7 @@ class ReplayRun:
     def note(self, state: ReplayState) -> None:
         """A batch is done; the next one begins here."""
         state.batch_at = self._target_ends()
-        self._write(state)
+        replace_file(self.notes, msgspec.json.encode(state))
 
     def already_there(self, low: int, high: int, state: ReplayState) -> int:
         """How many messages of a batch the target has, from a run that was killed in it."""
@@ -484,12 +484,3 @@ class ReplayRun:
 
     def _cluster(self) -> Cluster:
         return connected(read_options({**_only(self.options, OPTIONS), "topic": self.target}))
-
-    def _write(self, state: ReplayState) -> None:
-        draft = self.notes.with_suffix(f".{os.getpid()}")
-        with draft.open("wb") as file:
-            file.write(msgspec.json.encode(state))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, self.notes)
-        sync_directory(self.notes.parent)
