@@ -1,8 +1,9 @@
-"""What pops can find, and pops and notifications that found nothing and wait (long polling).
+"""Messages available to pops, and the pops and notifications that found nothing and wait (long
+polling).
 
-They stand in one line for each topic and group, and one at a time is woken when a queue has
-something for it; when its pop is over, the next. So a message wakes one consumer of a group and not
-all. Nothing is polled: a line watches the ends of its queues. Source of the limits: apache/rocketmq
+They wait in one line for each topic and group. When a queue gets a message, one of them is woken,
+and after its pop the next. So a message wakes one consumer of a group, not all. Nothing is polled:
+a line watches the ends of its queues. Source of the limits: apache/rocketmq
 ``PopLongPollingService``.
 """
 
@@ -36,7 +37,7 @@ ANY_QUEUE: Final = -1
 
 
 class TopicGroup(NamedTuple):
-    """Those who wait for one topic in one group."""
+    """Line of the pops of one group for one topic."""
 
     topic: str
     group: str
@@ -44,12 +45,11 @@ class TopicGroup(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class PopView:
-    """What pops could find: which queues are a group's for a topic, where it would begin in one,
-    and whether that is before its end.
+    """Queues of a group for a topic, the group's first offset in each, and the availability of
+    messages.
 
-    A topic's messages that were not acknowledged come again in the group's retry topic for it; a
-    pop takes from both. Source: apache/rocketmq ``PopMessageProcessor.getPopOffset``,
-    ``getInitOffset``.
+    Unacknowledged messages of a topic come again in the group's retry topic for it; a pop takes
+    from both. Source: apache/rocketmq ``PopMessageProcessor.getPopOffset``, ``getInitOffset``.
     """
 
     config: BrokerConfig
@@ -71,7 +71,7 @@ class PopView:
         return [GroupQueue(line.group, line.topic, number) for number in wanted]
 
     def retry_queues(self, line: TopicGroup) -> list[GroupQueue]:
-        """Those of the group's retry topics for it, as far as there are any."""
+        """Return the queues of the group's existing retry topics for the topic."""
         config, name = self.config, pop_retry_topic(line.topic, line.group)
         names = [pop_retry_topic(line.topic, line.group, v2=True)]
         if not config.enable_retry_topic_v2:
@@ -121,11 +121,11 @@ class PopView:
         return self.store.max_offset(queue.topic, queue.queue_id)
 
     def is_at_end(self, queue: GroupQueue) -> bool:
-        """Whether the group has come to the end of the queue, and stays there."""
+        """Return True if the group has read the queue to its end."""
         return self.offsets.find(queue) == self.end(queue) and not self.offsets.is_reset(queue)
 
     def has_more(self, queue: GroupQueue) -> bool:
-        """Whether a pop of the queue would find something, or come further, now."""
+        """Return True if a pop of the queue would find a message, or move its offset, now."""
         if self.offsets.is_locked(queue):
             return False
         if self.offsets.is_reset(queue):
@@ -138,9 +138,9 @@ class PopView:
     def when_more(
         self, queue: GroupQueue, wake: Callable[[], None]
     ) -> Waiter | asyncio.TimerHandle | None:
-        """Call ``wake`` when that may have changed, unless it was cancelled; None: nothing that is
-        known here will change it. Who unlocks a queue, acknowledges in order, or ends what was too
-        much, looks for those who wait."""
+        """Call ``wake`` when ``has_more`` may have changed, until the waiter is cancelled. None: no
+        event known here will change it. Unlocking a queue, an acknowledgement in order, and the end
+        of a limit wake the waiting pops themselves."""
         now = self.clock.now_ms()
         until = self.order.blocked_until(queue, now)
         if until is not None:
@@ -151,8 +151,8 @@ class PopView:
         return end.when(max(self.offsets.find(queue) or 0, end.value) + 1, wake)
 
     def first_offset(self, queue: GroupQueue, init_mode: int) -> int:
-        """Where a group begins in a queue in which it has never been. RocketMQ: with MAX, at the
-        last message; where all messages are still in memory, at the first."""
+        """Return the first offset of a group that is new to a queue. RocketMQ: with MAX the last
+        message; the first message if all are still in memory."""
         topic, queue_id = queue.topic, queue.queue_id
         low = self.store.min_offset(topic, queue_id)
         if init_mode == InitMode.MIN or topic.startswith(RETRY_PREFIX):
@@ -204,7 +204,7 @@ class HeldPops(WaitingRequests[_PopLine]):
         self._looking: set[TopicGroup] = set()
 
     def count(self, group: TopicGroup, queue_id: int) -> int:
-        """How many wait for a queue."""
+        """Count the pops that wait for a queue."""
         line = self.lines.get(group)
         return line.counts[queue_id] if line is not None else 0
 
@@ -219,7 +219,7 @@ class HeldPops(WaitingRequests[_PopLine]):
         takes: bool = True,
         ordered: bool = False,
     ) -> bool:
-        """Wait at most so long (see ``PopKind``); False if too many wait."""
+        """Let a pop wait for at most this time (see ``PopKind``). Return False if too many wait."""
         if len(self) >= self._total_max or self.count(group, queue_id) >= self._line_max:
             return False
         line = self.lines.get(group)
