@@ -1,9 +1,9 @@
 """A table of the broker that is kept as one JSON file under ``config/``.
 
-The cost of a change does not grow with the table. An entry is encoded again only after it has
-changed, and many entries in steps between which the loop serves others. One save is running at a
-time; the next one includes all later changes. A caller that needs a change on the disk waits for
-the save that contains it (``saved``).
+The rule: what a change costs does not grow with the table. An entry is encoded again only after it
+has changed, and many of them in steps between which the loop serves others. One save is under way
+at a time; the next one takes along all that has changed meanwhile. Who has to know that a change is
+on the disk waits for the save that holds it (``saved``).
 """
 
 from __future__ import annotations
@@ -66,18 +66,18 @@ class SavedTable(ABC, Generic[ContentT]):
         file.on_settled = self._settled
 
     def _load(self) -> ContentT:
-        """Load the file's content, or an empty struct. Raises OSError."""
+        """What the file holds, or an empty struct. Raises OSError."""
         return self._file.load(lambda data: fastjson.decode(data, self._struct), self._struct)
 
     @abstractmethod
     def _content(self) -> ContentT:
-        """Return the content to save, without the entries of ``_maps``."""
+        """What is to be saved, but for the entries of ``_maps``."""
 
     def _taken(self) -> None:
         """The content was taken for a save: what changes from now on is not in it."""
 
     def _kept(self) -> None:
-        """Note that the last saved content is on the disk."""
+        """What was taken last is on the disk."""
 
     def save(self) -> None:
         """Write the file, beside the loop, if anything has changed; once more after a save that is
@@ -125,8 +125,8 @@ class SavedTable(ABC, Generic[ContentT]):
         return self._text()()
 
     async def text_since(self, version: str | None) -> TableText:
-        """Return the changes since ``text_since`` returned this ``version``, in this process; the
-        whole table for another version, or None."""
+        """What has changed since ``text_since`` gave this ``version``, in this process; all of it
+        for another version, or None."""
         for entries in self._maps.values():
             await entries.encoded()
         now = ".".join(map(str, (self.begun_ms, self.revision, *self._revisions())))
@@ -165,7 +165,7 @@ class SavedTable(ABC, Generic[ContentT]):
         self._file.save(text)
 
     def _text(self) -> Callable[[], bytes]:
-        """Return a function that makes the text of the present table, in any thread."""
+        """What makes the text of the table as it is now, in any thread."""
         frame = fastjson.encode_indented(self._content())
         if not self._maps:
             return lambda: frame
@@ -208,8 +208,8 @@ async def table_answer(
 
 
 class EncodedMap:
-    """Entries of one large map as text, in the map's order. ``value`` returns the entry of a key;
-    every change must be reported."""
+    """The entries of one large map as text, in the map's order. ``value`` gives the entry of a key;
+    whoever changes one says so."""
 
     def __init__(self, value: Callable[[str], Any]) -> None:
         self._value = value
@@ -263,8 +263,7 @@ class EncodedMap:
             await turns.pause()
 
     def pieces(self, keys: Iterable[str] | None = None) -> list[bytes]:
-        """Return the texts of all entries, or of those of ``keys``; stale entries are encoded
-        now."""
+        """Of all entries, or of those of ``keys``; what is still stale is encoded now."""
         finished(self.encode())
         if keys is None:
             return list(self._pieces.values())
@@ -272,8 +271,8 @@ class EncodedMap:
 
 
 class Rounds:
-    """Futures for the next round of work, such as a save. A round includes every request made
-    before it started. The futures are shared, and true if their round succeeded."""
+    """Futures for work that is done in rounds, such as saves. A round includes every change made
+    before it began to take them. The futures are shared, and true if their round went well."""
 
     def __init__(self) -> None:
         self._next: asyncio.Future[bool] | None = None
@@ -319,9 +318,8 @@ async def in_time(seconds: float | None, *rounds: asyncio.Future[bool]) -> None:
 async def not_saved(
     *tables: SavedTable[Any], told: Iterable[asyncio.Future[bool]] = ()
 ) -> Refusal | None:
-    """Wait until the changes of a request are on the disk, and these futures are done. Return None,
-    or a refusal which says that the change is not on the disk, because a kill would then undo
-    it."""
+    """Wait until what a request has changed is on the disk, and those are told who need to know.
+    None; or the answer that says that it is not on the disk, for then a kill would take it back."""
     saving = [table.saving() for table in tables]
     await in_time(SAVE_WAIT_S, *saving, *told)
     if all(each.done() and each.result() for each in saving):
