@@ -140,7 +140,7 @@ class Turns:
         return self._now() < self._slice_ends
 
     def _go_on(self, work: _Work) -> bool:
-        """Whether it is over; if not, the slice is."""
+        """Return True if the work is over; if not, the slice is."""
         now, ends = self._now, self._slice_ends
         assert ends is not None
         try:
