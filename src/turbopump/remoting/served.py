@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from turbopump.errors import ProtocolError
 from turbopump.protocol.frame import FRAME_SIZE_MAX, JSON, Frame
-from turbopump.remoting.backlog import FULL_READ, Backlog
+from turbopump.remoting.backlog import FULL_READ, TURN_S, Backlog
 from turbopump.remoting.connection_memory import ConnectionMemory
 from turbopump.remoting.turns import Steps, Turns
 from turbopump.remoting.wire import WAITING_MAX, Wire
@@ -32,10 +32,6 @@ _held_most = RepeatedLine(
     "closing connection, it held most of what all may hold together peer=%s unfinished_bytes=%d "
     "unread_bytes=%d waiting_requests_bytes=%d connectionMemoryMax=%d",
 )
-
-TURN_S: Final = 0.02
-"""A read whose answers fill more than one write is handled for so long before others have their
-turn."""
 
 LONG_WORK_MAX: Final = 100
 """Requests of one connection whose work is not over; those behind them wait unhandled."""

@@ -15,9 +15,9 @@ from typing import Final
 
 from turbopump.broker.consumers import SubscriptionFilter
 from turbopump.broker.log_repair import LogRepair, damaged_ranges
-from turbopump.broker.pop.held_pops import PopView
 from turbopump.broker.pop.offsets import GroupQueue, PopOffsets, TakenInOrder
 from turbopump.broker.pop.records import Checkpoint, ReviveLog
+from turbopump.broker.pop.view import PopView
 from turbopump.broker.reading import read_queue
 from turbopump.broker.statistics import Statistics
 from turbopump.errors import TurbopumpError
