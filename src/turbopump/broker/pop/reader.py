@@ -34,7 +34,7 @@ from turbopump.message.properties import POP_CK, encode_properties, property_byt
 from turbopump.repeated_line import RepeatedLine
 from turbopump.store.log.commit_log import PutResult
 from turbopump.store.message_store import MessageStore
-from turbopump.store.queues.checked_entries import GetResult, GetStatus
+from turbopump.store.queues.read_result import GetResult, GetStatus
 
 log = logging.getLogger(__name__)
 _failed = RepeatedLine(log, logging.ERROR, "pop failed group=%s topic=%s queue=%d cause=%s")
