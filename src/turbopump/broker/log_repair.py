@@ -30,9 +30,9 @@ from turbopump.remoting.turns import awaited
 from turbopump.store.disk import Disk, Piece
 from turbopump.store.log.parsed_entry import INNER_COUNT_MAX, parse_entry
 from turbopump.store.message_store import MessageStore
-from turbopump.store.queues.checked_entries import DamagedMessage
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, ConsumeQueue
 from turbopump.store.queues.lookup import StoredEntry
+from turbopump.store.queues.read_result import DamagedMessage
 from turbopump.store.recovery.recovery import is_in_no_queue
 from turbopump.store.repair.scrub import Scrub
 

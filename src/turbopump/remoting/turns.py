@@ -48,7 +48,9 @@ class Turns:
 
     def __init__(self) -> None:
         self._lines: dict[Hashable, deque[_Work]] = {}
-        """By connection, in the order in which they get their slices."""
+        """By connection."""
+        self._order: deque[Hashable] = deque()
+        """Connections, in the order in which they get their slices."""
         self._slice_ends: float | None = None
         self._rested_since = 0.0
         """When the last slice was over, and the loop had time for other work."""
@@ -68,8 +70,11 @@ class Turns:
         work = _Work(steps, done, failed)
         if self._slice_ends is None:
             self._begin_slice()
-        if self._lines or not self._go_on(work):
-            self._lines.setdefault(whose, deque()).append(work)
+        if self._lines or not self._has_time() or not self._go_on(work):
+            if whose not in self._lines:
+                self._lines[whose] = deque()
+                self._order.append(whose)
+            self._lines[whose].append(work)
 
     def waiting(self, whose: Hashable) -> int:
         """Return how much work of a connection is not over."""
@@ -122,17 +127,21 @@ class Turns:
         while starting and self._started < STARTS_A_TURN:
             self._started += 1
             starting.popleft()()
-        over = True
-        while over and lines:
-            whose, line = next(iter(lines.items()))
+        while self._order:
+            whose = self._order.popleft()
+            line = lines[whose]
+            over = True
             try:
                 over = self._go_on(line[0])
             finally:
                 if over:
                     line.popleft()
-                del lines[whose]
                 if line:
-                    lines[whose] = line  # behind the others
+                    self._order.append(whose)
+                else:
+                    del lines[whose]
+            if not self._has_time():
+                break
         self._rested_since = self._now()
 
     def _has_time(self) -> bool:
@@ -140,10 +149,11 @@ class Turns:
         return self._now() < self._slice_ends
 
     def _go_on(self, work: _Work) -> bool:
-        """Whether it is over; if not, the slice is."""
+        """Do one step, and more while the slice lasts. Return True if the work is over."""
         now, ends = self._now, self._slice_ends
         assert ends is not None
         try:
+            next(work.steps)
             while now() < ends:
                 next(work.steps)
         except StopIteration as end:

@@ -33,7 +33,8 @@ from turbopump.protocol.requests.pull import (
 from turbopump.remoting.response import Response, encode_response, refusal
 from turbopump.remoting.router import HELD, Outcome, RequestContext, Router
 from turbopump.repeated_line import RepeatedLine
-from turbopump.store.queues.checked_entries import REBUILDING, GetResult, GetStatus
+from turbopump.store.queues.checked_entries import REBUILDING
+from turbopump.store.queues.read_result import GetResult, GetStatus
 
 SUSPEND_MAX_S: Final = 120.0
 """Longest that a pull is held, whatever it asks for."""

@@ -10,7 +10,7 @@ from typing import Final
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.log_repair import LogRepair
 from turbopump.broker.offsets import ConsumerOffsets
-from turbopump.broker.pop.held_pops import HeldPops, PopView
+from turbopump.broker.pop.held_pops import HeldPops
 from turbopump.broker.pop.offsets import InFlight, OrderInfo, PopOffsets
 from turbopump.broker.pop.reader import PopReader
 from turbopump.broker.pop.records import (
@@ -22,6 +22,7 @@ from turbopump.broker.pop.records import (
     ReviveLog,
 )
 from turbopump.broker.pop.reviving import Redelivery, Reviving
+from turbopump.broker.pop.view import PopView
 from turbopump.broker.schedule.timers import Timers
 from turbopump.broker.stored import Stored
 from turbopump.broker.topics import plain_topic

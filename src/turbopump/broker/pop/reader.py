@@ -15,9 +15,9 @@ from typing import Final
 
 from turbopump.broker.consumers import SubscriptionFilter
 from turbopump.broker.log_repair import LogRepair, damaged_ranges
-from turbopump.broker.pop.held_pops import PopView
 from turbopump.broker.pop.offsets import GroupQueue, PopOffsets, TakenInOrder
 from turbopump.broker.pop.records import Checkpoint, ReviveLog
+from turbopump.broker.pop.view import PopView
 from turbopump.broker.reading import read_queue
 from turbopump.broker.statistics import Statistics
 from turbopump.errors import TurbopumpError
@@ -34,7 +34,7 @@ from turbopump.message.properties import POP_CK, encode_properties, property_byt
 from turbopump.repeated_line import RepeatedLine
 from turbopump.store.log.commit_log import PutResult
 from turbopump.store.message_store import MessageStore
-from turbopump.store.queues.checked_entries import GetResult, GetStatus
+from turbopump.store.queues.read_result import GetResult, GetStatus
 
 log = logging.getLogger(__name__)
 _failed = RepeatedLine(log, logging.ERROR, "pop failed group=%s topic=%s queue=%d cause=%s")

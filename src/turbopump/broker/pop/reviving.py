@@ -24,8 +24,8 @@ from turbopump.broker.dead_letters import dead_letter_topic
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.pop import records
-from turbopump.broker.pop.held_pops import PopView, TopicGroup
 from turbopump.broker.pop.offsets import GroupQueue, PopOffsets
+from turbopump.broker.pop.view import PopView, TopicGroup
 from turbopump.broker.reading import ask, read_queue
 from turbopump.broker.schedule.timers import Timers
 from turbopump.broker.topics import is_batch_cq

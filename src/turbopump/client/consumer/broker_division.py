@@ -102,8 +102,8 @@ class BrokerDivision:
         self._falls_back = True
 
     async def _look_after_retries(self, topic: str, *, pulls: bool, pops: bool) -> bool:
-        """Of a topic that is pulled, pull the POP retry topic too; False if that has just begun,
-        and is to be looked at soon."""
+        """Pull the POP retry topic of a topic that is pulled. False if that has just begun, and is
+        to be looked at soon."""
         if topic.startswith(RETRY_PREFIX) or pulls == pops:
             return True
         retries = pop_retry_topic(topic, self._group)

@@ -1,8 +1,8 @@
-"""The worker pool of a consumer: calls of a user's handler, at most so many at once, and what the
-end of a call means for its message.
+"""Worker pool of a consumer: it calls the user's handler, with a limit for calls at once, and
+settles the message by the end of the call.
 
-One rule: a handler that returns has succeeded, whatever it returns, unless that is ``Retry``; an
-exception is a failure. It must not know offsets or queues.
+One rule: a handler that returns has succeeded, unless it returns ``Retry``; an exception is a
+failure. This module must not know offsets or queues.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class HandlerPool:
         self._abandoned = False
         """Calls in threads that end from now on do not count."""
         self._over = False
-        """Nothing that ends from now on counts."""
+        """No call that ends from now on counts."""
 
     def start(self) -> None:
         """Begin to take messages."""
@@ -155,8 +155,8 @@ class HandlerPool:
         self._begin_runs()
 
     def resize(self, concurrency: int) -> None:
-        """Allow so many calls at once from now on. More begin at once; runs that are too many end
-        with the message they have."""
+        """Change the number of calls at once. More begin now; surplus runs end with the message
+        they have."""
         if self._threads is not None:
             self._threads.count = max(self._threads.count, concurrency)
         self.concurrency = concurrency
@@ -437,8 +437,8 @@ class HandlerPool:
                 self._loop.call_soon(self._collect)
 
     def _fail(self, message: Handled, error: BaseException) -> None:
-        """Have a message again whose handler raised ``error``. Of failures of a kind the first has
-        a traceback in the log, and the others are counted."""
+        """Have a message again whose handler raised ``error``. The log has the traceback of the
+        first failure of a kind, and a count of the others."""
         if not message.settled:
             kind = type(error), _raised_at(error)
             cause = repr(error)

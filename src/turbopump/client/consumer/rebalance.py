@@ -2,7 +2,7 @@
 looked at again.
 
 One rule: it is decided from what the brokers say *now*; if they cannot be asked, everything stays
-as it is and is looked at again soon. It must not know what having a queue means. Source:
+as it is and is looked at again soon. This module must not know what having a queue means. Source:
 apache/rocketmq ``RebalanceImpl``, ``RebalanceService``.
 """
 
@@ -64,9 +64,9 @@ def queue_change(
     assigned: Collection[MessageQueue],
     strategy: Strategy,
 ) -> QueueChange:
-    """What ``client_id`` gains and loses of the topic of ``queues``. A client that the brokers do
-    not list gets nothing new and loses nothing. A strategy may know queues of other topics too:
-    those are not asked about."""
+    """Return the queues that ``client_id`` gains and loses of the topic of ``queues``. A client
+    that the brokers do not list gets nothing new and loses nothing. A strategy may know queues of
+    other topics too: those are not asked about."""
     if client_id not in clients:
         return QueueChange((), ())
     topics = {queue.topic for queue in queues}
@@ -237,8 +237,8 @@ async def ask_one(
     *,
     answers: Collection[int] = (ResponseCode.SUCCESS,),
 ) -> tuple[str, Command]:
-    """What the first broker says that gives one of these ``answers``, and its address. Raises what
-    the last one failed with, RouteNotFoundError if there is none."""
+    """Return the address and the answer of the first broker that gives one of these ``answers``.
+    Raises the failure of the last one, RouteNotFoundError if there is none."""
     failure: RemotingError | None = None
     for address in addresses:
         try:
