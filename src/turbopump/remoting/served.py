@@ -46,7 +46,7 @@ DUE_SIZE: Final = 1024
 """Bytes of a request that was kept, and whose answer waits for the peer to read others."""
 
 INSTANT_S: Final = 0.01
-"""What is held counts for so long at least, however lately its peer has read or sent."""
+"""Least number of seconds for which held bytes count, even if the peer has just read or sent."""
 
 KEPT_S: Final = 1.0
 """Requests that wait for something else than their peer count for so long, however long they do:
@@ -535,7 +535,7 @@ class _Lag:
         self.last_taken = now
 
     def wrote(self, size: int, waiting: int) -> None:
-        """So many bytes were written; all that waits now is ``waiting``."""
+        """Note a write of ``size`` bytes, after which ``waiting`` bytes wait in all."""
         if not self._written:
             self._taken = self._taken_at_once = max(size - waiting, 0)
         self._written += size

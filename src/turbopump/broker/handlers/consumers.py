@@ -181,8 +181,8 @@ class ConsumersHandler:
     def all_standings(
         self, request: GetBrokerConsumeStats, context: RequestContext
     ) -> Outcome[ConsumeStatsList]:
-        """How far every group is in each of its topics. What members do not subscribe to any more
-        is left out, as by Apache's broker."""
+        """Return the offsets of every group in each of its topics. Topics without a present
+        subscription are left out, as by Apache's broker."""
         return answer(self.stored.store.cold_reads, self._all_standings(request), Response, context)
 
     def _all_standings(self, request: GetBrokerConsumeStats) -> ReadSteps[ConsumeStatsList]:
@@ -372,8 +372,8 @@ class GroupsHandler:
     async def ban(
         self, request: group_requests.UpdateGroupForbidden, context: RequestContext
     ) -> Response[group_requests.GroupForbidden]:
-        """Ban a group from a topic, or allow it again, if that is asked for; whether it may read
-        now. Who waits for messages of it hears of the ban at once."""
+        """Ban a group from a topic, or allow it again, if requested. Return its present permission.
+        Waiting requests of the group learn of a ban at once."""
         group, topic = request.group, request.topic
         if request.readable is not None:
             fault = group_fault(group) or topic_name_fault(topic)
