@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from turbopump.compiled import has_twin
+from turbopump.compiled import IS_COMPILED, has_twin
 from turbopump.message.codec import entry_fault
 from turbopump.message.entry import (
     BODY_AT,
@@ -52,7 +52,7 @@ _GAP_READ: Final = 32 * 1024
 more."""
 _SLICE: Final = 16
 """Entries judged one by one in one turn: some 50 µs."""
-_LARGE_COUNT_MAX: Final = 4096
+_LARGE_COUNT_MAX: Final = 4096 if IS_COMPILED else 512
 _LARGE_SIZE_MAX: Final = 1 << 20
 """The most that a reader gets that asks for more than the usual limits: about a millisecond of the
 loop."""
