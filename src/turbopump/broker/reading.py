@@ -26,9 +26,10 @@ from turbopump.remoting.turns import awaited
 from turbopump.store.disk import Found, Piece
 from turbopump.store.log.cold_reads import ColdReads, ReadState, Steps
 from turbopump.store.message_store import MessageStore
-from turbopump.store.queues.checked_entries import REBUILDING, GetResult
+from turbopump.store.queues.checked_entries import REBUILDING
 from turbopump.store.queues.lookup import Lookup, StoredEntry
 from turbopump.store.queues.queue_reader import PropertyFilter
+from turbopump.store.queues.read_result import GetResult
 
 T = TypeVar("T")
 

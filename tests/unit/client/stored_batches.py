@@ -16,7 +16,7 @@ from turbopump.message.message import Message
 from turbopump.message.properties import SysFlag
 from turbopump.store.log.cold_reads import Steps
 from turbopump.store.message_store import MessageStore, NewMessage
-from turbopump.store.queues.checked_entries import GetResult, GetStatus
+from turbopump.store.queues.read_result import GetResult, GetStatus
 from turbopump.testing import BrokerThread
 
 BODIES = [b"%d" % number for number in range(12)]

@@ -15,7 +15,8 @@ from turbopump.broker.consumers import Member
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.held_pulls import HeldPulls
 from turbopump.broker.offsets import ConsumerOffsets
-from turbopump.broker.pop.held_pops import HeldPops, TopicGroup
+from turbopump.broker.pop.held_pops import HeldPops
+from turbopump.broker.pop.view import TopicGroup
 from turbopump.broker.reading import answer
 from turbopump.broker.saved_table import not_saved, table_answer
 from turbopump.broker.send_checks import topic_name_fault
@@ -180,8 +181,8 @@ class ConsumersHandler:
     def all_standings(
         self, request: GetBrokerConsumeStats, context: RequestContext
     ) -> Outcome[ConsumeStatsList]:
-        """How far every group is in each of its topics. What members do not subscribe to any more
-        is left out, as by Apache's broker."""
+        """Return the offsets of every group in each of its topics. Topics without a present
+        subscription are left out, as by Apache's broker."""
         return answer(self.stored.store.cold_reads, self._all_standings(request), Response, context)
 
     def _all_standings(self, request: GetBrokerConsumeStats) -> Steps[ConsumeStatsList]:
@@ -367,8 +368,8 @@ class GroupsHandler:
     async def ban(
         self, request: group_requests.UpdateGroupForbidden, context: RequestContext
     ) -> Response[group_requests.GroupForbidden]:
-        """Ban a group from a topic, or allow it again, if that is asked for; whether it may read
-        now. Who waits for messages of it hears of the ban at once."""
+        """Ban a group from a topic, or allow it again, if requested. Return its present permission.
+        Waiting requests of the group learn of a ban at once."""
         group, topic = request.group, request.topic
         if request.readable is not None:
             fault = group_fault(group) or topic_name_fault(topic)

@@ -18,8 +18,8 @@ from turbopump.protocol.requests.clients import (
     SubscriptionData,
 )
 from turbopump.store.log.cold_reads import Steps
-from turbopump.store.queues.checked_entries import GetResult
 from turbopump.store.queues.queue_reader import TURN_UNITS, UNITS_MAX, PropertyText, read_matching
+from turbopump.store.queues.read_result import GetResult
 
 SQL = "SQL92"
 

@@ -21,8 +21,8 @@ from turbopump.message.codec import decode_entries
 from turbopump.message.java import tags_code
 from turbopump.store.log.cold_reads import ReadPace, Steps, finish_now
 from turbopump.store.message_store import MessageStore
-from turbopump.store.queues.checked_entries import GetResult, ReadLimits
 from turbopump.store.queues.queue_reader import PropertyText
+from turbopump.store.queues.read_result import GetResult, ReadLimits
 from turbopump.store.system_calls import outlive_lost_pages
 
 MESSAGES = 480
