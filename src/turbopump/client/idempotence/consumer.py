@@ -262,10 +262,11 @@ class IdempotentConsumer:
                 pass
 
     async def end_claim(self, visit: HeldKey, *, done: bool | None) -> None:
-        """End a claim. ``done``: the handler has succeeded, or not; None: nobody waits for the handler
-        any more and its thread may still run, so the lease ends in its time.
+        """End a claim. ``done``: the handler has succeeded, or not; None: nobody waits for the
+        handler any more and its thread may still run, so the lease ends in its time.
 
-        Does not raise if the store fails: the message has been handled, and the lease will end."""
+        Does not raise if the store fails: the message has been handled, and the lease will end.
+        """
         visit.renewal.cancel()
         try:
             if done is not None:
