@@ -28,7 +28,7 @@ from turbopump.protocol.requests.clients import (
     SubscriptionData,
 )
 from turbopump.remoting.response import Refusal, refusal
-from turbopump.store.queues.queue_reader import PropertyFilter
+from turbopump.store.queues.matching import PropertyFilter
 
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"

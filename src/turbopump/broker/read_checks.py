@@ -27,7 +27,8 @@ from turbopump.protocol.requests.pull import PullMessage, PullMessageReply, Pull
 from turbopump.protocol.requests.topics import PERM_READ, TopicConfig
 from turbopump.remoting.response import Response, refusal
 from turbopump.remoting.wire import Wire
-from turbopump.store.queues.queue_reader import PropertyFilter, TagsFilter
+from turbopump.store.queues.matching import PropertyFilter
+from turbopump.store.queues.queue_reader import TagsFilter
 
 FORBIDDEN_BROKER: Final = 1
 FORBIDDEN_GROUP: Final = 2

@@ -41,7 +41,7 @@ from turbopump.protocol.requests.statistics import QueryCorrectionOffsetBody
 from turbopump.remoting.response import Response, refusal
 from turbopump.remoting.router import Outcome, RequestContext, Router
 from turbopump.remoting.turns import Steps
-from turbopump.store.log.cold_reads import Steps as ReadSteps
+from turbopump.store.log.cold_reads import ReadSteps
 
 log = logging.getLogger(__name__)
 

@@ -56,8 +56,7 @@ from turbopump.protocol.requests.topics import (
 from turbopump.remoting.response import Refusal, Response, refusal
 from turbopump.remoting.router import Outcome, RequestContext, Router
 from turbopump.remoting.turns import Steps
-from turbopump.store.log.cold_reads import ColdReads
-from turbopump.store.log.cold_reads import Steps as ReadSteps
+from turbopump.store.log.cold_reads import ColdReads, ReadSteps
 from turbopump.store.message_store import MessageStore
 
 ANNOUNCE_WAIT_S: Final = 2.0
