@@ -143,7 +143,7 @@ class PushConsumer(GroupConsumer["RunningPush"]):
         nothing is subscribed. A start that fails or is cancelled leaves the group, and may be
         called again.
         """
-        if not self.lifecycle.begins():
+        if not self.lifecycle.may_start():
             return
         if not self._subscriptions:
             raise ConfigError(
@@ -170,7 +170,7 @@ class PushConsumer(GroupConsumer["RunningPush"]):
                 concurrency=self._concurrency,
             )
 
-        await self._run(instance, member, make, self._end)
+        await self._run(instance, member, make, self._close_running)
 
     async def close(self) -> None:
         """Stop pulling, let running handlers finish (``close_timeout`` at most), commit, leave the
@@ -186,10 +186,10 @@ class PushConsumer(GroupConsumer["RunningPush"]):
         """Close for a caller in ``thread``. False: a handler asked, so the close has not ended."""
         running = self.lifecycle.running
         in_handler = running is not None and running.is_handling(asyncio.current_task(), thread)
-        await self.lifecycle.end(self._end, wait=not in_handler)
+        await self.lifecycle.close_once(self._close_running, wait=not in_handler)
         return not in_handler
 
-    async def _end(self, running: RunningPush) -> None:
+    async def _close_running(self, running: RunningPush) -> None:
         try:
             await running.close(self._settings.close_timeout)
         finally:
@@ -211,7 +211,7 @@ class PushConsumer(GroupConsumer["RunningPush"]):
         _COUNT.check("count", count)
         return await self._readable().take_some(count)
 
-    def _begin(self) -> Delivery | None:
+    def _begin_message(self) -> Delivery | None:
         """Take one message for the blocking client, from any thread and without waiting. None: no
         message is ready, or messages are not for readers."""
         running = self.lifecycle.running

@@ -86,7 +86,7 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
         waited for), NotStartedError after ``close``. A start that fails or is cancelled may be
         called again.
         """
-        if not self.lifecycle.begins():
+        if not self.lifecycle.may_start():
             return
         member = InstanceMember(self._group, consumer=self._consumer_data)
         instance = join_instance(self._settings, self._environment, member)
@@ -99,7 +99,7 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
     async def close(self) -> None:
         """Let waiting ``receive`` calls return nothing, and leave the group. Messages that are not
         acknowledged come again in their time. May be called twice."""
-        await self.lifecycle.end(RunningSimple.close)
+        await self.lifecycle.close_once(RunningSimple.close)
 
     # --- what it receives
 

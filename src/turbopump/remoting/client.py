@@ -173,7 +173,7 @@ class RemotingClient:
         return None if connection is None or connection.closed else connection
 
     def connected(self, address: str) -> bool:
-        """Whether a connection to ``address`` is open now."""
+        """Return True if a connection to ``address`` is open now."""
         connection = self._connections.get(address)
         return connection is not None and not connection.closed
 
@@ -197,7 +197,7 @@ class RemotingClient:
         await asyncio.sleep(0)
 
     async def _farewells(self, leaving: list[Wire]) -> None:
-        """Who speaks TLS says that it ends, and waits to hear the same; not for long."""
+        """Wait, not for long, until the peers have ended their side of TLS."""
         self._leaving.update(connection for connection in leaving if connection.transport)
         try:
             async with asyncio.timeout(FAREWELL_S):
@@ -271,7 +271,7 @@ def _reason(error: OSError) -> str:
 
 
 async def addresses_of(host: str, port: int) -> list[str]:
-    """What a host name stands for now, at least one; an address stands for itself. Raises
+    """Look up the addresses of a host name, at least one; an address stands for itself. Raises
     OSError."""
     with suppress(ValueError):
         ipaddress.ip_address(host)
@@ -300,7 +300,7 @@ T = TypeVar("T")
 
 
 async def outcome_of(task: asyncio.Future[T], ended: Callable[[], Exception]) -> T:
-    """What the task returns, or raises. ``ended`` makes what is raised if the task itself was
+    """Return what the task returns. ``ended`` makes what is raised if the task itself was
     cancelled, and not the tasks that wait for it."""
     try:
         return await asyncio.shield(task)

@@ -95,7 +95,7 @@ class FirstByte:
         self._context = ServerContext(tls)
 
     def options(self, first: bytes, now: float) -> dict[str, Any] | None:
-        """What ``connect_accepted_socket`` is told; None: it is refused."""
+        """Return the arguments for ``connect_accepted_socket``; None: refuse the connection."""
         if first == HANDSHAKE:
             return {
                 "ssl": self._context.at(now),
@@ -135,7 +135,7 @@ class _Silent(NamedTuple):
 
     @property
     def greets(self) -> bool:
-        """Whether it has begun a ClientHello."""
+        """True if it has begun a ClientHello."""
         return self.wanted > 1
 
 
@@ -197,7 +197,7 @@ class ListeningPort:
         return len(self.silent) + len(self._handshaking)
 
     def waiting_from(self, host: str) -> int:
-        """How many of them are from this address."""
+        """Return the number of them from this address."""
         hosts = [one.host for one in self.silent.values()]
         hosts += [one for one, _ in self._handshaking.values()]
         return hosts.count(host)
@@ -387,14 +387,14 @@ def _bind_failure(host: str, port: int, error: OSError) -> str:
 # process has open counts as well.
 
 KEPT_DESCRIPTORS: Final = 256
-"""What the number of connections leaves of the limit of open files, at most half of it."""
+"""Descriptors that connections leave free of the limit of open files, at most half of it."""
 LEFT_FOR_FILES_MIN: Final = 16
 """No connection is accepted into the last eighth of the limit, at least so many descriptors and at
 most ``KEPT_DESCRIPTORS``."""
 
 
 def room_for_connections() -> int:
-    """What the limit of open files leaves for connections."""
+    """Return the number of connections for which the limit of open files has room."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return sys.maxsize

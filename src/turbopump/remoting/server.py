@@ -44,9 +44,10 @@ _unfinished = RepeatedLine(
 
 IDLE_TIMEOUT_S: Final = 120.0
 ACCEPTANCE_S: Final = 10.0
-"""Where users are asked for, a connection without a request of one is closed after this time."""
+"""Seconds after which a connection without a request of a user is closed, where users are asked
+for."""
 SWEEP_S: Final = 1.0
-"""How often connections are looked at."""
+"""Interval at which connections are checked."""
 TRIM_AFTER: Final = 256
 """When so many TLS connections have ended, their memory is returned to the kernel."""
 
@@ -157,7 +158,7 @@ class RemotingServer:
         return len(self.connections) + waiting >= self._connections_max
 
     def _admits(self, host: str) -> bool:
-        """Whether an address may have one more connection."""
+        """Return True if an address may have one more connection."""
         if not self._per_address:
             return True
         waiting = sum(port.waiting_from(host) for port in self.ports)

@@ -36,7 +36,6 @@ from turbopump.store.log.commit_log import PutResult as PutResult
 from turbopump.store.mapped_file import GROWTH_MAX
 from turbopump.store.packed_batch import PackedBatch, write_batch
 from turbopump.store.provenance import ABORT_MARK, LOCK_MARK, LastRun, Provenance
-from turbopump.store.queues.checked_entries import GetResult, ReadLimits
 from turbopump.store.queues.consume_queue import UNIT_SIZE, ConsumeQueue, unpack_unit
 from turbopump.store.queues.consume_queue_table import (
     ConsumeQueueTable,
@@ -46,6 +45,7 @@ from turbopump.store.queues.consume_queue_table import (
 from turbopump.store.queues.lookup import Lookup
 from turbopump.store.queues.queue_ends import NotedQueueEnds, QueueEnds
 from turbopump.store.queues.queue_reader import QueueReader
+from turbopump.store.queues.read_result import GetResult, ReadLimits
 from turbopump.store.recovery.checkpoint import StoreCheckpoint
 from turbopump.store.recovery.known_log_end import KnownLogEnd
 from turbopump.store.recovery.recovery import Recovery, RecoveryReport

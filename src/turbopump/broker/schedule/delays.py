@@ -46,7 +46,6 @@ from turbopump.remoting.response import Refusal, refusal
 from turbopump.repeated_line import RepeatedLine
 from turbopump.store.json_table import JsonTable
 from turbopump.store.message_store import MessageStore
-from turbopump.store.queues.checked_entries import GetResult
 from turbopump.store.queues.consume_queue import (
     NO_MESSAGE_SIZE,
     UNIT_SIZE,
@@ -54,6 +53,7 @@ from turbopump.store.queues.consume_queue import (
     unpack_unit,
 )
 from turbopump.store.queues.lookup import possible_units
+from turbopump.store.queues.read_result import GetResult
 
 SLICE: Final = 32
 """Messages that are delivered in one turn at most: about 1 ms."""

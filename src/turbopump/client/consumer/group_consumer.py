@@ -40,7 +40,7 @@ class RunningMember:
 
     async def prepare(self, topics: Collection[str]) -> None:
         """Learn the routes of ``topics``. Raises RouteNotFoundError if no name server answers."""
-        await self.instance.routes.find(list(topics))
+        await self.instance.routes.find_routes(list(topics))
 
     async def begin(self) -> None:
         """Begin to consume."""
@@ -87,7 +87,7 @@ class GroupConsumer(InContext, Generic[RunningT]):
             await instance.introduce_all()
             await running.begin()
         except BaseException:
-            await self.lifecycle.undo(end)
+            await self.lifecycle.undo_start(end)
             raise
 
     def _tracing(self, settings: ClientSettings, trace: bool | str) -> Tracing | None:

@@ -72,7 +72,9 @@ class ReplayState(msgspec.Struct, kw_only=True):
     began_at: dict[str, Any]
     """The ends of the target's queues before the first message."""
     batch_at: dict[str, Any]
-    """The same, before the batch that is under way."""
+    """The same, before the first message that was stored from ``done_before_s`` on."""
+    sent_before_s: int | None = None
+    """No message of the part that was stored from this second on has been sent."""
     done_before_s: int | None = None
     """All of the part that was stored before this second is sent."""
     done: int = 0
@@ -175,6 +177,7 @@ def replay(
             for low, high, count in batches_of(seconds, rows_per_batch):
                 if stop.is_set():
                     break
+                run.begin_batch(state, high)
                 at_step("begun")
                 there = run.already_there(low, high, state)
                 at_step("looked")
@@ -183,8 +186,7 @@ def replay(
                 present += there
                 sent += count - there
                 state.done += count
-                state.done_before_s = high
-                run.note(state)
+                run.end_batch(state, high)
                 at_step("noted")
                 progress.add(count)
                 if rate is not None:
@@ -375,7 +377,8 @@ class ReplayRun:
         ends = encode_offsets({queue: end for queue, end in offsets if queue.topic == topic})
         if ends == state.part_end:
             return False
-        state.part_begin, state.part_end, state.done_before_s = state.part_end, ends, None
+        state.part_begin, state.part_end = state.part_end, ends
+        state.done_before_s = state.sent_before_s = None
         replace_file(self.notes, msgspec.json.encode(state))
         return True
 
@@ -385,9 +388,19 @@ class ReplayRun:
         counted = rows.groupBy("second").count().orderBy("second").collect()
         return [(row["second"], row["count"]) for row in counted]
 
-    def note(self, state: ReplayState) -> None:
-        """A batch is done; the next one begins here."""
-        state.batch_at = self._target_ends()
+    def begin_batch(self, state: ReplayState, end_s: int) -> None:
+        """Note up to which second messages may be in the target soon. A run that was killed may
+        have had a larger batch: then it is that run's end."""
+        if state.sent_before_s is None or state.sent_before_s < end_s:
+            state.sent_before_s = end_s
+            replace_file(self.notes, msgspec.json.encode(state))
+
+    def end_batch(self, state: ReplayState, end_s: int) -> None:
+        """Note that a batch is done. Messages of later seconds are looked for from here on, unless
+        a larger batch has sent some of them before."""
+        state.done_before_s = end_s
+        if state.sent_before_s == end_s:
+            state.batch_at = self._target_ends()
         replace_file(self.notes, msgspec.json.encode(state))
 
     def already_there(self, low: int, high: int, state: ReplayState) -> int:

@@ -14,9 +14,10 @@ from turbopump.message.entry import CRC_SUFFIX_SIZE
 from turbopump.message.java import tags_code
 from turbopump.message.properties import SysFlag
 from turbopump.store.log.cold_reads import ReadPace
-from turbopump.store.queues.checked_entries import GetStatus, ReadContext, ReadLimits
+from turbopump.store.queues.checked_entries import ReadContext
 from turbopump.store.queues.consume_queue import UNIT_SIZE
 from turbopump.store.queues.queue_reader import read_messages
+from turbopump.store.queues.read_result import GetStatus, ReadLimits
 
 
 @pytest.fixture
