@@ -139,9 +139,9 @@ def allocate_for_pop(
     client_id: str,
     share: int,
 ) -> list[MessageQueue]:
-    """The queues that a client pops: those that ``strategy`` gives to it and to the ``share``
-    clients behind it. Where that is everybody, or ``share`` is no number of clients: all queues of
-    every broker."""
+    """Return the queues that a client pops: those that ``strategy`` assigns to it and to the
+    ``share`` clients behind it. If that is every client, or ``share`` is not a number of clients:
+    all queues of every broker."""
     if share <= 0 or share >= len(clients) - 1:
         return list(
             dict.fromkeys(

@@ -54,11 +54,11 @@ from turbopump.store.queues.consume_queue_table import unserved_text
 HeaderT = TypeVar("HeaderT", bound=Reply)
 
 LATE_MS: Final = 500
-"""A pop whose time was up so long ago is not looked at: its client does not wait any more."""
+"""Milliseconds after which an expired pop is not read: its client no longer waits."""
 EARLY_S: Final = 0.05
-"""So long before its time is up a waiting pop is answered."""
+"""Seconds before its deadline at which a waiting pop is answered."""
 HOLD_MAX_S: Final = 120.0
-"""Longest that one is held, whatever it asks for."""
+"""Maximum seconds for which a pop is held."""
 _POP_AT_SLAVE: Final = (
     "this broker is a slave (brokerRole=SLAVE), and cannot note what it lends; pop from its "
     "master. It can be pulled from"
@@ -286,7 +286,7 @@ class PopHandler:
         return Response(NotificationReply(has_msg=found))
 
     def _look(self, line: TopicGroup, queue_id: int, *, ordered: bool) -> Steps[bool]:
-        """Whether a pop would find something."""
+        """Return True if a pop would find a message."""
         view = self._pop.view
         for queue in view.queues(line, queue_id, ordered=ordered):
             if view.has_more(queue):
@@ -295,7 +295,7 @@ class PopHandler:
         return False
 
     def waiting(self, request: PollingInfo, _context: RequestContext) -> Response[PollingInfoReply]:
-        """How many pops wait."""
+        """Count the waiting pops."""
         refused = self._refusal(
             request.consumer_group,
             request.topic,

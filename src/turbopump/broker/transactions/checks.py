@@ -33,7 +33,7 @@ from turbopump.message.rules import HALF_TOPIC
 from turbopump.protocol.command import encode_command, request_command
 from turbopump.remoting.wire import Wire
 from turbopump.store.disk_space import SpaceLevel
-from turbopump.store.log.cold_reads import Steps
+from turbopump.store.log.cold_reads import ReadSteps
 from turbopump.store.log.commit_log import PutResult
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.lookup import StoredEntry
@@ -277,7 +277,7 @@ class TransactionChecks:
             await self._give_up(half)
             return _Step()
 
-    async def _is_there(self, half: HalfMessage, steps: Steps[StoredEntry | None]) -> bool:
+    async def _is_there(self, half: HalfMessage, steps: ReadSteps[StoredEntry | None]) -> bool:
         """Return True if the entry that ``steps`` find is a copy of this half message."""
         copy = half_of(await ask(self.store.cold_reads, steps))
         return copy is not None and copy.is_the_same_as(half)

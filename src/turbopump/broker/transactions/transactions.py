@@ -37,7 +37,7 @@ from turbopump.message.rules import HALF_TOPIC
 from turbopump.protocol.requests.send import TransactionOutcome
 from turbopump.remoting.router import RequestContext
 from turbopump.remoting.wire import Wire
-from turbopump.store.log.cold_reads import Steps
+from turbopump.store.log.cold_reads import ReadSteps
 from turbopump.store.queues.lookup import StoredEntry
 
 T = TypeVar("T")
@@ -216,7 +216,7 @@ class Transactions:
         await self._forwarding.turns.pause()
         return await self._patiently(lambda: self._store.lookup.entry_in_queue(topic, QUEUE, index))
 
-    async def _patiently(self, steps: Callable[[], Steps[T]]) -> T:
+    async def _patiently(self, steps: Callable[[], ReadSteps[T]]) -> T:
         """Run a read, and repeat it while too many reads wait for the disk."""
         while True:
             try:

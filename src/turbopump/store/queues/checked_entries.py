@@ -33,7 +33,7 @@ from turbopump.message.entry import (
 )
 from turbopump.message.rules import LMQ_PREFIX
 from turbopump.store.disk import Found, Piece
-from turbopump.store.log.cold_reads import IsLost, Steps
+from turbopump.store.log.cold_reads import IsLost, ReadSteps
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
 from turbopump.store.mapped_file import MappedFile
 from turbopump.store.queues.consume_queue import ConsumeQueue, pack_unit
@@ -168,7 +168,7 @@ class _Span:
 
 def checked_entries(
     units: list[Unit], queue: ConsumeQueue, context: ReadContext
-) -> Steps[CheckedEntries]:
+) -> ReadSteps[CheckedEntries]:
     """The entries to which units of ``queue`` point, read from the files."""
     checked, log = CheckedEntries(), context.log
     start = log.start
@@ -231,7 +231,7 @@ def _unit_fault(unit: Unit, log: CommitLog, log_end: int) -> str | None:
     return None
 
 
-def _fetched(spans: list[_Span]) -> Steps[list[_Span]]:
+def _fetched(spans: list[_Span]) -> ReadSteps[list[_Span]]:
     """The same spans with their bytes. Of one that cannot be read, each unit by itself: a part may
     be readable."""
     wanted = [span for span in spans if span.fault is None]

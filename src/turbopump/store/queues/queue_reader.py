@@ -18,11 +18,9 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from turbopump.compiled import has_twin
-from turbopump.message.entry import FIXED_SIZE, entry_size_at, properties_span, queue_offset_of
-from turbopump.message.properties import NAME_END, value_after
+from turbopump.message.entry import FIXED_SIZE
 from turbopump.store.disk import Found, Piece
-from turbopump.store.log.cold_reads import ColdReads, Look, Steps
+from turbopump.store.log.cold_reads import ColdReads, Look, ReadSteps
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
 from turbopump.store.queues.checked_entries import (
     PIECE_SIZE_MAX,
@@ -37,6 +35,7 @@ from turbopump.store.queues.checked_entries import (
 )
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT, UNIT_SIZE, ConsumeQueue
 from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
+from turbopump.store.queues.matching import PropertyFilter, read_matching
 from turbopump.store.queues.read_result import GetResult, GetStatus, ReadLimits, unreadable_text
 
 SCAN_SIZE: Final = 16_000
@@ -138,7 +137,7 @@ class QueueReader:
         accept: TagsFilter = None,
         matches: PropertyFilter | None = None,
         size_max: int | None = None,
-    ) -> Steps[GetResult]:
+    ) -> ReadSteps[GetResult]:
         """See ``read_messages``. ``matches`` judges properties, about a millisecond a turn.
         ``size_max``: a reader that asks for more bytes than the usual limit gets them, with as many
         messages as it asks for (``ReadContext.for_large_read``)."""
@@ -148,7 +147,7 @@ class QueueReader:
             return read_messages(queue, context, offset, count_max, accept)
         most = context.limits.count_hot
 
-        def part(at: int) -> Steps[GetResult]:
+        def part(at: int) -> ReadSteps[GetResult]:
             return self.steps(topic, queue_id, at, most, accept, size_max=size_max)
 
         return read_matching(part, offset, min(count_max, most), matches, self._monotonic)
@@ -160,7 +159,7 @@ def read_messages(
     offset: int,
     count_max: int,
     accept: TagsFilter = None,
-) -> Steps[GetResult]:
+) -> ReadSteps[GetResult]:
     """Messages from queue offset ``offset`` on; ``accept`` judges tag codes. Never splits a
     message, always gives one if it can."""
     if queue is None:
@@ -183,7 +182,7 @@ def _unreadable(queue: ConsumeQueue, offset: int, error: OSError) -> GetResult:
 
 def _read(
     queue: ConsumeQueue, context: ReadContext, offset: int, count_max: int, accept: TagsFilter
-) -> Steps[GetResult]:
+) -> ReadSteps[GetResult]:
     count_max = context.count_of(count_max)
     outside = _outside(queue, offset, after_crash=context.after_crash)
     if outside is not None:
@@ -430,7 +429,7 @@ def _read_selected_hot(
     return result
 
 
-def _units(queue: ConsumeQueue, index: int, count: int) -> Steps[Found]:
+def _units(queue: ConsumeQueue, index: int, count: int) -> ReadSteps[Found]:
     piece = queue.piece(index, count)
     if piece is None:
         return b""
@@ -492,7 +491,7 @@ def _zeros_follow(units: bytes, number: int) -> bool:
     return at < len(units) and int.from_bytes(units[at + 8 : at + 12], signed=True) < FIXED_SIZE
 
 
-def _behind_gaps(queue: ConsumeQueue, index: int, high: int) -> Steps[int]:
+def _behind_gaps(queue: ConsumeQueue, index: int, high: int) -> ReadSteps[int]:
     """The first unit from ``index`` on that is no gap; at most ``GAP_SCAN`` units further."""
     end = min(high, index + GAP_SCAN)
     while index < end:
@@ -504,106 +503,3 @@ def _behind_gaps(queue: ConsumeQueue, index: int, high: int) -> Steps[int]:
                 return index
             index += 1
     return index
-
-
-# --- Reading a queue for somebody who wants only messages with certain properties: the others are
-# read, looked at and passed over.
-#
-# Goes through at most ``UNITS_MAX`` units; after ``TURN_S``, or ``TURN_UNITS``, others have their
-# turn, so that nobody waits for a filter, however slow it is. It must not know what a filter is.
-# Source of the window: apache/rocketmq ``DefaultMessageStore.getMessage``
-# (``maxFilterMessageSize``).
-
-UNITS_MAX: Final = 800
-"""Queue offsets that one filtered read passes at most."""
-TURN_UNITS: Final = 256
-"""So many are looked at before others have their turn: about 0.4 ms with a short filter."""
-TURN_S: Final = 0.001
-"""A filter of many terms has so long, and one message more, before others have their turn."""
-BYTES_MAX: Final = 256 * 1024
-"""Bytes of messages that one filtered read gives at most, but always one message."""
-
-
-class PropertyText:
-    """A message's properties as they are stored; only what is asked for is decoded."""
-
-    __slots__ = ("_text",)
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def get(self, name: str) -> str | None:
-        return value_after(self._text, name + NAME_END)
-
-
-PropertyFilter = Callable[[PropertyText], bool]
-
-
-def read_matching(
-    read: Callable[[int], Steps[GetResult]],
-    offset: int,
-    count_max: int,
-    wanted: PropertyFilter,
-    monotonic: Callable[[], float],
-) -> Steps[GetResult]:
-    """Messages from queue offset ``offset`` on that are ``wanted``. ``read`` gives a piece of the
-    queue from an offset on.
-
-    A read that finds none says NO_MATCHED_MESSAGE and where it stopped; damages and gaps on the way
-    are reported.
-    """
-    whole: GetResult | None = None
-    pieces: list[bytes] = []
-    count = taken = 0
-    at, turn_ends, late = offset, offset + TURN_UNITS, monotonic() + TURN_S
-    properties = PropertyText("")  # one for all: nobody keeps it
-    while at - offset < UNITS_MAX:
-        part = yield from read(at)
-        if whole is None:
-            whole = part
-            if part.status is not GetStatus.FOUND:
-                return part
-        else:
-            whole.gaps += part.gaps
-            whole.damages += part.damages
-            if part.status is not GetStatus.FOUND:
-                break
-        at = part.next_offset
-        data = part.data
-        for begin, end, properties._text in property_texts(data):
-            if wanted(properties):
-                if count and (count >= count_max or taken + end - begin > BYTES_MAX):
-                    at = queue_offset_of(data[begin:end])  # it begins the next read
-                    break
-                pieces.append(data[begin:end])
-                count += 1
-                taken += end - begin
-            if monotonic() >= late:
-                yield []  # let others have their turn
-                late = monotonic() + TURN_S
-        else:
-            if count < count_max and at < part.max_offset:
-                if at >= turn_ends:
-                    yield []
-                    turn_ends, late = at + TURN_UNITS, monotonic() + TURN_S
-                continue
-        break
-    assert whole is not None
-    whole.data, whole.count, whole.next_offset = b"".join(pieces), count, at
-    whole.status = GetStatus.FOUND if count else GetStatus.NO_MATCHED_MESSAGE
-    return whole
-
-
-@has_twin
-def property_texts(data: bytes) -> list[tuple[int, int, str]]:
-    """Of each of the good entries that lie back to back in what a read gave: where it begins, where
-    it ends, and its property text. About 1.1 µs for each, compiled 0.1."""
-    found: list[tuple[int, int, str]] = []
-    at = 0
-    while at < len(data):
-        end = at + entry_size_at(data, at)
-        entry = data[at:end]
-        text = entry[slice(*properties_span(entry))].decode(errors="replace")
-        found.append((at, end, text))
-        at = end
-    return found

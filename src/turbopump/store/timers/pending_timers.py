@@ -21,7 +21,7 @@ from typing import Final
 from turbopump.errors import StoreDamagedError
 from turbopump.store.disk import Disk, Segment
 from turbopump.store.files import StorePaths
-from turbopump.store.log.cold_reads import Steps
+from turbopump.store.log.cold_reads import ReadSteps
 from turbopump.store.timers.timer_log import (
     LOG_FILE_SIZE,
     MAGIC_DEFAULT,
@@ -207,7 +207,7 @@ class PendingTimers:
         go."""
         return max(self._wheel.waiting, 0) if self._wheel is not None else 0
 
-    def due(self, time: int) -> Steps[SlotUnits]:
+    def due(self, time: int) -> ReadSteps[SlotUnits]:
         """Read the content of a slot. Raises StoreDamagedError if its chain is damaged; call
         ``begin_anew`` then."""
         found = SlotUnits(time, array("q"), array("i"), array("q"), bytearray())
@@ -353,7 +353,7 @@ class PendingTimers:
         if self.log.end == self.log_begin:  # none waits
             self.forget()
 
-    def oldest(self) -> Steps[int | None]:
+    def oldest(self) -> ReadSteps[int | None]:
         """Find the offset in the commit log of the oldest message that waits here, or waited at the
         last checkpoint; None if there is none. The search continues where it last stopped, for
         everything before is delivered."""
@@ -374,7 +374,7 @@ class PendingTimers:
                 yield []
         return None
 
-    def _read(self, position: int, before: int) -> Steps[tuple[bytes, int]]:
+    def _read(self, position: int, before: int) -> ReadSteps[tuple[bytes, int]]:
         """The unit at ``position`` with those before it, or behind it; and the position of the
         first byte. Empty if it cannot be read."""
         there = self.log.piece(position, before, TIMER_UNIT_SIZE if before else _BLOCK)
