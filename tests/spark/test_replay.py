@@ -277,7 +277,7 @@ def test_a_topic_that_the_lake_has_not_is_refused_and_a_rate_of_nothing(
     for rate in (0, -5):
         with pytest.raises(ConfigError, match=f"the rate is {rate}: expected more than 0 messages"):
             run("copies", rate=rate)
-    with pytest.raises(ConfigError, match="rows_per_batch is 0: a message at least"):
+    with pytest.raises(ConfigError, match="rows_per_batch is 0: expected 1 or more"):
         run("copies", rows_per_batch=0)
     assert run("of-k1", keys="k1").sent == 1  # one text is one key
 

@@ -165,9 +165,12 @@ class Served:
             return
         backlog.credit -= size
         if backlog.credit > 0:  # nearly always
-            rest = iter(frames)
+            typed, handle, rest = wire.calls.typed, self._router.handle, iter(frames)
             for frame in rest:
-                self.take(frame)
+                if typed:
+                    self.take(frame)
+                else:  # saves a call for each frame of a server
+                    handle(frame, self)
                 if self.interrupted and self.stops(rest, now):
                     return
                 if backlog.busy:

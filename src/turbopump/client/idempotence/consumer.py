@@ -222,7 +222,7 @@ class IdempotentConsumer:
         return f"{self._name}:{key}" if key else None
 
     async def claim(self, message: ReceivedMessage) -> HeldKey | None:
-        """Take the message's key in hand; None: it is done. A Visit must be given to ``end``.
+        """Claim the message's key; None: it is done. Give the claim back by ``end_claim``.
         Raises TwinWaitError."""
         key = self.key_of(message)
         assert key is not None
@@ -262,10 +262,11 @@ class IdempotentConsumer:
                 pass
 
     async def end_claim(self, visit: HeldKey, *, done: bool | None) -> None:
-        """The handler has succeeded, or not; None: nobody waits for it any more, and its thread may
-        still run: the lease ends by itself.
+        """End a claim. ``done``: the handler has succeeded, or not; None: nobody waits for the
+        handler any more and its thread may still run, so the lease ends in its time.
 
-        Does not raise if the store fails: the message has been handled, and the lease will end."""
+        Does not raise if the store fails: the message has been handled, and the lease will end.
+        """
         visit.renewal.cancel()
         try:
             if done is not None:

@@ -129,7 +129,7 @@ class Accumulator:
     def add_message(
         self, message: Message, piece: BatchPart, queue: MessageQueue | None, timeout: float
     ) -> asyncio.Future[SendResult]:
-        """Add a message that has just been packed, as ``put`` does."""
+        """Add a message that has just been packed, as ``put_piece`` does."""
         return self.put_piece(batch_key(message, piece, queue), piece, timeout)
 
     def put_piece(
