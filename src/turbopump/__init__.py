@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from turbopump.client.consumer.delivery import Delivery, Retry
     from turbopump.client.consumer.offsets import ConsumeFrom
     from turbopump.client.consumer.pop import PoppedMessage
-    from turbopump.client.consumer.pull import FoundMessages, PullResult, PullStatus
+    from turbopump.client.consumer.pull import PullResult, PullStatus
     from turbopump.client.consumer.ready_messages import NoMoreMessages
     from turbopump.client.consumer.subscription import Sql, Tags
     from turbopump.client.hooks import SendHook
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         SqliteStore,
     )
     from turbopump.client.lite_pull_consumer import LitePullConsumer
-    from turbopump.client.message_finder import MessageFinder
+    from turbopump.client.message_finder import FoundMessages, MessageFinder
     from turbopump.client.producer import Producer
     from turbopump.client.pull_consumer import PullConsumer
     from turbopump.client.push_consumer import PushConsumer
@@ -171,14 +171,14 @@ _HOME = {
         "turbopump.client.consumer.delivery": "Delivery Retry",
         "turbopump.client.consumer.offsets": "ConsumeFrom",
         "turbopump.client.consumer.pop": "PoppedMessage",
-        "turbopump.client.consumer.pull": "FoundMessages PullResult PullStatus",
+        "turbopump.client.consumer.pull": "PullResult PullStatus",
         "turbopump.client.consumer.ready_messages": "NoMoreMessages",
         "turbopump.client.consumer.subscription": "Sql Tags",
         "turbopump.client.hooks": "SendHook",
         "turbopump.client.idempotence": "IdempotentConsumer MemoryStore RedisStore SqliteStore",
         "turbopump.auth.signatures": "Credentials",
         "turbopump.client.lite_pull_consumer": "LitePullConsumer",
-        "turbopump.client.message_finder": "MessageFinder",
+        "turbopump.client.message_finder": "FoundMessages MessageFinder",
         "turbopump.client.producer": "Producer",
         "turbopump.client.pull_consumer": "PullConsumer",
         "turbopump.client.push_consumer": "PushConsumer",

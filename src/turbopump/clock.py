@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What a component may know of time."""
+    """The time, as components may use it."""
 
     def now_ms(self) -> int:
         """Wall time in milliseconds since 1970-01-01 UTC."""

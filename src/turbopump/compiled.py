@@ -1,11 +1,10 @@
-"""Which functions run compiled: a plain one is marked ``@has_twin``, and what takes its place is in
-``hot/``, if that was built.
+"""Registry of compiled functions: ``@has_twin`` marks a plain function, and its compiled twin in
+``hot/`` replaces it if it was built.
 
-The plain function is the truth: the compiled one has its name and its signature, is handed the
-plain one, and leaves to it whatever is not of the usual kind (other types, numbers out of range,
-text beyond ASCII, bytes that do not fit), so that errors are the same too. ``TURBOPUMP_PURE=1`` in
-the environment keeps to the plain ones. docs/explanations/decisions/0005-compiled-twins.md says why
-it is so.
+The plain function is the truth. The twin has the same name and signature, receives the plain
+function, and calls it for unusual values (other types, numbers out of range, text beyond ASCII,
+bytes that do not fit), so that errors are the same too. ``TURBOPUMP_PURE=1`` in the environment
+disables the twins. Reasons: docs/explanations/decisions/0005-compiled-twins.md.
 """
 
 from __future__ import annotations

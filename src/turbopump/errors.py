@@ -56,7 +56,7 @@ NO_PERMISSION: Final = 16
 
 
 class ClientErrorCode(IntEnum):
-    """What went wrong where no server has said it. Source: apache/rocketmq ``ClientErrorCode``."""
+    """Code of an error that no server has sent. Source: apache/rocketmq ``ClientErrorCode``."""
 
     CONNECT_BROKER = 10001
     ACCESS_BROKER_TIMEOUT = 10002
@@ -96,7 +96,8 @@ class ProtocolError(TurbopumpError):
 
 
 class FrameError(ProtocolError):
-    """A frame whose lengths or serialize type are impossible; the connection cannot go on."""
+    """A frame with impossible lengths or an unknown serialize type; the connection must be
+    closed."""
 
 
 class HeaderError(ProtocolError):
@@ -180,7 +181,8 @@ class StoreClosedError(StoreError):
 
 
 class CopyError(StoreError):
-    """What a master sends cannot be the next entry of its slave's log; the text says why."""
+    """Bytes from a master that cannot be the next entry of its slave's log; the text has the
+    reason."""
 
 
 class StoreDamagedError(StoreError):
@@ -188,7 +190,7 @@ class StoreDamagedError(StoreError):
 
 
 class ClientError(TurbopumpError):
-    """What a producer or consumer could not do."""
+    """Failure of a producer or consumer."""
 
 
 class RouteNotFoundError(ClientError):
@@ -294,7 +296,7 @@ class OffsetGapError(LakeError):
 
 
 class PipelineError(TurbopumpError):
-    """What Spark could not do, in one sentence."""
+    """Failure of Spark, in one sentence."""
 
 
 class MissingExtraError(TurbopumpError, ModuleNotFoundError):

@@ -1,8 +1,8 @@
-"""Which event loop ours run on: uvloop's, if the extra ``fast`` is installed and can be trusted
-here, else asyncio's own.
+"""Choice of the event loop: uvloop if the extra ``fast`` is installed and works in this process,
+else asyncio.
 
-Loops of users are theirs: this is for the programs of the command line, and for the thread of the
-blocking clients.
+Users choose their own loops: this is for the programs of the command line, and for the thread of
+the blocking clients.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from types import BuiltinFunctionType
 
 
 class PureThreads(ThreadPoolExecutor):
-    """Threads for functions of values alone, which a simulation calls in its own loop. They end
-    when nobody refers to this any more."""
+    """Thread pool for pure functions, which a simulation calls in its own loop. The threads end
+    when the last reference is gone."""
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -31,10 +31,10 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """A loop for a thread within somebody else's process. uvloop's is not taken in two kinds of
-    them, where it would end or hang the process: standard descriptors that are closed (libuv aborts
-    when it closes one of their numbers), and threads that are green (gevent's and eventlet's
-    patches do not reach libuv, which would wait with all of them)."""
+    """Make a loop for a thread within another program's process. uvloop is not used in two kinds of
+    processes, which it would end or block: processes with closed standard descriptors (libuv aborts
+    when it closes one of their numbers), and processes with green threads (gevent's and eventlet's
+    patches do not reach libuv, which would block all of them)."""
     factory = loop_factory() if _threads_are_real() and _standard_descriptors_are_open() else None
     return asyncio.new_event_loop() if factory is None else factory()
 

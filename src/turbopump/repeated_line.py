@@ -1,9 +1,9 @@
-"""A line of the log that peers, or a user's function, can cause as often as they like: a bad frame,
-a request that fails, a handler that raises.
+"""Log lines that peers or user functions can cause any number of times: a bad frame, a failed
+request, a handler that raises.
 
-Its one rule: the first is logged at once, and none is dropped in silence. Those that follow within
-``PERIOD_S`` seconds are counted, and logged as one line, the last of them, with their number. One
-that goes on is logged in full again after ``PERIODS_MAX`` of these.
+The first one is logged at once, and none is dropped silently. Further ones within ``PERIOD_S``
+seconds are counted, and the last of them is logged with their number. A line that continues is
+logged in full again after ``PERIODS_MAX`` periods.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _lines: weakref.WeakSet[RepeatedLine] = weakref.WeakSet()
 
 @dataclass(slots=True)
 class _Counted:
-    """What came since the last line of a kind, and the last of it. ``periods``: since the last line
-    in full."""
+    """Number of lines of a kind since the last logged one, and the newest of them. ``periods``:
+    since the last full line."""
 
     count: int = 0
     periods: int = 0
@@ -36,13 +36,13 @@ class _Counted:
 
 
 class RepeatedLine:
-    """One statement of the log::
+    """One log statement::
 
         _bad_frame = RepeatedLine(log, logging.WARNING, "bad frame peer=%s cause=%s")
         …
         _bad_frame(peer, error)
 
-    It is called within a running loop, which also logs what was counted.
+    Call it inside a running loop, which later logs the counted lines.
     """
 
     def __init__(self, log: logging.Logger, level: int, text: str) -> None:
@@ -78,7 +78,7 @@ class RepeatedLine:
         self._log.log(self._level, self._text, *args, exc_info=exc_info, stacklevel=2)
 
     def report(self) -> None:
-        """Log what is counted now, and begin anew."""
+        """Log the counted lines now and reset the count."""
         for counted in self._counted.values():
             self._report(counted)
         self._counted.clear()

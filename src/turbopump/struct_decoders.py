@@ -1,9 +1,9 @@
-"""What reads structs of msgspec, made by one thread at a time.
+"""Decoders for msgspec structs, built by one thread at a time.
 
-msgspec keeps what it knows of a class with the class, from when it begins to find that out: a
-second thread that reads the same class meanwhile takes half of it for all, and the process dies.
-So whatever may be first with a class outside of an import, where two loops may run in two threads,
-goes through here. It must not know any class.
+msgspec stores its knowledge of a class with the class while it builds it: a second thread that
+decodes the same class meanwhile uses half of it, and the process crashes. So code that may be the
+first to use a class outside of an import, with two loops in two threads, gets its decoder here.
+Particular classes are unknown here.
 """
 
 from __future__ import annotations

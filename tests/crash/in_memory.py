@@ -21,6 +21,8 @@ from turbopump.message.codec import decode_entries
 from turbopump.message.java import tags_code
 from turbopump.store.files import StorePaths
 from turbopump.store.message_store import MessageStore, NewMessage, StoreConfig
+from turbopump.store.queues.checked_entries import REBUILDING
+from turbopump.store.queues.read_result import GetResult
 
 Image = dict[Path, bytes]
 ROOT = Path("/store")
@@ -112,6 +114,14 @@ class Opened:
             topic, queue_id, placed.queue_offset, placed.offset, placed.log_end, key, body
         )
 
+    def read(self, topic: str, queue_id: int, offset: int, count: int) -> GetResult:
+        """One read. While units are being rebuilt it is asked again."""
+        result = self.store.get(topic, queue_id, offset, count)
+        if result.unreadable is REBUILDING:
+            self.loop.run()
+            result = self.store.get(topic, queue_id, offset, count)
+        return result
+
     def bodies(self, topic: str, queue_id: int) -> dict[int, bytes]:
         """Queue offset to body of everything the queue gives, gaps left out. Raises what reading
         raises."""
@@ -119,7 +129,7 @@ class Opened:
         offset = self.store.min_offset(topic, queue_id)
         end = self.store.max_offset(topic, queue_id)
         while offset < end:
-            result = self.store.get(topic, queue_id, offset, 32)
+            result = self.read(topic, queue_id, offset, 32)
             for message in decode_entries(result.data):
                 found[message.queue_offset] = message.body
             assert result.next_offset > offset, (

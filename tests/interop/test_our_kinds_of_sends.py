@@ -6,7 +6,6 @@ of its own; then one Java program reads them all.
 from __future__ import annotations
 
 import asyncio
-import logging.handlers
 import random
 import re
 import time
@@ -315,19 +314,6 @@ async def traced(namesrv: str, topic: str) -> Sent:
     return await one_by_one(namesrv, letters(topic, 12), trace=True)
 
 
-async def by_vip_port(namesrv: str, topic: str) -> Sent:
-    warnings = logging.handlers.BufferingHandler(10)
-    log = logging.getLogger("turbopump.remoting.client")
-    log.addHandler(warnings)
-    try:
-        sent = await one_by_one(namesrv, letters(topic, COUNT), vip_channel_enabled=True)
-    finally:
-        log.removeHandler(warnings)
-    said = [record.getMessage() for record in warnings.buffer]
-    assert not any("no VIP channel" in text for text in said), said
-    return sent
-
-
 KINDS: dict[str, Kind] = {
     "sync": in_turn,
     "async": at_once,
@@ -353,7 +339,6 @@ KINDS: dict[str, Kind] = {
     "namespace": namespaced,
     "namespace_v2": namespaced_v2,
     "traced": traced,
-    "vip": by_vip_port,
 }
 TRANSACTIONS = {"transactions", "namespace_transactions"}
 # stored elsewhere first

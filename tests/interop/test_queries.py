@@ -34,7 +34,7 @@ from tests.loops import in_loop
 
 from turbopump import Message, MessageFinder, PullConsumer, ReceivedMessage, SendResult
 from turbopump.cli.message import INCOMPLETE
-from turbopump.client.consumer.pull import FoundMessages
+from turbopump.client.message_finder import FoundMessages
 from turbopump.errors import MessageNotFoundError
 
 VERSIONS = (NEWEST, NEWEST_4)

@@ -121,4 +121,4 @@ def test_what_is_no_query_is_refused_before_spark_starts(
     text: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["sql", text]) == 2
-    assert f"{said} is no query: one begins with SELECT, WITH" in capsys.readouterr().err
+    assert f"{said} is not a query: a query begins with SELECT, WITH" in capsys.readouterr().err

@@ -1,5 +1,5 @@
-"""The servers of a cluster, as who operates it sees them: whom to ask, and what each answers. It
-must not know what is asked, nor how answers are shown."""
+"""Connections to the servers of a cluster for its operators: the addresses to ask, and the answer
+of each. The questions, and the display of answers, are unknown here."""
 
 from __future__ import annotations
 
@@ -112,8 +112,8 @@ async def ask_each(
     body: type[BodyT],
     *without: int,
 ) -> dict[str, BodyT]:
-    """What each broker answers, by address; those that answer with a code of ``without`` have
-    nothing to say. Raises RemotingError."""
+    """Ask each broker and return the answers by address, without brokers that answer with a code of
+    ``without``. Raises RemotingError."""
     found: dict[str, BodyT] = {}
     for address in addresses:
         answer = await client.exchange(address, request)

@@ -1,8 +1,9 @@
-"""A broker leaves in good order: no more sends, consumers finish, slaves have everything.
+"""Drain a broker before its stop: no more sends, consumers have read everything, slaves have copied
+everything.
 
-Its rule: nothing is called done that was not asked and answered in the same round. What waits on
-the broker's disk for a time or for a transaction's end is named, not waited for: it is there when
-the broker runs again. Source of the request: apache/rocketmq ``WipeWritePermSubCommand``.
+A condition counts as met only if it was asked and answered in the same round. Messages that wait on
+the broker's disk for a time or for a transaction's end are named, not waited for: they are there
+when the broker runs again. Source of the request: apache/rocketmq ``WipeWritePermSubCommand``.
 """
 
 from __future__ import annotations
@@ -35,10 +36,11 @@ ANSWER_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class DrainState:
-    """What a round has found. ``sends_until``: so many seconds more may clients send here.
-    ``behind``: messages by group that has a consumer; ``unread``: the same of groups that have
-    none. ``slaves``: bytes behind by address; ``absent``: slaves that are registered and do not
-    copy. ``waiting``: what waits on the disk, by kind. ``fault``: why it was not all asked."""
+    """State after a round. ``sends_until``: seconds for which clients may still send here.
+    ``behind``: messages by group with consumers; ``unread``: the same for groups without consumers.
+    ``slaves``: bytes behind by address; ``absent``: registered slaves that do not copy.
+    ``waiting``: messages waiting on the disk, by kind. ``fault``: the reason if some questions
+    failed."""
 
     seconds: float
     sends_until: float = 0.0
@@ -54,7 +56,7 @@ class DrainState:
         return not any(self.waits_for())
 
     def waits_for(self) -> Iterator[str]:
-        """What is not done yet, a phrase each."""
+        """Yield a phrase for each condition that is not met yet."""
         if self.fault is not None:
             yield self.fault
         if self.sends_until > 0:
@@ -117,8 +119,8 @@ async def set_write_permission(
 async def drain(
     servers: Servers, broker: DrainedBroker, clock: Clock, *, routes_s: float = ROUTES_S
 ) -> AsyncIterator[DrainState]:
-    """What each round finds, one a second, until all is done; the write permission is wiped
-    already."""
+    """Yield the state of each round, one a second, until all conditions are met. The write
+    permission must be wiped before."""
     began = clock.monotonic()
     while True:
         seconds = clock.monotonic() - began
@@ -163,7 +165,8 @@ async def _look(servers: Servers, broker: DrainedBroker, seconds: float, left: f
 
 
 def waiting_messages(figures: Mapping[str, Any]) -> dict[str, int]:
-    """What waits on a broker's disk for a time or an end, by its figures (28)."""
+    """Count the messages that wait on a broker's disk for a time or an end, from its figures
+    (28)."""
     delayed = 0
     for key, value in figures.items():
         if key.startswith("scheduleMessageOffset_"):

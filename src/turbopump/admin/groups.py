@@ -28,7 +28,8 @@ async def group_names(client: RemotingClient, addresses: list[str]) -> list[str]
 async def group_members(
     client: RemotingClient, addresses: list[str], group: str
 ) -> dict[str, ConsumerConnection]:
-    """Who is in a group, by the address of the broker that says so. Raises RemotingError."""
+    """Ask for the members of a group, by the address of the answering broker. Raises
+    RemotingError."""
     asked = GetConsumerConnectionList(consumer_group=group)
     return await ask_each(
         client, addresses, asked, ConsumerConnection, ResponseCode.CONSUMER_NOT_ONLINE
@@ -42,7 +43,8 @@ RUNNING_TIMEOUT_S: Final = 12.0
 async def running_info(
     client: RemotingClient, address: str, group: str, client_id: str
 ) -> ConsumerRunningInfo | str:
-    """What a consumer reports of itself, by way of the broker at ``address``; or why not."""
+    """Ask a consumer for its status, through the broker at ``address``; return the reason if it
+    fails."""
     request = GetConsumerRunningInfo(consumer_group=group, client_id=client_id)
     try:
         return await client.call(address, request, timeout=RUNNING_TIMEOUT_S)
@@ -55,7 +57,7 @@ async def running_info(
 async def group_offsets(
     client: RemotingClient, addresses: list[str], group: str, topic: str | None = None
 ) -> list[dict[str, Any]]:
-    """Where a group stands, queue by queue, in order. Raises RemotingError."""
+    """Return the offsets of a group, queue by queue, in order. Raises RemotingError."""
     answers = await ask_each(
         client, addresses, GetConsumeStats(consumer_group=group, topic=topic), ConsumeStats
     )

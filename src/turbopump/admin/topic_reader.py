@@ -15,8 +15,6 @@ from typing import Any, Final
 from turbopump.client.consumer.offsets import ConsumeFrom, OffsetStore
 from turbopump.client.consumer.pull import (
     PULL_BATCH,
-    TIMEOUT_S,
-    TOOLS_GROUP,
     PullStatus,
     log_damaged,
     pull,
@@ -25,14 +23,14 @@ from turbopump.client.consumer.pull import (
 )
 from turbopump.client.consumer.subscription import ALL, Subscription, Wanted, subscription_to
 from turbopump.client.instance import ROUTE_INTERVAL_S
-from turbopump.client.message_finder import MessageFinder
+from turbopump.client.message_finder import TIMEOUT_S, TOOLS_GROUP, MessageFinder
 from turbopump.errors import ConfigError, ConnectError, RemotingError, RouteNotFoundError
 from turbopump.message.message import MessageQueue, ReceivedMessage
 
 log = logging.getLogger(__name__)
 
 HOLD_S: Final = 15.0
-"""So long a broker may hold a pull that finds nothing."""
+"""Seconds for which a broker may hold a pull that finds nothing."""
 AGAIN_S: Final = 1.0
 """Wait before a queue is read again that could not be."""
 BATCHES_AHEAD: Final = 16
@@ -45,7 +43,7 @@ class TopicReader(MessageFinder):
     ``MessageFinder``'s."""
 
     async def committed(self, group: str, queue: MessageQueue) -> int | None:
-        """Where a group stands in a queue; None if nowhere. Raises RemotingError."""
+        """Return the committed offset of a group in a queue, or None. Raises RemotingError."""
         offsets = OffsetStore(self._ready(), group)
         return await offsets.committed(queue, zero_if_young=False)
 
@@ -98,8 +96,8 @@ class TopicReader(MessageFinder):
     async def pull(
         self, queue: MessageQueue, offset: int, subscription: Subscription
     ) -> tuple[Batch, int, bool]:
-        """Messages, where to go on, and whether the queue has not got ``offset`` any more. Raises
-        RemotingError, RouteNotFoundError, ProtocolError."""
+        """Pull messages. Return them, the next offset, and True if the queue no longer has
+        ``offset``. Raises RemotingError, RouteNotFoundError, ProtocolError."""
         instance = self._ready()
         address = (await instance.routes.get(queue.topic)).readable_address(queue.broker_name)
         if address is None:

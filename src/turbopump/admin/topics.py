@@ -1,9 +1,8 @@
-"""Topics of a cluster: which there are and of whom, making, changing and deleting one, and what no
-one could read afterwards.
+"""Topics of a cluster: listing, creating, changing and deleting them, and the messages that such a
+change hides.
 
-Its one rule: what exists is not changed by making it again, and who changes or deletes is told
-first which messages that hides or takes. Source of the requests: apache/rocketmq
-``DefaultMQAdminExtImpl``.
+Creating an existing topic does not change it. Before a change or a deletion the caller learns which
+messages it hides or deletes. Source of the requests: apache/rocketmq ``DefaultMQAdminExtImpl``.
 """
 
 from __future__ import annotations
@@ -52,8 +51,8 @@ async def topic_names(servers: Servers, cluster: str | None = None) -> list[str]
 
 
 def users_topics(names: Iterable[str], info: ClusterInfo) -> list[str]:
-    """Those that are no topics of RocketMQ's own: of brokers and clusters, which have one under
-    their name, and of groups (retries, dead letters)."""
+    """Return the topics of users, without those of RocketMQ itself: topics named after brokers and
+    clusters, and topics of groups (retries, dead letters)."""
     clusters = info.cluster_addr_table
     own = {*clusters, *(f"{cluster}_REPLY_TOPIC" for cluster in clusters), *info.broker_addr_table}
     return [
@@ -121,7 +120,7 @@ class GroupBehind:
 
 @dataclass(frozen=True, slots=True)
 class QueueContent:
-    """What a queue holds: messages, and the groups that have some of them before them."""
+    """Content of a queue: its messages, and the groups that have not read all of them."""
 
     broker: str
     queue_id: int

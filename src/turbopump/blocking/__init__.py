@@ -27,10 +27,10 @@ from turbopump.blocking.push_consumer import PushConsumer
 from turbopump.client.consumer.delivery import Delivery, Retry
 from turbopump.client.consumer.offsets import ConsumeFrom
 from turbopump.client.consumer.pop import PoppedMessage
-from turbopump.client.consumer.pull import FoundMessages
 from turbopump.client.consumer.settings import PushConsumerSettings
 from turbopump.client.hooks import SendHook
 from turbopump.client.idempotence import MemoryStore, RedisStore, SqliteStore
+from turbopump.client.message_finder import FoundMessages
 from turbopump.client.pull_consumer import PullResult, PullStatus
 from turbopump.client.sending.accumulator import AutoBatch
 from turbopump.client.sending.back_pressure import BackPressure

@@ -1,6 +1,5 @@
-"""What a broker does again and again: the timetable, cleaning, the scrub, and the watch that
-reports a loop that stood still.
-"""
+"""Recurring work of a broker: the timetable, cleaning, the scrub, and the watch that reports a
+blocked loop."""
 
 from __future__ import annotations
 
@@ -175,7 +174,7 @@ class Scrubbing:
             lambda: store.durable.value,
             bytes_per_second,
             lambda text: log.error("store: %s", text),
-            store.unit_repair,
+            store.rebuild,
             store.index,
             lambda text: log.info("store: %s", text),
             on_damage,

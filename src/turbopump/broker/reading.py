@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal, TypeVar
 
 from turbopump.disk.disk import Found, Piece
@@ -23,11 +24,12 @@ from turbopump.protocol.request import ReplyT
 from turbopump.remoting.response import Refusal, refusal
 from turbopump.remoting.router import HELD, Outcome, RequestContext
 from turbopump.remoting.turns import awaited
-from turbopump.store.log.cold_reads import ColdReads, ReadState, Steps
+from turbopump.store.log.cold_reads import ColdReads, ReadState, ReadSteps
 from turbopump.store.message_store import MessageStore
-from turbopump.store.queues.checked_entries import GetResult
+from turbopump.store.queues.checked_entries import REBUILDING
 from turbopump.store.queues.lookup import Lookup, StoredEntry
-from turbopump.store.queues.queue_reader import PropertyFilter
+from turbopump.store.queues.matching import PropertyFilter
+from turbopump.store.queues.read_result import GetResult
 
 T = TypeVar("T")
 
@@ -39,7 +41,7 @@ BUSY = refusal(
 
 def answer(
     reads: ColdReads,
-    steps: Steps[T],
+    steps: ReadSteps[T],
     respond: Callable[[T], Outcome[ReplyT]],
     context: RequestContext,
     *,
@@ -71,7 +73,7 @@ def answer(
     return HELD if outcome is ReadState.PENDING else respond(outcome)
 
 
-async def read(reads: ColdReads, steps: Steps[T]) -> T:
+async def read(reads: ColdReads, steps: ReadSteps[T]) -> T:
     """The outcome. Raises what the steps raise, and ReadsRefusedError."""
     later: asyncio.Future[T]
     later, done, failed = awaited()
@@ -79,7 +81,7 @@ async def read(reads: ColdReads, steps: Steps[T]) -> T:
     return await later if outcome is ReadState.PENDING else outcome
 
 
-async def ask(reads: ColdReads, steps: Steps[T]) -> T:
+async def ask(reads: ColdReads, steps: ReadSteps[T]) -> T:
     """The outcome, ahead of those that stand in line; where the steps pause, others have their
     turn. Raises what the steps raise, and ReadsRefusedError."""
     try:
@@ -93,7 +95,9 @@ async def ask(reads: ColdReads, steps: Steps[T]) -> T:
         return value
 
 
-def entry_for(context: RequestContext, lookup: Lookup, offset: int) -> Steps[StoredEntry | None]:
+def entry_for(
+    context: RequestContext, lookup: Lookup, offset: int
+) -> ReadSteps[StoredEntry | None]:
     """The entry that a request names by its place in the log alone. RocketMQ: whatever looks like
     an entry there, and with access control, too."""
     if context.judge_topic is None:  # who asks may read everything
@@ -121,16 +125,28 @@ async def read_queue(
     """At most ``count`` messages from queue offset ``start`` on, of all or with one of these tag
     ``codes``, that ``matches``. Raises StoreError if too many reads wait for the disk, or it does
     not give what is there."""
-    steps = store.reader.steps(topic, queue_id, start, count, code_filter(codes), matches)
-    result = await read(store.cold_reads, steps)
-    if result.unreadable is not None:
-        raise StoreError(result.unreadable)
-    return result
+    while True:
+        steps = store.reader.steps(topic, queue_id, start, count, code_filter(codes), matches)
+        result = await read(store.cold_reads, steps)
+        if result.unreadable is None:
+            return result
+        if result.unreadable is not REBUILDING or not await _rebuilt(store):
+            raise StoreError(result.unreadable)
+
+
+async def _rebuilt(store: MessageStore) -> bool:
+    """Wait for the end of the rebuild under way; False if there is none."""
+    over: asyncio.Future[None]
+    over, done, _ = awaited()
+    if not store.rebuild.when_over(partial(done, None)):
+        return False
+    await over
+    return True
 
 
 def _start(
     reads: ColdReads,
-    steps: Steps[T],
+    steps: ReadSteps[T],
     done: Callable[[T], None],
     wanted: Callable[[], bool],
     failed: Callable[[Exception], None],
@@ -141,5 +157,5 @@ def _start(
     return outcome
 
 
-def _all(pieces: list[Piece]) -> Steps[list[Found]]:
+def _all(pieces: list[Piece]) -> ReadSteps[list[Found]]:
     return (yield pieces)

@@ -24,6 +24,7 @@ from turbopump.errors import TurbopumpError
 from turbopump.message.rules import (
     DEFAULT_TOPIC,
     DLQ_PREFIX,
+    LMQ_PREFIX,
     NOT_SENDABLE_TOPICS,
     REPLY_TOPIC_END,
     RETRY_PREFIX,
@@ -50,7 +51,6 @@ from turbopump.store.log.cold_reads import finish_now
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.consume_queue import ConsumeQueue
 from turbopump.store.queues.consume_queue_table import unserved_text
-from turbopump.store.repair.unit_repair import LMQ_PREFIX
 
 log = logging.getLogger(__name__)
 _topic_made = RepeatedLine(log, logging.INFO, "topic made topic=%s read_queues=%d write_queues=%d")

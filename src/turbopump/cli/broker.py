@@ -45,7 +45,7 @@ class _WithDrain(SuggestingGroup):
     help="Port, 0 for a free one (listenPort).  [default: 10911]",
 )
 @click.option(
-    "--advertise", metavar="HOST[:PORT]", help="Address that clients are told (brokerIP1)."
+    "--advertise", metavar="HOST[:PORT]", help="Address that clients connect to (brokerIP1)."
 )
 @serving.insecure_option
 @serving.log_options("info")
@@ -61,7 +61,7 @@ def command(
 ) -> None:
     """Run a broker until Ctrl-C or SIGTERM.
 
-    Prints `ready broker=HOST:PORT`, the address that clients are told, when it can serve.
+    When it is ready it prints `ready broker=HOST:PORT`, the address for clients.
     """
     if click.get_current_context().invoked_subcommand is not None:
         return

@@ -14,7 +14,7 @@ from turbopump.cli.entry import command_group
 from turbopump.cli.frame import INCOMPLETE, client_command, show
 from turbopump.protocol.requests.replication import PROVED
 
-command = command_group("cluster", "Look at a cluster as a whole.")
+command = command_group("cluster", "Show a whole cluster.")
 
 
 @client_command(command, "ha", short_help="Masters, their slaves, and how far these are behind.")

@@ -56,9 +56,9 @@ class StartOption(TimeOption):
 @client_command(None, "consume", without_connections, output="")
 @click.argument("topic", callback=checked_topic)
 @click.option(
-    "--group", default="turbopump-consume", help="Consumer group, whose offsets are kept."
+    "--group", default="turbopump-consume", help="Consumer group; the broker keeps its offsets."
 )
-@click.option("--no-group", is_flag=True, help="Read beside all groups; no offset is kept.")
+@click.option("--no-group", is_flag=True, help="Read without a group and keep no offset.")
 @click.option("--tags", metavar="TAGS", default="*", help="Tags wanted: 'A || B'.")
 @click.option(
     "--sql",
@@ -70,22 +70,22 @@ class StartOption(TimeOption):
     "start",
     type=StartOption(also="first, last, now, "),
     default="first",
-    help="Where reading without a group begins, or a group that is new to the topic: first, last, "
-    "now (the start of this command), or a time.",
+    help="Start of a read without a group, or of a group that is new to the topic: first, "
+    "last, now (the start of this command), or a time.",
 )
-@click.option("--queue", type=QueueOption(), help="Read this queue alone, without a group.")
-@click.option("--offset", type=click.IntRange(0), help="Where reading of --queue begins.")
+@click.option("--queue", type=QueueOption(), help="Read only this queue, without a group.")
+@click.option("--offset", type=click.IntRange(0), help="First offset to read from --queue.")
 @click.option(
-    "--count", type=click.IntRange(1), help="End after so many messages.  [default: never]"
+    "--count", type=click.IntRange(1), help="End after this number of messages.  [default: never]"
 )
 @click.option(
     "--idle",
     metavar="SECONDS",
     type=click.FloatRange(0, min_open=True),
     callback=checked_number,
-    help="End when nothing came for so long.",
+    help="End after this time without a message.",
 )
-@click.option("--raw", is_flag=True, help="Write bodies alone.")
+@click.option("--raw", is_flag=True, help="Write only the bodies.")
 async def command(
     namesrv: list[str],
     topic: str,
@@ -118,7 +118,7 @@ async def command(
             return write_message(message) + b"\n"
         body, fault = body_or_stored(message)
         if fault is not None:
-            complain(f"{fault}; it is written as it is stored")
+            complain(f"{fault}; writing the stored bytes")
         return body + b"\n"
 
     output = _Output(encode, count)
@@ -133,8 +133,8 @@ async def command(
         return
     if not _given("group") and sys.stderr.isatty():
         complain(
-            f"read as the group {group}, which keeps its offset and is shared with everybody who "
-            "names none: --group NAME is your own, --no-group reads all"
+            f"reading as the group {group}, whose offset is shared with every reader that "
+            "gives no group: use --group NAME for your own, --no-group to read all"
         )
     if _given("start"):
         await _say_that_the_group_is_not_new(namesrv, topic, group)
@@ -178,9 +178,9 @@ async def _say_that_the_group_is_not_new(namesrv: list[str], topic: str, group: 
             return
     if any(stands):
         complain(
-            f"the group {group} goes on where it stands in {topic}: --from is for a group that is "
-            f"new to it. --no-group reads from there; `turbopump offset reset {group} {topic}` "
-            "puts the group elsewhere"
+            f"the group {group} continues at its offset in {topic}: --from applies only "
+            "to a group that is new to it. Use --no-group to read from there, or "
+            f"`turbopump offset reset {group} {topic}` to move the group"
         )
 
 

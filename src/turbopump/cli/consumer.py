@@ -25,7 +25,7 @@ from turbopump.protocol.requests.clients import (
 )
 from turbopump.remoting.client import RemotingClient
 
-command = command_group("consumer", "List consumer groups, and look at one.")
+command = command_group("consumer", "List consumer groups, and show one.")
 
 
 @client_command(command, "list", short_help="Groups, how many consumers they have, how far behind.")
@@ -46,9 +46,7 @@ async def list_groups(servers: Servers, output: str) -> None:
     show(output, {"groups": rows}, lines)
 
 
-@client_command(
-    command, "show", short_help="Who is in a group, what it subscribes, how far behind."
-)
+@client_command(command, "show", short_help="Members of a group, their subscriptions and lag.")
 @click.argument("group")
 async def show_group(servers: Servers, group: str, output: str) -> int:
     """Show the consumers of a group, what they subscribe, and how far behind they are. Exit code 3
@@ -85,8 +83,8 @@ async def show_status(servers: Servers, group: str, output: str) -> int:
     show(output, status, status_lines(status) if group in groups else [])
     if group not in groups:
         complain(
-            f"no broker knows the group {group}{did_you_mean(group, groups)}; look at its "
-            "name (turbopump consumer list) and at -n: a new group is there when its first "
+            f"no broker knows the group {group}{did_you_mean(group, groups)}; check the "
+            "name (turbopump consumer list) and -n; a new group exists after its first "
             "consumer has started"
         )
         return NOT_FOUND
@@ -204,9 +202,9 @@ def _row(info: requests.ConsumerRunningInfo | str) -> dict[str, Any]:
 
 
 def _member_info(info: requests.ConsumerRunningInfo, of_group: MessageModel | None) -> MemberInfo:
-    """What a consumer says of itself. Java's and ours tell all; Go's and C++'s not where they
-    begin, nor whether they are broadcasting, which is taken from the group's last heartbeat then. A
-    push consumer may pop where its broker tells it to: that it pulls is taken from its queues."""
+    """Describe a consumer by its own report. Java's and our clients report everything. Go's and
+    C++'s do not report their start and their message model, which then comes from the group's last
+    heartbeat. A push consumer may pop if its broker says so; its queues show if it pulls."""
     said = info.properties
     kind = ConsumeType.__members__.get(said.get("PROP_CONSUME_TYPE", ""))
     pulls = any(not queue.topic.startswith(RETRY_PREFIX) for queue in info.mq_table)

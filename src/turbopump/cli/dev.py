@@ -43,9 +43,7 @@ SMALL_FILES: Final[Mapping[str, object]] = {
 @click.option(
     "--broker-port", type=click.IntRange(0, 65535), default=10911, help="0 picks a free one."
 )
-@click.option(
-    "--advertise", metavar="HOST[:PORT]", help="Address of the broker that clients are told."
-)
+@click.option("--advertise", metavar="HOST[:PORT]", help="Address of the broker for clients.")
 @serving.insecure_option
 @serving.log_options("warning")
 def command(

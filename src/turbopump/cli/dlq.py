@@ -50,7 +50,7 @@ class SqlOption(click.ParamType):  # type: ignore[type-arg]
         try:
             return compile_sql(str(value))
         except SqlError as error:
-            self.fail(f"{str(value)!r} is no filter: {error}")
+            self.fail(f"{str(value)!r} is not a filter: {error}")
 
 
 sql_option = click.option(
@@ -61,7 +61,7 @@ sql_option = click.option(
 )
 
 
-command = command_group("dlq", "Look at dead letters, send them again, take them out.")
+command = command_group("dlq", "Show, resend and export dead letters.")
 
 
 @client_command(command, "list", DeadLetters, short_help="Groups that have dead letters.")
@@ -78,16 +78,19 @@ async def list_groups(dead_letters: DeadLetters, output: str) -> int:
 
 
 @client_command(
-    command, "show", DeadLetters, short_help="What dead letters of a group are, and why they died."
+    command, "show", DeadLetters, short_help="Dead letters of a group, and the reasons."
 )
 @click.argument("group")
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @sql_option
 @click.option(
-    "--count", type=click.IntRange(1), default=10, help="Without ids: at most so many, the oldest."
+    "--count",
+    type=click.IntRange(1),
+    default=10,
+    help="Maximum number of letters, the oldest, if no ids are given.",
 )
 @click.option(
-    "--trace-topic", metavar="NAME", default=TRACE_TOPIC, help="Where consumers leave their traces."
+    "--trace-topic", metavar="NAME", default=TRACE_TOPIC, help="Topic of the consumers' traces."
 )
 async def show(
     dead_letters: DeadLetters,
@@ -132,20 +135,20 @@ async def show(
     metavar="N",
     type=click.FloatRange(0, min_open=True),
     callback=checked_number,
-    help="At most so many a second.  [default: no limit]",
+    help="Maximum letters a second.  [default: no limit]",
 )
 @click.option(
     "--in-doubt",
     type=click.Choice([what.value for what in InDoubt]),
     default=InDoubt.LEAVE.value,
-    help="What to do with letters that may have been sent to a queue that cannot be read any more.",
+    help="How to treat letters that may have been sent to a queue that can no longer be read.",
 )
-@click.option("--dry-run", is_flag=True, help="Send nothing, say what would be sent.")
+@click.option("--dry-run", is_flag=True, help="Send nothing, only list.")
 @click.option(
     "--journal",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where it is written down what was resent.  [default: $XDG_STATE_HOME/turbopump/dlq]",
+    help="Directory of the resend journal.  [default: $XDG_STATE_HOME/turbopump/dlq]",
 )
 async def resend_letters(
     dead_letters: DeadLetters,
@@ -163,7 +166,7 @@ async def resend_letters(
     """Send dead letters of GROUP again, each once: those with an ID (as `show` has them), those
     that match --sql, or --all."""
     if sum((bool(ids), sql is not None, every)) != 1:
-        raise click.UsageError("choose what to resend: ids, --sql FILTER, or --all")
+        raise click.UsageError("nothing selected: give ids, --sql FILTER, or --all")
     choice = LetterChoice(ids, sql)
     directory = journal or default_journal()
     report = ResendReport(group)
@@ -191,9 +194,8 @@ async def resend_letters(
                 )
             except asyncio.CancelledError:
                 complain(
-                    f"interrupted: {report.sent:,} dead letters of {group} resent so far; whether "
-                    "those on their way have arrived the next run finds out, and nothing is sent "
-                    "twice"
+                    f"interrupted: {report.sent:,} dead letters of {group} resent so far; "
+                    "the next run checks the letters in flight, and sends nothing twice"
                 )
                 raise
     _show(output, [report], dlq_output.report_lines(report))
@@ -210,9 +212,9 @@ def _complain_of(report: ResendReport) -> None:
         complain(f"{queue}, where letters may have been sent, cannot be read: {why}")
     if report.out_of_sight:
         complain(
-            "run it again when that can be read. If it is gone for good, decide: --in-doubt send "
-            "sends those letters again (what had arrived is there twice), --in-doubt sent takes "
-            "them for sent"
+            "run it again when that queue can be read. If it is lost for good, decide: "
+            "--in-doubt send sends those letters again (letters that had arrived are "
+            "then there twice), --in-doubt sent counts them as sent"
         )
     if report.stopped is not None:
         complain(
@@ -268,7 +270,7 @@ async def export(
 
 
 class LetterChoice:
-    """Which letters are meant; and afterwards, which ids meant none."""
+    """Selection of letters; afterwards also the ids that matched none."""
 
     def __init__(self, ids: tuple[str, ...], sql: Filter | None) -> None:
         self._ids = frozenset(ids)
@@ -285,20 +287,20 @@ class LetterChoice:
 
     @property
     def all_seen(self) -> bool:
-        """Whether every id that was given has been found."""
+        """True once every given id has been found."""
         return bool(self._ids) and not self._missing
 
     def complain(self, found: int) -> int:
         """Say what was not there; the exit code."""
         for id_ in self._missing:
-            complain(f"there is no dead letter {id_}; turbopump dlq show lists them")
+            complain(f"no dead letter has the id {id_}; turbopump dlq show lists them")
         if not found and not self._missing:
-            complain("there is no such dead letter")
+            complain("no dead letter matches")
         return NOT_FOUND if self._missing or not found else 0
 
 
 def default_journal() -> Path:
-    """Where the state of a user's programs is kept, by the XDG specification."""
+    """Return the directory for the state of a user's programs, by the XDG specification."""
     state = os.environ.get("XDG_STATE_HOME")
     home = Path(state) if state else below_home(".local", "state", instead="--journal")
     return home / "turbopump" / "dlq"

@@ -87,7 +87,7 @@ def letter_row(letter: DeadLetter) -> dict[str, Any]:
 
 
 def report_lines(report: ResendReport) -> Iterator[str]:
-    """What was done, or would be."""
+    """Yield the lines of a report, about a resend or a dry run."""
     yield (
         f"{report.sent:,} dead letters of {shown(report.group)} "
         f"{'would be ' if report.dry_run else ''}resent"
@@ -137,13 +137,14 @@ def open_export(file: Path, kind: str) -> Iterator[Write]:
 
 
 def streams(file: Path) -> bool:
-    """Whether what is written is gone at once: to standard output, a pipe or a device."""
+    """Return True if written bytes cannot be taken back: standard output, a pipe or a device."""
     return str(file) == "-" or (file.exists() and not file.is_file())
 
 
 @contextmanager
 def _replacing(file: Path) -> Iterator[Path]:
-    """Where to write what is to become ``file``: beside it, or into it where that cannot be."""
+    """Yield the path to write: a temporary file that then replaces ``file``, or ``file`` itself if
+    it cannot be replaced."""
     if streams(file):
         yield file
         return

@@ -22,24 +22,25 @@ from turbopump.clock import SystemClock
 @client_command(None, "drain", short_help="Let a broker leave in good order.")
 @click.argument("name")
 @click.option(
-    "--timeout", type=click.FloatRange(0), default=600.0, help="Wait so many seconds at most."
+    "--timeout", type=click.FloatRange(0), default=600.0, help="Maximum time to wait, in seconds."
 )
 @click.option(
     "--routes",
     "routes_s",
     type=click.FloatRange(0),
     default=ROUTES_S,
-    help="So many seconds after the permission is wiped no client sends any more.",
+    help="Seconds after which all clients have noticed the removed permission.",
 )
-@click.option("--undo", is_flag=True, help="Give the write permission back, and end.")
+@click.option("--undo", is_flag=True, help="Restore the write permission and end.")
 async def command(
     servers: Servers, name: str, timeout: float, routes_s: float, undo: bool, output: str
 ) -> int:
-    """Have clients send to other brokers, and wait until the consumers of this one have read
-    everything and its slaves have copied everything. NAME is its brokerName. It is not stopped.
+    """Make clients send to other brokers, then wait until the consumers of this broker have read
+    everything and its slaves have copied everything. NAME is its brokerName. The command does not
+    stop the broker.
 
-    Exit code 1 if that is not so in time, or a name server did not take it. The broker stays
-    without write permission then, until `--undo` or until its master stops.
+    Exit code 1 if the time is over, or a name server refused. The broker then stays without write
+    permission until `--undo`, or until its master stops.
     """
     broker = await find_broker(servers, name)
     text = output == "text"
@@ -81,9 +82,9 @@ def _end(
     for group, count in state.unread.items():
         yield f"group {group} has no consumer: {count:,} messages stay unread here"
     for kind, count in state.waiting.items():
-        yield f"{count:,} {kind} wait on its disk, and go on when it runs again"
+        yield f"{count:,} {kind} wait on its disk until it runs again"
     if not broker.slaves:
-        yield "it has no slave: while it is stopped nobody can read what it has"
+        yield "it has no slave: its messages cannot be read while it is stopped"
     if state.drained:
         yield f"{name} is drained: it is safe to stop it ({broker.address})"
     else:

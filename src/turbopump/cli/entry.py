@@ -1,8 +1,8 @@
-"""The command line's front door: which commands there are, and what the user sees when one fails.
+"""Entry of the command line: the list of commands, and the output of a failed one.
 
-Its one rule: a command's module is imported when the command is called and not before; `--help`
-reads the table below. A failure is one sentence and an exit code (1 it could not be done, 2 it was
-asked wrongly), never a traceback. It must not know options.
+A command's module is imported when the command is called, not before; `--help` reads the table
+below. A failure is one sentence and an exit code (1: failed, 2: wrong usage), never a traceback.
+Options are unknown here.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ COMMANDS: Final = {
     "consume": "Write messages as JSON lines to standard output.",
     "doctor": "Find problems of a cluster and show the fixes.",
     "tls": "Certificates for servers that have none.",
-    "cluster": "Look at a cluster as a whole: masters and slaves.",
+    "cluster": "Show a whole cluster: masters and slaves.",
     "topic": "List, create, change, delete and find topics.",
-    "consumer": "List consumer groups, and look at one.",
+    "consumer": "List consumer groups, and show one.",
     "offset": "Show, reset and clone the offsets of consumer groups.",
-    "auth": "Users and policies: who may do what.",
+    "auth": "Manage users and their permissions.",
     "message": "Find messages by id, by key, by offset in a queue, by time.",
-    "dlq": "Look at dead letters, send them again, take them out.",
+    "dlq": "Show, resend and export dead letters.",
     "pipeline": "Keep topics in a lake, on Spark: archive, compact, replay.",
     "sql": "Ask topics and lakes in SQL, on Spark.",
-    "store": "Look at a store directory: what it holds, whether it is whole.",
+    "store": "Inspect and verify a store directory.",
 }
 
 
@@ -63,9 +63,9 @@ class SuggestingGroup(click.Group):
 
 
 class LazyGroup(SuggestingGroup):
-    """A group whose commands live in `turbopump.cli.<name>`, each as `command`. Who stops reading
-    its output (`turbopump consume | head`) and Ctrl-C end it quietly; to click's own `main` the
-    first is a failure."""
+    """Group of commands in `turbopump.cli.<name>`, each as `command`. Ctrl-C and a reader that
+    stops (`turbopump consume | head`) end the command quietly; click's own `main` reports the
+    second as a failure."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -172,7 +172,7 @@ def complain(sentence: str) -> None:
 
 
 def cause(error: Exception) -> str:
-    """What went wrong, without the numbers and classes of Python."""
+    """Return the reason of an error, without Python's numbers and classes."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
@@ -180,8 +180,8 @@ def cause(error: Exception) -> str:
 
 
 def _sentence(text: str) -> str:
-    text = text.replace("is not a valid integer range", "is no whole number").replace(
-        "is not a valid float range", "is no number"
+    text = text.replace("is not a valid integer range", "is not a whole number").replace(
+        "is not a valid float range", "is not a number"
     )
     return " ".join(text.split()).removesuffix(".")
 
@@ -194,7 +194,7 @@ def _open_closed_descriptors() -> None:
             os.fstat(number)
         except OSError:
             opened = os.open(os.devnull, os.O_RDWR)
-            assert opened == number, "the lowest free number is taken"
+            assert opened == number, "using the lowest free number"
 
 
 def _write_what_the_terminal_has_not() -> None:

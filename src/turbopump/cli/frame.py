@@ -1,7 +1,6 @@
 """Frame of all client commands: their common options (`-n`, `--output`, `--credentials`, `--tls…`,
-`--log-…`), their connections, their exit codes, and the form of their answers. It must not know any
-command.
-"""
+`--log-…`), their connections, their exit codes, and the form of their answers. Particular commands
+are unknown here."""
 
 from __future__ import annotations
 
@@ -52,7 +51,7 @@ def time_text(ms: int) -> str:
 
 
 def hex_lines(data: bytes) -> Iterator[tuple[int, str]]:
-    """Where each 16 bytes begin, and how to show them."""
+    """Yield the offset and the text of each 16 bytes."""
     for at in range(0, len(data), 16):
         piece = data[at : at + 16]
         text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in piece)
@@ -66,7 +65,7 @@ _LAST: Final = {
         ("output", "credentials", "tls", "tls_trust", "tls_config", "log_level", "log_file"), 1
     )
 }
-"""Options that stand behind a command's own in its help."""
+"""Options that come after a command's own in its help."""
 
 
 def client_command(
@@ -77,10 +76,11 @@ def client_command(
     short_help: str | None = None,
     output: str = FORM_OF_ANSWER,
 ) -> Callable[[Callable[..., Coroutine[Any, Any, int | None]]], click.Command]:
-    """Make a coroutine function a command of ``parent``: it gets what ``connect`` makes of the name
-    servers and ``who_and_how()`` (``without_connections``: of the name servers alone), ``output``
-    (text or json; not if its help is empty) and its own options, and returns the exit code (None:
-    0)."""
+    """Make a coroutine function a command of ``parent``. Its arguments are the connections,
+    ``output`` and its own options; it returns the exit code (None: 0). ``connect`` makes the
+    connections from the name servers and ``who_and_how()``; ``without_connections`` passes only the
+    name servers. ``output`` is the help of the option --output (text or json); an empty help
+    removes the option."""
 
     def decorate(work: Callable[..., Coroutine[Any, Any, int | None]]) -> click.Command:
         async def connected(name_servers: list[str], given: dict[str, Any]) -> int:
@@ -119,15 +119,15 @@ def without_connections(
 
 
 class WhoAndHow(TypedDict):
-    """What a command's options say of every connection that it makes."""
+    """Options of a command for all of its connections."""
 
     credentials: Credentials | None
     tls: ClientTls | bool
 
 
 def who_and_how() -> WhoAndHow:
-    """Who the user of the command is, and how it connects: by its options `--credentials` and
-    `--tls…`, else the environment. Raises ConfigError."""
+    """Return the credentials and the TLS settings of the command: from `--credentials` and
+    `--tls…`, else from the environment. Raises ConfigError."""
     given = click.get_current_context().find_root().meta.get(_WHO_AND_HOW, {})
     secrets = dict.fromkeys(SECRET_FIELDS) | {"credentials_file": given.get("credentials")}
     return {

@@ -1,13 +1,12 @@
-"""Messages as JSON lines: what `produce` reads and `consume` writes.
+"""Messages as JSON lines, which `produce` reads and `consume` writes.
 
     {"body": "text", "tags": "A", "keys": ["k1"], "properties": {"p": "v"}}
 
-Its two rules: nothing on a line is dropped without a word, so a field that is not known is refused;
-and what `consume`, `message` and `dlq export` write (a line with `store_ms` or `died_ms`),
-`produce` reads back as the same message, without what brokers put into it. A body that is not UTF-8
-text is `body_base64`, and so are the stored bytes of one that cannot be read, of which `body_fault`
-says why; a body may be written as any other JSON value, and is then sent as that JSON. It must not
-know clients.
+An unknown field is refused, so that nothing on a line is dropped silently. `produce` reads a line
+of `consume`, `message` or `dlq export` (with `store_ms` or `died_ms`) back as the same message,
+without the additions of brokers. A body that is not UTF-8 text is in `body_base64`; so are the
+stored bytes of an unreadable body, with the reason in `body_fault`. A body may be any other JSON
+value, which is then sent as that JSON. Clients are unknown here.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ _NOT_THE_USERS = frozenset(
 
 
 class _Given(msgspec.Struct):
-    """What a line may say of the message to send."""
+    """Fields of a line about the message to send."""
 
     body: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     body_base64: str | None = None
@@ -74,7 +73,7 @@ class _Given(msgspec.Struct):
 
 
 class _MessageLine(_Given, forbid_unknown_fields=True):
-    """And what is said of one that was received."""
+    """Fields of a line that also describe a received message."""
 
     store_ms: Any = None
     died_ms: Any = None
@@ -99,7 +98,7 @@ class _MessageLine(_Given, forbid_unknown_fields=True):
 _FIELDS: Final = _Given.__struct_fields__
 _OF_A_RECEIVED_ONE: Final = _MessageLine.__struct_fields__[len(_FIELDS) :]
 _MEANT: Final[Mapping[str, str]] = {"queue_id": "queue", "broker": "queue"}
-"""Of a received message -> what was perhaps meant."""
+"""Fields of a received message, and the field that the user probably means."""
 _WANTED: Final[Mapping[str, str]] = {
     "body_base64": "text",
     "tags": "one text",
@@ -118,8 +117,8 @@ _decoder = msgspec.json.Decoder(_MessageLine)
 
 @dataclass(frozen=True, slots=True)
 class LineDefaults:
-    """What a message has whose line does not say otherwise. ``time`` is one of Message's
-    ``delay_level``, ``delay`` and ``deliver_at`` with its value, or nothing."""
+    """Defaults for fields that a line does not have. ``time`` is one of Message's ``delay_level``,
+    ``delay`` and ``deliver_at`` with its value, or empty."""
 
     tags: str | None = None
     keys: tuple[str, ...] = ()
@@ -206,7 +205,7 @@ def _aimed(message: Message, fields: _MessageLine, defaults: LineDefaults) -> Li
     if fields.queue is not None:
         if queue is None:
             raise MessageError(
-                f"queue {fields.queue!r} is none: expected a number, or BROKER:NUMBER"
+                f"queue {fields.queue!r} is not a queue: expected a number, or BROKER:NUMBER"
             )
         if fields.sharding_key is not None:
             raise MessageError("queue and sharding_key both choose the queue; give one of them")
@@ -223,16 +222,18 @@ def _refuse_fields_of_a_received_one(fields: _MessageLine, topic: str, number: i
         if value is None or (name == "topic" and value == topic):
             continue
         if name == "topic":
-            raise MessageError(f"line {number} is for the topic {value!r}, and goes to {topic}")
+            raise MessageError(
+                f"line {number} has the topic {value!r}, but the command sends to {topic}"
+            )
         meant = f"; give {_MEANT[name]!r}" if name in _MEANT else ""
         raise MessageError(
-            f"line {number}: the field {name!r} says where a received message was, as in a line "
-            f"that `consume` has written (with store_ms){meant}"
+            f"line {number}: the field {name!r} belongs to a received message, as in a "
+            f"line from `consume` (with store_ms){meant}"
         )
 
 
 def _time(fields: _MessageLine) -> dict[str, Any]:
-    """Those of Message's three times that the line gives."""
+    """Return those of Message's three time arguments that the line has."""
     at = fields.deliver_at
     if isinstance(at, str):
         found = time_ms(at)
@@ -303,11 +304,12 @@ def _body(fields: _MessageLine, text: str | None) -> bytes:
         try:
             return base64.b64decode(fields.body_base64, validate=True)
         except binascii.Error as error:
-            raise MessageError(f"body_base64 is no base64: {error}") from None
+            raise MessageError(f"body_base64 is not base64: {error}") from None
     if fields.body is msgspec.UNSET and fields.body_fault is not None:
         raise MessageError(
-            f"its body could not be read ({fields.body_fault!s:.200}), and the line does not have "
-            "what was stored: write the line again with this release, or give body or body_base64"
+            f"its body could not be read ({fields.body_fault!s:.200}), and the line lacks "
+            "the stored bytes: write the line again with this release, or give body or "
+            "body_base64"
         )
     if fields.body is msgspec.UNSET:
         raise MessageError('no body: expected {"body": "…"}')

@@ -19,8 +19,7 @@ from turbopump.cli.entry import command_group, complain
 from turbopump.cli.frame import INCOMPLETE, NOT_FOUND, client_command, hex_lines, time_text
 from turbopump.cli.json_lines import write_message
 from turbopump.cli.values import TimeOption
-from turbopump.client.consumer.pull import FoundMessages
-from turbopump.client.message_finder import MessageFinder
+from turbopump.client.message_finder import FoundMessages, MessageFinder
 from turbopump.config.addresses import join_address
 from turbopump.errors import StoredMessageError
 from turbopump.message import properties as names
@@ -75,7 +74,7 @@ async def by_id(finder: MessageFinder, topic: str, msg_id: str) -> FoundMessages
 @click.argument("key")
 @begin_option
 @end_option
-@click.option("--count", type=COUNT, default=32, help="At most so many, the newest.")
+@click.option("--count", type=COUNT, default=32, help="Maximum number of messages, the newest.")
 async def by_key(
     finder: MessageFinder, topic: str, key: str, begin: int | None, end: int | None, count: int
 ) -> FoundMessages:
@@ -91,7 +90,7 @@ async def by_key(
 @click.option(
     "--broker",
     metavar="NAME",
-    help="Which broker's queue.  [default: the only one that has the queue]",
+    help="Broker of the queue.  [default: the only one that has the queue]",
 )
 async def by_offset(
     finder: MessageFinder, topic: str, queue_id: int, offset: int, broker: str | None
@@ -128,7 +127,7 @@ async def by_offset(
     help="Stored at this time or later.",
 )
 @end_option
-@click.option("--count", type=COUNT, default=32, help="At most so many, the oldest.")
+@click.option("--count", type=COUNT, default=32, help="Maximum number of messages, the oldest.")
 async def by_time(
     finder: MessageFinder, topic: str, begin: int, end: int | None, count: int
 ) -> FoundMessages:
@@ -139,9 +138,7 @@ async def by_time(
 
 def _refuse_nothing_between(begin: int | None, end: int | None) -> None:
     if begin is not None and end is not None and begin > end:
-        raise click.UsageError(
-            f"--begin {time_text(begin)} is after --end {time_text(end)}: nothing lies between them"
-        )
+        raise click.UsageError(f"--begin {time_text(begin)} is after --end {time_text(end)}")
 
 
 def _show(found: FoundMessages, output: str) -> int:
@@ -161,7 +158,7 @@ def _show(found: FoundMessages, output: str) -> int:
 
 
 def _json_line(message: ReceivedMessage) -> str:
-    """As `turbopump consume` writes it, and where it is."""
+    """Format a message like `turbopump consume`, with its position."""
     more: dict[str, Any] = {
         "offset_msg_id": message.offset_msg_id,
         "commit_log_offset": message.commit_log_offset,
@@ -209,7 +206,7 @@ def message_lines(
 
 
 def body_lines(body: bytes) -> tuple[str, list[str]]:
-    """What a body is, and how to show it. Nothing that a terminal would obey gets through."""
+    """Return the kind of a body, and its lines for a terminal, without control characters."""
     try:
         text = body.decode()
     except UnicodeDecodeError:

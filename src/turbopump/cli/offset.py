@@ -20,12 +20,11 @@ END = -1
 command = command_group("offset", "Show, reset and clone the offsets of consumer groups.")
 
 
-@client_command(command, "show", short_help="Where a group stands in each queue.")
+@client_command(command, "show", short_help="Offsets of a group in each queue.")
 @click.argument("group")
 @click.option("--topic", metavar="NAME", help="Only in this topic.")
 async def show_offsets(servers: Servers, group: str, topic: str | None, output: str) -> int:
-    """Show where a group stands in each queue, and how far behind it is. Exit code 3 if it stands
-    nowhere."""
+    """Show the offset and the lag of a group in each queue. Exit code 3 if it has no offset."""
     addresses = await servers.masters()
     rows = await group_offsets(servers, addresses, group, topic)
     behind = sum(row["behind"] for row in rows)
@@ -51,7 +50,7 @@ async def show_offsets(servers: Servers, group: str, topic: str | None, output: 
 @click.option("--offset", type=click.IntRange(0), help="Go there; with --queue and --broker.")
 @click.option("--queue", type=click.IntRange(0), help="Only the queue with this id.")
 @click.option("--broker", metavar="ADDR", callback=checked_address, help="Only on this broker.")
-@click.option("--only-back", is_flag=True, help="Leave alone what stands further back already.")
+@click.option("--only-back", is_flag=True, help="Only move offsets back, never forward.")
 async def reset_offsets(
     servers: Servers,
     group: str,
@@ -65,8 +64,8 @@ async def reset_offsets(
     only_back: bool,
     output: str,
 ) -> int:
-    """Set the offsets of a group in a topic; running consumers go on there at once. Exit code 3 if
-    no broker has both."""
+    """Set the offsets of a group in a topic; running consumers continue there at once. Exit code 3
+    if no broker has both."""
     if [begin, end, time_ms is not None, offset is not None].count(True) != 1:
         raise click.UsageError("give one of --begin, --end, --time, --offset")
     if offset is not None and (queue is None or broker is None):
@@ -98,7 +97,7 @@ async def reset_offsets(
     return 0
 
 
-@client_command(command, "clone", short_help="Put a group where another one stands.")
+@client_command(command, "clone", short_help="Copy the offsets of another group.")
 @click.argument("source")
 @click.argument("target")
 @click.option("--topic", metavar="NAME", help="Only in this topic.")

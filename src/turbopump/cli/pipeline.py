@@ -94,7 +94,7 @@ source_option = click.option(
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
     help="Bodies of a new lake are Avro records of this schema and become columns.",
 )
-@click.option("--drop-body", is_flag=True, help="Without the bodies themselves beside the columns.")
+@click.option("--drop-body", is_flag=True, help="Leave out the column with the whole body.")
 @click.option(
     "--body-prefix", metavar="TEXT", default="", help="Columns of bodies begin with this text."
 )
@@ -109,9 +109,9 @@ source_option = click.option(
     "starting",
     metavar="WHERE",
     default="earliest",
-    help="Where a queue that the lake does not know begins: earliest, latest, or a time.",
+    help="Start of a queue that is new to the lake: earliest, latest, or a time.",
 )
-@click.option("--follow", is_flag=True, help="Go on until Ctrl-C.")
+@click.option("--follow", is_flag=True, help="Continue until Ctrl-C.")
 @click.option(
     "--interval",
     metavar="SECONDS",
@@ -123,13 +123,11 @@ source_option = click.option(
     "--rows-per-batch", type=click.IntRange(1), default=500_000, help="Messages of one commit."
 )
 @click.option("--no-compact", is_flag=True, help="Leave small files as they are.")
-@click.option(
-    "--skip-lost", is_flag=True, help="Go on where messages were deleted, and count them."
-)
+@click.option("--skip-lost", is_flag=True, help="Continue after deleted messages, and count them.")
 @click.option(
     "--restart-queue",
     is_flag=True,
-    help="Where a queue was made again, or lost its end, begin another generation of it.",
+    help="Begin another generation of a queue that was made again or lost its end.",
 )
 @click.option(
     "--max-rejected",
@@ -252,7 +250,7 @@ def _timestamp_unit(given: tuple[str, ...]) -> str | dict[str, str]:
     metavar="N",
     type=click.IntRange(2),
     default=2,
-    help="Where a topic has so many small files in an hour.",
+    help="Number of small files of a topic in an hour from which on they are merged.",
 )
 @click.option(
     "--size", metavar="MIB", type=click.IntRange(1), default=128, help="Size that files may reach."
@@ -269,7 +267,7 @@ def compact_command(lake: Path, files: int, size: int) -> None:
     click.echo(f"{gone:,} files less")
 
 
-@command.command(name="replay", short_help="Send what a lake has to a topic.")
+@command.command(name="replay", short_help="Send messages of a lake to a topic.")
 @click.argument("lake", metavar="LAKE", type=LakePath())
 @click.argument("topic", callback=checked_topic)
 @click.argument("target", callback=checked_topic)
@@ -283,7 +281,7 @@ def compact_command(lake: Path, files: int, size: int) -> None:
     metavar="N",
     type=click.FloatRange(0, min_open=True),
     callback=checked_number,
-    help="Messages a second, at most.  [default: as fast as it goes]",
+    help="Maximum messages a second.  [default: no limit]",
 )
 @click.option(
     "--name", help="Name of the replay.  [default: the same for the same TOPIC, TARGET and options]"
@@ -313,10 +311,11 @@ def replay_command(
     output: str,
     master: str | None,
 ) -> None:
-    """Send what the directory LAKE has of TOPIC to the topic TARGET, in the order of time.
+    """Send the messages of TOPIC in the lake LAKE to the topic TARGET, in the order of time.
 
-    Ids, keys, tags and properties stay. Each message says in REPLAY_ID and REPLAYED_FROM that it is
-    a copy, and of what. Start the command again, also after a kill: it goes on where it was.
+    Ids, keys, tags and properties stay. Each message has REPLAY_ID and REPLAYED_FROM, which mark it
+    as a copy and name the original. Start the command again after a stop or a kill: it continues
+    where it was.
     """
     further = given_options(options)
 
@@ -395,10 +394,10 @@ def _archived(report: ArchiveReport) -> list[str]:
     if report.files_compacted:
         lines.append(f"compacted  {report.files_compacted:,} files less")
     if report.stopped:
-        lines.append("stopped    before the end; start it again to go on")
+        lines.append("stopped    before the end; start it again to continue")
     lines.append(f"agree      {'yes' if report.agrees else 'NO'}")
     if not report.rejected_allowed:
-        lines.append("FAILED     too many rows were rejected: --max-rejected says how many may be")
+        lines.append("FAILED     more rows were rejected than --max-rejected allows")
     return lines
 
 
@@ -410,6 +409,6 @@ def _replayed(report: ReplayReport) -> list[str]:
         f"in target  {report.found:,} of {report.name}, of {report.distinct:,} messages",
     ]
     if report.stopped:
-        lines.append("stopped    before the end; start it again to go on")
+        lines.append("stopped    before the end; start it again to continue")
     lines.append(f"agree      {'yes' if report.agrees else 'NO'}")
     return lines

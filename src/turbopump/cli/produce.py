@@ -93,7 +93,7 @@ def _checked_properties(
     metavar="SECONDS",
     type=click.FloatRange(0),
     callback=checked_number,
-    help="Deliver so much later the messages that give no time.",
+    help="Delay of messages that have no time.",
 )
 @click.option(
     "--delay-level",
@@ -151,7 +151,7 @@ async def command(
 
     if os.isatty(STANDARD_INPUT):
         what = "bodies" if raw else 'messages such as {"body": "text"}'
-        complain(f"lines are read from the terminal, as {what}; Ctrl-D ends the input")
+        complain(f"reading lines from the terminal, as {what}; Ctrl-D ends the input")
     async with Producer(namesrv, **who_and_how(), group=group) as producer:
         sending = _Sending(producer, topic)
         try:
@@ -170,8 +170,8 @@ async def command(
     if sending.unsure:
         counts = ", ".join(f"{n} with {status}" for status, n in sorted(sending.unsure.items()))
         raise click.ClickException(
-            f"of these the broker stored {counts}: they are there unless it fails now; look "
-            "at its disk, --results names the messages"
+            f"of these the broker stored {counts}: they are safe unless it fails now; "
+            "check its disk, --results names the messages"
         )
 
 
@@ -200,8 +200,8 @@ def _read_all(
 
 
 class _Sending:
-    """What goes to one topic. Messages for one queue go one after the other, in their order; all
-    others at once."""
+    """Sending of messages to one topic. Messages for one queue are sent in order, one at a time;
+    all others at once."""
 
     def __init__(self, producer: Producer, topic: str) -> None:
         self.sent = 0
@@ -211,8 +211,8 @@ class _Sending:
         self._queues: Sequence[MessageQueue] = ()
 
     async def send(self, messages: Sequence[Numbered]) -> list[Outcome]:
-        """How each was sent, in order; of those for one queue none after the first that was not.
-        Raises ClickException for a queue that is not there."""
+        """Send messages and return their outcomes in order. After the first failure for a queue
+        nothing more is sent to it. Raises ClickException for an unknown queue."""
         if not self._queues and any(line.queue is not None for _, line in messages):
             self._queues = await self._producer.publish_queues(self._topic)
         lanes: dict[object, list[Bound]] = {}

@@ -1,7 +1,7 @@
-"""Running servers in the foreground: until Ctrl-C or SIGTERM, then a clean stop; and what is
-refused before they start.
+"""Servers in the foreground: they run until Ctrl-C or SIGTERM and then stop cleanly. Also the
+checks before the start.
 
-Its one rule: both signals take the same way out. It must not know which servers run.
+Both signals have the same effect. The kinds of servers are unknown here.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ M_TRIM_THRESHOLD: Final = -1
 M_MMAP_THRESHOLD: Final = -3
 """glibc's malloc.h."""
 DESCRIPTORS_OF_MACOS: Final = 10_240
-"""As many as macOS grants (OPEN_MAX) where it says that there is no limit."""
+"""Maximum of macOS (OPEN_MAX), where the system reports no limit."""
 IMPATIENCE_S: Final = 1.0
 """A second signal within this time is the same one: a terminal and `make` or `timeout` both pass it
 on."""
@@ -125,7 +125,7 @@ async def _until_signal(servers: Callable[[], AbstractAsyncContextManager[None]]
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, asked, number)
     # Of a terminal that is closed, or of logrotate. The log file is followed anyway.
-    loop.add_signal_handler(signal.SIGHUP, log.info, "goes on signal=SIGHUP")
+    loop.add_signal_handler(signal.SIGHUP, log.info, "continuing signal=SIGHUP")
     with short_collections():
         async with servers():
             gc.collect()
@@ -140,10 +140,9 @@ async def _until_signal(servers: Callable[[], AbstractAsyncContextManager[None]]
 # own code makes no cycles, nor does uvloop. asyncio's own transports are cycles, once closed.
 
 LONG_LOOK_S: Final = 0.005
-"""CPU seconds. What a full collection has looked at for longer, no later one looks at."""
+"""In CPU seconds. Objects that survive a full collection longer than this are not scanned again."""
 DEAD_MAX: Final = 10_000
-"""When the collector has found so many dead objects among the new ones, some may be dead among the
-others too."""
+"""Number of dead new objects after which older objects are collected too."""
 
 
 @contextmanager
@@ -219,8 +218,8 @@ def advertised(text: str | None) -> Mapping[str, object]:
 
 
 def reachable(address: tuple[str, int], host: str) -> str:
-    """A bound address as a client on this machine would write it; `host` stands in for every
-    interface."""
+    """Return a bound address in the form for a client on this machine; `host` replaces the address
+    of all interfaces."""
     return addresses.join_address(
         host if addresses.is_wildcard(address[0]) else address[0], address[1]
     )
@@ -229,9 +228,9 @@ def reachable(address: tuple[str, int], host: str) -> str:
 def print_effective(
     config: TlsConfig, file: str | None, given: Mapping[str, object | None]
 ) -> None:
-    """What `-p` prints: the effective configuration as a file that could be given with `-c`, by
-    where each value comes from. Secrets are left out. ``given``: field name to what the command
-    line says, None where it says nothing."""
+    """Print the effective configuration for `-p`, in the form of a file for `-c`, grouped by the
+    origin of the values, without secrets. ``given``: the values of the command line by field name,
+    None for options that are not given."""
     files = {  # what the first says of TLS wins
         path: decode(Path(path).read_bytes()) for path in (tls_file(config), file) if path
     }
@@ -251,7 +250,7 @@ def print_effective(
             hidden.append(f"# {known.key} is a secret, and left out here: add it\n")
         else:
             origins.setdefault(origin, {})[known.key] = values[known.key]
-    click.echo("# can be given with -c; docs/reference/configuration.md says what each key does")
+    click.echo("# a file for -c; docs/reference/configuration.md explains each key")
     for origin in sorted(origins, key="defaults".__eq__):
         click.echo(f"# from {origin}\n{encode(origins[origin])}", nl=False)
     click.echo("".join(hidden), nl=False)
@@ -277,7 +276,7 @@ WAITED_FOR: Final = {
 topic that does not exist. Their lines go to standard error too, at any level and with any log
 file."""
 PLAIN: Final = "turbopump: %(message)s"
-"""What a client command says on standard error, if only warnings are asked for."""
+"""Format of a client command's lines on standard error, if only warnings are shown."""
 
 
 def log_options(
@@ -362,8 +361,8 @@ _NOT_PLAIN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u20
 
 
 class LineFormatter(logging.Formatter):
-    """Writes each record as one line, whatever a peer's names hold: what is not plain text is
-    escaped, and long text is cut. Only a traceback takes further lines, and they are indented."""
+    """Formatter that writes each record as one line, whatever names peers send: control characters
+    are escaped, and long text is cut. Only a traceback has further lines, which are indented."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         size = len(record.message) if hasattr(record, "is_whole") else MESSAGE_SIZE

@@ -1,8 +1,8 @@
-"""`turbopump sql "select …"`: topics and lakes asked in SQL, the answer as a table, JSON lines, CSV
-or a Parquet file.
+"""`turbopump sql "select …"`: a SQL query over topics and lakes, with the answer as a table, JSON
+lines, CSV or a Parquet file.
 
-Its one rule: rows are written as they come; only a table for people is cut. It must not know where
-tables come from.
+Rows are written as they arrive; only a table for people is cut. The origin of tables is unknown
+here.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ def command(
     if form is not None and parquet is not None:
         raise click.UsageError("the answer has one form: give one of --json, --csv, --parquet")
     if parquet is not None and not parquet.parent.is_dir():
-        raise click.UsageError(f"--parquet {parquet}: there is no directory {parquet.parent}")
+        raise click.UsageError(
+            f"--parquet {parquet}: the directory {parquet.parent} does not exist"
+        )
     _check_is_query(text)
     further = given_options(options)
     named = dict(_named_lake(lake) for lake in lakes)
@@ -129,7 +131,7 @@ def _check_is_query(text: str) -> None:
     if word.lower() not in _QUERIES or change is not None:
         begins = change[0] if change is not None else word
         raise click.UsageError(
-            f"{begins.upper() or 'an empty text'} is no query: one begins with "
+            f"{begins.upper() or 'an empty text'} is not a query: a query begins with "
             f"{', '.join(_QUERIES).upper()}, and changes nothing"
         )
 
@@ -138,9 +140,7 @@ def _check_names(names: list[str]) -> None:
     """Raises ConfigError for two columns of one name, of which a reader would see one."""
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise ConfigError(
-            f"the answer has two columns {twice[0]!r}: give one of them another name, by AS"
-        )
+        raise ConfigError(f"the answer has two columns {twice[0]!r}: rename one with AS")
 
 
 def _in_utc(rows: DataFrame) -> DataFrame:

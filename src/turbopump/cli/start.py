@@ -1,6 +1,5 @@
-"""Where a command begins: it takes most of its start to import what follows, and Ctrl-C may come by
-then. Its one rule: it imports nothing before it is called.
-"""
+"""Start of every command. Importing the rest takes most of the start, and Ctrl-C may arrive
+meanwhile, so this module imports nothing before it is called."""
 
 from __future__ import annotations
 

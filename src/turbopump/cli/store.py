@@ -1,7 +1,7 @@
-"""`turbopump store inspect|verify|dump DIR`: a store directory looked at, offline or beside its
-broker; never changed. And `set-apart`, which changes it, while no broker has it.
+"""`turbopump store inspect|verify|dump DIR`: read a store directory, offline or beside its broker,
+without changes. `set-apart` changes it, while no broker uses it.
 
-Exit codes of all: 0 clean, 1 damage was found, 2 it cannot be read or was asked wrongly.
+Exit codes of all: 0 no damage, 1 damage was found, 2 unreadable or wrong usage.
 """
 
 from __future__ import annotations
@@ -37,14 +37,13 @@ RAW_SIZE: Final = 256
 
 command = command_group(
     "store",
-    "Look at a store directory: what is in it, whether it is whole, its messages. Only set-apart "
-    "changes anything.",
+    "Inspect and verify a store directory, and read its messages. Only set-apart changes anything.",
 )
 
 
 def _store_options(run: Callable[..., int], form: str = "text") -> Callable[..., None]:
-    """What they have in common; their functions get the paths of the store and return the exit
-    code."""
+    """Add the options of all store commands. A command gets the paths of the store and returns the
+    exit code."""
 
     @functools.wraps(run)
     def wrapped(
@@ -78,7 +77,7 @@ def _store_options(run: Callable[..., int], form: str = "text") -> Callable[...,
         click.get_current_context().exit(code)
 
     def path_option(name: str, metavar: str, what: str, key: str, usual: str) -> Any:
-        about = f"Where the {what} ({key}).  [default: DIR/{usual}]"
+        about = f"Directory of the {what} ({key}).  [default: DIR/{usual}]"
         return click.option(name, metavar=metavar, type=click.Path(path_type=Path), help=about)
 
     decorators = (
@@ -88,7 +87,7 @@ def _store_options(run: Callable[..., int], form: str = "text") -> Callable[...,
             metavar="DIRS",
             default="",
             show_default=False,
-            help="Where the segments are, several separated by commas (storePathCommitLog).  "
+            help="Directories of the segments, separated by commas (storePathCommitLog).  "
             "[default: DIR/commitlog]",
         ),
         path_option(
@@ -107,7 +106,7 @@ def _store_options(run: Callable[..., int], form: str = "text") -> Callable[...,
     return command
 
 
-@command.command(name="inspect", short_help="What a store directory holds.")
+@command.command(name="inspect", short_help="Contents of a store directory.")
 @_store_options
 def inspect_directory(paths: StorePaths, output: str) -> int:
     """Show what the store at DIR holds: segments, queues, indexes, checkpoint, tables."""
@@ -120,7 +119,11 @@ def inspect_directory(paths: StorePaths, output: str) -> int:
 
 @command.command(name="verify", short_help="Check every message, queue and index.")
 @click.option(
-    "--findings", "findings_max", type=click.IntRange(0), default=1000, help="Show at most so many."
+    "--findings",
+    "findings_max",
+    type=click.IntRange(0),
+    default=1000,
+    help="Maximum number of findings shown.",
 )
 @_store_options
 def verify_directory(paths: StorePaths, output: str, findings_max: int) -> int:
@@ -148,7 +151,9 @@ def verify_directory(paths: StorePaths, output: str, findings_max: int) -> int:
     default=0,
     help="Begin at this queue offset if --topic is given, else at this offset of the log.",
 )
-@click.option("--count", type=click.IntRange(1), help="End after so many messages.  [default: all]")
+@click.option(
+    "--count", type=click.IntRange(1), help="End after this number of messages.  [default: all]"
+)
 @click.option(
     "--keys",
     metavar="KEY",
@@ -200,7 +205,7 @@ def dump_messages(
         _, fault = body_or_stored(message)
         if fault is not None:
             damaged = True
-            complain(f"{fault}; it is written as it is stored")
+            complain(f"{fault}; writing the stored bytes")
         click.echo(_json_line(message) if output == "json" else _text_line(message))
         left -= 1
         if not left:
@@ -209,17 +214,18 @@ def dump_messages(
     topics |= topics_known(disk, paths, fastjson.parse).keys()
     if topic is not None and left == most and topic not in topics and topics:
         complain(
-            f"the store knows no topic {topic}{did_you_mean(topic, topics)}; "
-            "turbopump store inspect shows what it has"
+            f"the store has no topic {topic}{did_you_mean(topic, topics)}; turbopump "
+            "store inspect lists its topics"
         )
         return DAMAGED if damaged else UNREADABLE
     return DAMAGED if damaged else 0
 
 
 @command.command(
-    name="set-apart", short_help="Let a store start whose log cannot be read in parts."
+    name="set-apart",
+    short_help="Move an unreadable part of the log aside, so that the store can start.",
 )
-@click.option("--dry-run", is_flag=True, help="Change nothing, say what is lost.")
+@click.option("--dry-run", is_flag=True, help="Change nothing, only list the losses.")
 @_store_options
 def set_unreadable_apart(paths: StorePaths, output: str, dry_run: bool) -> int:
     """Copy each segment of the store at DIR that the disk cannot read whole, with zeros there; the
@@ -305,8 +311,8 @@ def _set_apart_lines(found: SettingApart, *, dry_run: bool) -> Iterator[str]:
         yield f"notice {path} cannot be read whole: more messages may be lost"
     if found.ranges and found.at_the_end:
         yield (
-            f"notice no message can be read behind offset {found.readable_end}: the next start "
-            "ends the log there, and gives the offsets of messages that lay behind it again"
+            f"notice no message can be read behind offset {found.readable_end}: the next "
+            "start ends the log there, and reuses the offsets of messages behind it"
         )
     for path, original in found.kept.items():
         yield f"kept {original}: {path} is a copy now, with zeros where it cannot be read"
@@ -338,7 +344,7 @@ def _finding_line(finding: inspection.Finding) -> str:
 
 
 def _json_line(message: ReceivedMessage) -> str:
-    """As `turbopump consume` writes it, and where it lies in the log."""
+    """Format a message like `turbopump consume`, with its position in the log."""
     return (
         f'{write_message(message).decode()[:-1]},"commit_log_offset":{message.commit_log_offset}}}'
     )

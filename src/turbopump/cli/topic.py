@@ -49,7 +49,7 @@ async def list_topics(servers: Servers, cluster: str | None, every: bool, output
     topics = names if every else users_topics(names, info)
     show(output, {"topics": topics}, topics)
     if names and not topics:
-        complain(f"there are no topics but {len(names)} of RocketMQ's own, which --all shows")
+        complain(f"no topics except {len(names)} of RocketMQ itself, which --all shows")
 
 
 def _where(command: T) -> T:
@@ -93,7 +93,7 @@ def _checked_attributes(
     callback=_checked_attributes,
     help="Attribute such as message.type=FIFO; more than once.",
 )
-@click.option("--if-not-exists", is_flag=True, help="Leave it as it is where it exists.")
+@click.option("--if-not-exists", is_flag=True, help="Leave an existing topic unchanged.")
 @_where
 async def create_topic(
     servers: Servers,
@@ -112,8 +112,8 @@ async def create_topic(
     if existing and not if_not_exists:
         there = ", ".join(f"{_settings(topic)} on {at}" for at, topic in existing.items())
         raise click.ClickException(
-            f"the topic {name} exists: {there}. `turbopump topic alter {name}` changes it; "
-            "--if-not-exists leaves it as it is, and creates it where it is missing"
+            f"the topic {name} exists: {there}. `turbopump topic alter {name}` changes "
+            "it; --if-not-exists leaves it unchanged, and creates it where it is missing"
         )
     made = [address for address in addresses if address not in existing]
     wanted = TopicConfig(
@@ -132,15 +132,15 @@ def _settings(topic: TopicConfig) -> str:
     return f"{queues}, perm {topic.perm}"
 
 
-@client_command(command, "alter", short_help="Change a topic, and say what that hides.")
+@client_command(command, "alter", short_help="Change a topic, and warn of hidden messages.")
 @click.argument("name", callback=checked_topic)
 @click.option("--queues", type=click.IntRange(1, QUEUES_MAX), help="Queues on each broker.")
-@click.option("--read-queues", type=click.IntRange(0, QUEUES_MAX), help="Those that are read.")
+@click.option("--read-queues", type=click.IntRange(0, QUEUES_MAX), help="Number of queues to read.")
 @click.option(
-    "--write-queues", type=click.IntRange(0, QUEUES_MAX), help="Those that are written to."
+    "--write-queues", type=click.IntRange(0, QUEUES_MAX), help="Number of queues to write."
 )
 @click.option("--perm", type=click.IntRange(0, 7), help="4 read + 2 write.")
-@click.option("--yes", is_flag=True, help="Also if messages can no longer be read then.")
+@click.option("--yes", is_flag=True, help="Allow a change that hides messages.")
 @_where
 async def alter_topic(
     servers: Servers,
@@ -199,16 +199,16 @@ async def alter_topic(
     if done:
         return 0
     complain(
-        f"{_count(messages, 'message')} of {name} could no longer be read: --yes does it all the "
-        f"same. To lose none, take away --write-queues first, and --read-queues when "
-        "`turbopump offset show GROUP` says that all is read"
+        f"{_count(messages, 'message')} of {name} could no longer be read: --yes makes "
+        "the change anyway. To lose none, lower --write-queues first, and --read-queues "
+        "when `turbopump offset show GROUP` shows no lag"
     )
     return ASKED_WRONGLY
 
 
 @client_command(command, "delete", short_help="Delete a topic, with its queues and offsets.")
 @click.argument("name", callback=checked_topic)
-@click.option("--yes", is_flag=True, help="Delete it. Without, it is said what would go.")
+@click.option("--yes", is_flag=True, help="Delete; without it, only list what would be deleted.")
 async def delete_topic(servers: Servers, name: str, yes: bool, output: str) -> int:
     """Delete a topic on all brokers and name servers: its settings, its queues, and how far groups
     are in it. Say what goes."""
@@ -258,7 +258,7 @@ async def _complain_of_no_topic(servers: Servers, name: str) -> int:
     ClientError if there is no broker either."""
     await servers.masters()
     near = did_you_mean(name, users_topics(await topic_names(servers), await servers.brokers()))
-    complain(f"there is no topic {name}{near}; turbopump topic list shows them")
+    complain(f"unknown topic {name}{near}; turbopump topic list shows all")
     return NOT_FOUND
 
 

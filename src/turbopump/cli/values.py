@@ -44,7 +44,7 @@ def checked_address(
 
 
 MS_DIGITS: Final = 15
-"""Of a time in ms since 1970: to the year 33658."""
+"""Digits of a time in ms since 1970, up to the year 33658."""
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _AGO: Final = re.compile(r"(\d+)([smhd])")
 
@@ -61,8 +61,8 @@ def time_ms(text: str) -> int | None:
 
 
 class TimeOption(click.ParamType):  # type: ignore[type-arg]
-    """A time in ms since 1970 as ``time_ms`` reads it, or (unless it is in the future) `15m`: so
-    long ago (s, m, h, d)."""
+    """A time in ms since 1970, in the forms of ``time_ms``, or, for a time in the past, `15m`: 15
+    minutes ago (s, m, h, d)."""
 
     name = "TIME"
 
@@ -137,5 +137,5 @@ def checked_number(
 ) -> float | None:
     """Not `nan`, which is in every range of click. Raises BadParameter."""
     if number is not None and math.isnan(number):
-        raise click.BadParameter("nan is no number")
+        raise click.BadParameter("nan is not a number")
     return number

@@ -42,21 +42,22 @@ def _is_address(value: object) -> bool:
 
 
 CLOCK: Final = SettingRule(
-    _is_clock, "is no clock: an object with now_ms() and monotonic() is expected"
+    _is_clock, "must be a clock: an object with now_ms() and monotonic()"
 ).or_none()
 RANDOM: Final = SettingRule(
-    lambda value: isinstance(value, random.Random), "is no random.Random, as in random.Random(7)"
+    lambda value: isinstance(value, random.Random),
+    "must be a random.Random, as in random.Random(7)",
 ).or_none()
 LOCAL_IP: Final = SettingRule(
     lambda value: value is None or _is_address(value),
-    "is no address: an IP as in '10.0.0.7' is expected, or None to have it found",
+    "must be an IP address, as in '10.0.0.7', or None to find it",
 )
 _NAME_SERVERS: Final = SettingRule(
     lambda value: (
         isinstance(value, str)
         or (is_collection(value) and all(isinstance(one, str) for one in value))
     ),
-    "is no name server: HOST:PORT is expected, as in '127.0.0.1:9876', or a list of them",
+    "must be HOST:PORT of a name server, as in '127.0.0.1:9876', or a list of them",
 )
 
 

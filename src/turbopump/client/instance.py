@@ -33,7 +33,7 @@ from turbopump.protocol.requests.clients import (
     UnregisterClient,
 )
 from turbopump.protocol.requests.send import CheckTransactionState, PushReplyMessageToClient
-from turbopump.remoting.client import RemotingClient, VipChannel
+from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.response import Response
 from turbopump.remoting.router import HELD, Outcome, RequestContext, Router
 from turbopump.repeated_line import RepeatedLine
@@ -206,7 +206,6 @@ class ClientInstance:
             tls=settings.client_tls,
             permits=settings.async_permits,
         )
-        self.vip_channel = VipChannel(self.remoting) if settings.vip_channel_enabled else None
         self.unit_mode = settings.unit_mode
         servers, random = settings.name_servers, environment.random
         self.routes = Routes(

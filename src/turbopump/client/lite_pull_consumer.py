@@ -13,9 +13,8 @@ from collections.abc import Callable, Collection, Mapping, MutableMapping, Seque
 from typing import Final
 
 from turbopump.client.consumer.group_consumer import GroupConsumer, RunningConsumer
-from turbopump.client.consumer.offsets import OffsetStore
+from turbopump.client.consumer.offsets import OffsetStore, Time, as_ms
 from turbopump.client.consumer.prefetching import PrefetchedQueue, Prefetching
-from turbopump.client.consumer.pull import Time, as_ms
 from turbopump.client.consumer.queue_listeners import QueueListener, QueueListeners
 from turbopump.client.consumer.rebalance import Balancer, QueueChange
 from turbopump.client.consumer.settings import LitePullConsumerSettings
@@ -74,7 +73,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         waited for), NotStartedError after ``close`` or if it is closed meanwhile. A start that
         fails or is cancelled leaves the group, and may be called again.
         """
-        if not self.lifecycle.begins():
+        if not self.lifecycle.may_start():
             return
         member = InstanceMember(self._group, consumer=self._consumer_data)
         instance = join_instance(self._settings, self._environment, member)
@@ -96,7 +95,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         """Commit and leave the group. With ``auto_commit`` all polled messages but those of the
         last poll are committed; without, offsets given to ``commit`` that the brokers do not have
         yet. May be called twice."""
-        await self.lifecycle.end(RunningLitePull.close)
+        await self.lifecycle.close_once(RunningLitePull.close)
 
     # --- what it reads
 
@@ -282,7 +281,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         """Return the offset of the first message stored at or after ``when``: ms since 1970 UTC, or
         a datetime."""
         return await (await self._offsets_of(queue)).offset_at(
-            wrapped(self._namespace, queue), as_ms(when, 0)
+            wrapped(self._namespace, queue), as_ms(when)
         )
 
     # --- inside

@@ -7,34 +7,37 @@ each message is checked against the question, and by its CRC. This module must n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import logging
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
+import msgspec
+
 from turbopump import errors
-from turbopump.client.consumer.offsets import OffsetStore
-from turbopump.client.consumer.pull import (
-    TOOLS_GROUP,
-    FoundMessages,
-    Time,
-    as_ms,
-    each_answer,
-    good_messages,
-    in_order,
-    is_meant,
-    pull_now,
-)
+from turbopump.client.consumer.offsets import OffsetStore, Time, as_ms
+from turbopump.client.consumer.pull import pull, pull_request, wanted_messages
+from turbopump.client.consumer.subscription import ALL, tag_subscription
 from turbopump.client.instance import ClientInstance
 from turbopump.client.lifecycle import InContext
 from turbopump.client.routes import TopicRoute
 from turbopump.client.setting_rules import OFFSET, TOPIC, SettingRule, is_name, is_whole, whole_from
 from turbopump.client.settings import ClientSettings, keywords_of
 from turbopump.config.addresses import join_address
+from turbopump.message.codec import decode_entry
 from turbopump.message.ids import decode_offset_msg_id
 from turbopump.message.message import MessageQueue, ReceivedMessage
-from turbopump.message.properties import KEY_SEPARATOR
+from turbopump.message.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY
+from turbopump.message.pulled import pulled_entries
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.pull import PullMessageReply, QueryMessage, ViewMessageById
+from turbopump.repeated_line import RepeatedLine
+
+log = logging.getLogger(__name__)
+_damaged_answer = RepeatedLine(
+    log, logging.ERROR, "damaged message left out broker=%s address=%s cause=%s"
+)
 
 FOUND_MAX: Final = 64
 """Messages that a broker gives by key at most, unless its ``maxMsgsNumBatch`` says otherwise."""
@@ -47,17 +50,29 @@ _TIME: Final = SettingRule(
 )
 _QUEUE: Final = SettingRule(
     lambda value: isinstance(value, MessageQueue),
-    "is no MessageQueue: take one of `await finder.queues(topic)`",
+    "must be a MessageQueue: one of `await finder.queues(topic)`",
 )
-_MESSAGE_ID: Final = SettingRule(
-    is_name, "is no message id: text is expected, as SendResult.msg_id is"
-)
+_MESSAGE_ID: Final = SettingRule(is_name, "must be a message id: text, such as SendResult.msg_id")
 _KEY: Final = SettingRule(
     lambda value: is_name(value) and KEY_SEPARATOR not in value,
-    "is no key: a key is text of at least one character and no space, which separates keys",
+    "must be a key: text of at least one character, without the space that separates keys",
 )
 _COUNT: Final = whole_from(1)
 PORT_MAX: Final = 65535
+TOOLS_GROUP: Final = "TOOLS_CONSUMER"
+"""The group that every broker has for tools; Apache's mqadmin reads under its name."""
+TIMEOUT_S: Final = 10.0
+"""For the answer to a pull."""
+
+
+class FoundMessages(msgspec.Struct, frozen=True):
+    """``messages``, oldest first. ``missing``: brokers (or queues) that could not be asked, and
+    why: there may be more messages there. ``remarks``: what brokers that found nothing by a key say
+    about it: that it is damaged, that they keep no index."""
+
+    messages: Sequence[ReceivedMessage]
+    missing: Mapping[str, str]
+    remarks: Mapping[str, str] = {}
 
 
 class MessageFinder(InContext):
@@ -323,6 +338,75 @@ class MessageFinder(InContext):
                 break
             offset = reply.next_begin_offset
         return found[:count]
+
+
+async def pull_now(
+    instance: ClientInstance, queue: MessageQueue, offset: int, count: int
+) -> tuple[Sequence[ReceivedMessage], PullMessageReply]:
+    """The good messages from ``offset`` on, if any (a broker gives 32 at most by default), and the
+    reply, which says where to go on and what offsets the queue has. Raises a RemotingError."""
+    address = (await instance.routes.get(queue.topic)).readable_address(queue.broker_name)
+    if address is None:
+        raise errors.ConnectError(
+            f"topic {queue.topic!r} has no queue on a broker {queue.broker_name!r}; its queues: "
+            "turbopump topic route"
+        )
+    everything = tag_subscription(queue.topic, ALL, 0)
+    request = pull_request(TOOLS_GROUP, everything, queue, offset, count)
+    answer = await pull(instance, address, request, queue, ReceivedMessage, TIMEOUT_S)
+    return wanted_messages(answer, everything, queue.broker_name, None), answer.reply
+
+
+async def each_answer(asked: Mapping[str, Awaitable[list[ReceivedMessage]]]) -> FoundMessages:
+    """All that is found, and by name who could not be asked."""
+    outcomes = await asyncio.gather(*asked.values(), return_exceptions=True)
+    messages: list[ReceivedMessage] = []
+    missing: dict[str, str] = {}
+    for name, outcome in zip(asked, outcomes, strict=True):
+        if isinstance(outcome, list):
+            messages.extend(outcome)
+        elif isinstance(outcome, errors.RemotingError | errors.ProtocolError):
+            missing[name] = str(outcome)
+        else:
+            raise outcome
+    return FoundMessages(messages, missing)
+
+
+def good_messages(body: bytes, broker_name: str, address: str) -> list[ReceivedMessage]:
+    """The messages in a broker's answer; those that are damaged are logged and left out."""
+    messages = []
+
+    def report(fault: object) -> None:
+        _damaged_answer(broker_name, address, fault, kind=address)
+
+    for entry in pulled_entries(body, lambda damaged: report(damaged.fault)):
+        try:
+            message = decode_entry(entry, check_crc=False)
+        except errors.StoredMessageError as error:
+            report(error)
+            continue
+        message.broker_name = broker_name
+        messages.append(message)
+    return messages
+
+
+def is_meant(message: ReceivedMessage, request: QueryMessage, begin_ms: int) -> bool:
+    """Whether a message is what the request, at ``begin_ms`` or later, asked for."""
+    if (
+        message.topic != request.topic
+        or not begin_ms <= message.store_timestamp <= request.end_timestamp
+    ):
+        return False
+    if request.unique_key:
+        return message.properties.get(UNIQ_KEY) == request.key
+    return request.key in message.properties.get(KEYS, "").split(KEY_SEPARATOR)
+
+
+def in_order(messages: Iterable[ReceivedMessage]) -> list[ReceivedMessage]:
+    """By store time, oldest first."""
+    return sorted(
+        messages, key=lambda one: (one.store_timestamp, one.broker_name, one.commit_log_offset)
+    )
 
 
 def log_offset_of(msg_id: str) -> tuple[str, int] | None:

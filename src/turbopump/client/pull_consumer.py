@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from turbopump.client.consumer.offsets import OffsetStore
+from turbopump.client.consumer.offsets import OffsetStore, as_ms
 from turbopump.client.consumer.pull import (
     PULL_BATCH,
     PullResult,
@@ -52,7 +52,7 @@ _TIME: Final = SettingRule(
 )
 _QUEUE: Final = SettingRule(
     lambda value: isinstance(value, MessageQueue),
-    "is no MessageQueue: take one of `await consumer.queues(topic)`",
+    "must be a MessageQueue: one of `await consumer.queues(topic)`",
 )
 _PULLED_OFFSET: Final = SettingRule(is_whole, "must be a whole number, an offset in the queue")
 _MESSAGES: Final = whole_from(1)
@@ -169,9 +169,8 @@ class PullConsumer(InContext):
         a datetime. RocketMQ: 4.9's brokers return the message nearest to it, which may be the one
         before (``ConsumeQueue.getOffsetInQueueByTime``)."""
         _TIME.check("when", when)
-        timestamp_ms = int(when.timestamp() * 1000) if isinstance(when, datetime) else when
         store, queue = await self._offsets_of(queue)
-        return await store.offset_at(queue, timestamp_ms)
+        return await store.offset_at(queue, as_ms(when))
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the group's offset in the queue (the next message it wants); None if it has none

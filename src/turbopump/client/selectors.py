@@ -80,8 +80,7 @@ _VIRTUAL_NODES: Final = SettingRule(
     "must be a whole number of points of each queue, 1 or more",
 )
 _RING_KEY: Final = SettingRule(
-    lambda key: isinstance(key, str) and is_unicode(key),
-    "is no key of a ring: text is expected, as in str(order_id)",
+    lambda key: isinstance(key, str) and is_unicode(key), "must be text, as in str(order_id)"
 )
 
 

@@ -105,10 +105,10 @@ BYTES: Final = SettingRule(
 SWITCH: Final = SettingRule(lambda value: isinstance(value, bool), "must be True or False")
 FUNCTION: Final = SettingRule(
     lambda value: callable(value) and not _is_generator_function(value),
-    "must be a function, and one without yield: to call one with it runs nothing",
+    "must be a function without yield: a call of a generator function runs nothing",
 )
 TOPIC: Final = SettingRule(
-    lambda value: isinstance(value, str), "is no topic: its name is expected, as in 'orders'"
+    lambda value: isinstance(value, str), "must be the name of a topic, as in 'orders'"
 )
 OFFSET: Final = SettingRule(
     lambda value: is_whole(value) and 0 <= value < 2**63,
@@ -125,7 +125,7 @@ def check_timeout(timeout: float | None) -> None:
     that is over is no wrong setting: the call itself fails then."""
     if timeout is not None and not TIMEOUT.fits(timeout):
         raise ConfigError(
-            f"timeout={timeout!r:.80} {TIMEOUT.wants}, as in 3.0; leave it out for what is usual"
+            f"timeout={timeout!r:.80} {TIMEOUT.wants}, as in 3.0; omit it for the default"
         )
 
 

@@ -40,11 +40,11 @@ from turbopump.clock import Clock
 from turbopump.config.tls import ClientTls, meant
 from turbopump.errors import ConfigError
 from turbopump.message.rules import NOT_SENDABLE_TOPICS, group_fault, topic_fault
-from turbopump.remoting.client import PERMITS
+from turbopump.remoting.permits import PERMITS
 
 _NAME: Final = SettingRule(
     lambda value: value is None or is_name(value),
-    "must be text that is not empty; leave it out, or give it a value in valid Unicode",
+    "must be text that is not empty, in valid Unicode; omit it for the default",
 )
 _HEARTBEAT: Final = SettingRule(
     lambda value: is_seconds(value) and value < 120,
@@ -61,7 +61,7 @@ _TLS: Final = SettingRule(
     "must be True, False or a ClientTls, as in ClientTls(trust='ca.pem')",
 )
 _GROUP: Final = SettingRule(
-    lambda value: isinstance(value, str), "is no group: its name is expected, as in 'billing'"
+    lambda value: isinstance(value, str), "must be the name of a group, as in 'billing'"
 )
 
 
@@ -82,9 +82,6 @@ class ClientSettings:
     unit_mode: bool = setting(False, SWITCH)
     """True: heartbeats and sends say that the client is in unit mode: see
     docs/explanations/clients.md#unit-mode. Java: ``unitMode``."""
-    vip_channel_enabled: bool = setting(False, SWITCH)
-    """True: messages go to the VIP port of brokers: see docs/explanations/clients.md#vip-channel.
-    Java: ``com.rocketmq.sendMessageWithVIPChannel``, ``setVipChannelEnabled``."""
     async_permits: int = setting(PERMITS, whole_from(1))
     """Sends of a producer, and other calls of a client id, that may wait for their answers at once.
     Further ones wait for their turn, and fail when their timeout is over: nothing was stored then.

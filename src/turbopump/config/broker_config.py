@@ -562,11 +562,6 @@ class BrokerConfig(AccessConfig):
     cold_data_flow_control_enable: bool = setting(
         False, "slow down groups that read much cold data"
     )
-    cold_ctr_strategy_enable: bool = setting(
-        False,
-        "thresholds that nobody has set adapt every 5 s: up until globalColdReadThreshold is "
-        "exceeded, then down",
-    )
     data_read_ahead_enable: bool = setting(
         True, "the system may read ahead in the log's files (2004)"
     )
@@ -737,12 +732,6 @@ def load_broker_config(
             "in sync, sends are stored and answered SLAVE_NOT_AVAILABLE. Set "
             "inSyncReplicas explicitly",
             config.in_sync_replicas,
-        )
-    if config.cold_ctr_strategy_enable and texts.get("usePIDColdCtrStrategy") != "false":
-        log.warning(
-            "coldCtrStrategyEnable=true with usePIDColdCtrStrategy=true (Apache's default): the "
-            "PID strategy is not offered. Thresholds of cold reads go up until "
-            "globalColdReadThreshold is exceeded, then down"
         )
     return config
 

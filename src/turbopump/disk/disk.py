@@ -15,13 +15,13 @@ from typing import Any, Final, NamedTuple, Protocol
 
 FILE_MODE: Final = 0o640
 DIRECTORY_MODE: Final = 0o750
-"""What is made is for its owner to write and for its group to read, since it holds messages. The
-umask may take more away."""
+"""Mode of new directories: the owner writes, the group reads, since they hold messages. The umask
+may remove more."""
 
 Post = Callable[[Callable[[], None]], object]
 Done = Callable[[OSError | None], None]
 Found = bytes | OSError
-"""What a read gave."""
+"""Outcome of a read."""
 
 
 class Space(NamedTuple):
@@ -56,8 +56,8 @@ class Segment(Protocol):
         the GIL. Runs in a thread."""
 
     def read_cached(self, at: int, size: int) -> bytes | None:
-        """The same bytes if the system has all of them in memory, at once; None if it has not, or
-        cannot tell."""
+        """Return the same bytes at once if the system has all of them in memory; None if it has
+        not, or cannot tell."""
 
     def read_cached_into(self, buffer: Any, at: int) -> bool:
         """Fill a ``buffer`` with them in the same case; else False, and what it holds then is
@@ -68,8 +68,8 @@ class Segment(Protocol):
         again; nothing is lost."""
 
     def read_ahead(self, *, enabled: bool) -> None:
-        """Whether the system may read more of the file than ``read_cold`` asks for, because more of
-        it may follow. It may unless told."""
+        """Allow or forbid the system to read more of the file than ``read_cold`` asks for. It is
+        allowed by default."""
 
     def data_from(self, at: int) -> int | None:
         """The first offset at or after ``at`` where bytes may not be zero; None: the rest is a
@@ -87,16 +87,15 @@ class Segment(Protocol):
         """fdatasync; raises OSError, after which the file must not be trusted or synced again."""
 
     def lost(self, *, by_name: bool = False) -> str | None:
-        """What was done to the file so that a start would not find all of it: deleted, or cut
-        (``by_name``: or moved, or replaced by another). None if nothing was. Costs one or two
-        system calls."""
+        """Describe damage to the file that a start would notice: deleted, or cut (``by_name``: or
+        moved, or replaced by another). None if there is none. Costs one or two system calls."""
 
     def hold(self, *, reading: bool = False) -> None:
         """Something beside the owner's thread begins to use the file, ``reading`` it or else
         syncing it: until ``release`` it stays open, even if the segment is closed."""
 
     def release(self) -> None:
-        """That has ended. Both are called in the owner's thread."""
+        """End a ``hold``. Both are called in the owner's thread."""
 
     def close(self) -> None:
         """Let go of the file, once nothing holds it. Views of ``buffer`` that are still there stay
@@ -113,8 +112,8 @@ class SparseSegment(Segment, Protocol):
         disk fails here, cleanly, and not in the map."""
 
     def tail(self, size: int) -> tuple[int, bytes]:
-        """Where they begin, and the last ``size`` bytes before a byte behind which all is zero;
-        fewer if there are no more. Where the file system tells of holes, little more is read."""
+        """Return the last ``size`` bytes before the final zeros of the file, and their offset;
+        fewer if there are no more. On a file system that reports holes little more is read."""
 
     def unmap(self) -> bool:
         """Let go of the map, until ``buffer`` is asked for again; what was written must have been
@@ -134,7 +133,7 @@ class Lock(Protocol):
 
     @property
     def found(self) -> bytes:
-        """What the file held when it was locked, as far as it is of interest (64 bytes)."""
+        """First 64 bytes of the file at the time it was locked."""
 
     def mark(self, data: bytes) -> None:
         """Overwrite what the file holds, and sync. (By any other descriptor of it, closing that
@@ -144,7 +143,7 @@ class Lock(Protocol):
 
 
 class Disk(Protocol):
-    """What the store may ask of a file system. Methods raise OSError as the system does."""
+    """Operations of a file system that the store uses. Methods raise OSError as the system does."""
 
     def make_directory(self, path: Path) -> None: ...
     def list_directory(self, path: Path) -> list[str]:
@@ -152,8 +151,8 @@ class Disk(Protocol):
 
     def is_directory(self, path: Path) -> bool: ...
     def is_writable(self, path: Path) -> bool:
-        """Whether files can be made in a directory, as far as its permissions and its file system
-        tell."""
+        """Return True if files can be made in a directory, according to its permissions and its
+        file system."""
 
     def file_size(self, path: Path | str) -> int | None:
         """Bytes, or None if there is no such file."""
@@ -169,11 +168,11 @@ class Disk(Protocol):
         """A new file of ``size`` zero bytes without any blocks."""
 
     def open_sparse(self, path: Path | str, size: int) -> SparseSegment:
-        """An existing file of ``size`` bytes. Nothing is looked at before it is used."""
+        """Open an existing file of ``size`` bytes. It is not read before its first use."""
 
     @property
     def maps_max(self) -> int:
-        """How many files may be mapped at a time."""
+        """Maximum number of files mapped at a time."""
 
     def rename_segment(self, segment: Segment, path: Path) -> None:
         """Give an open segment another name in the same file system; its ``path`` changes with
@@ -190,7 +189,8 @@ class Disk(Protocol):
 
     def replace_file(self, path: Path, data: bytes, *, private: bool = False) -> None:
         """Replace the content in one step: temporary file, fsync, rename, directory fsync. The old
-        content stays as ``.bak``. Who may read it stays as it was; ``private``: its owner alone."""
+        content stays as ``.bak``. The file keeps its mode; ``private``: only its owner can read
+        it."""
 
     def remove(self, path: Path) -> None:
         """Remove a file or an empty directory; no error if it is not there."""
@@ -199,25 +199,27 @@ class Disk(Protocol):
         """When the file was last written, in ms since 1970."""
 
     def file_mode(self, path: Path) -> int | None:
-        """Who may read and write a file, as chmod has it; None: there is no such file."""
+        """Return the mode of a file, as for chmod; None if there is no such file."""
 
     def lock(self, path: Path) -> Lock:
         """Hold ``path`` exclusively. Raises StoreLockedError if another process, or another store
         of this one, does."""
 
     def lock_directories(self, paths: Iterable[Path]) -> Callable[[], None]:
-        """Hold directories exclusively, until what is returned is called; leaves nothing in them.
-        Where the file system cannot, nothing is held. Raises StoreLockedError like ``lock``."""
+        """Lock directories exclusively until the returned function is called; no file is left in
+        them. On a file system without such locks nothing is locked. Raises StoreLockedError like
+        ``lock``."""
 
     def space(self, path: Path) -> Space:
-        """How much room there is. A disk that hangs does not answer: to be asked in a thread."""
+        """Return the free and total space. Call it in a thread: a disk that hangs does not
+        answer."""
 
     def same_file_system(self, one: Path, other: Path) -> bool:
-        """Whether a file can be renamed from one of two directories into the other."""
+        """Return True if a file can be renamed from one of two directories into the other."""
 
     def lost_pages(self) -> int:
-        """How many pages of maps the files of this process no longer had when they were touched:
-        what was written to those is lost. See ``system_calls.outlive_lost_pages``."""
+        """Count pages of maps that the files of this process no longer had when they were touched;
+        data written to those is lost. See ``maps.outlive_lost_pages``."""
 
     def sync_directory(self, path: Path) -> None:
         """Make names that were added to a directory, or removed from it, durable. May block."""
@@ -251,7 +253,7 @@ class Disk(Protocol):
 
 
 def read_now(piece: Piece) -> Found:
-    """What ``read_cold`` gives of a piece, or its error."""
+    """Read a piece with ``read_cold`` and return its bytes or its error."""
     try:
         return piece.segment.read_cold(piece.at, piece.size)
     except OSError as error:

@@ -38,7 +38,7 @@ library has no functions for them."""
 
 
 class Loop(Protocol):
-    """As much of an event loop as is needed: it calls back, in the owner's thread, while a
+    """The part of an event loop that is needed: calling back, in the owner's thread, while a
     descriptor can be read."""
 
     def add_reader(self, fd: int, callback: Callable[[], None], /) -> Any: ...
@@ -87,7 +87,7 @@ class KernelSyncs:
         return True
 
     def _open(self) -> bool:
-        """Whether the kernel does this, and may be asked to."""
+        """Return True if the kernel supports this and allows it."""
         numbers = (
             _NUMBERS.get(os.uname().machine)
             if sys.platform == "linux" and sys.maxsize > 1 << 32

@@ -57,9 +57,9 @@ def _locked_text(path: Path) -> str:
 
 
 def lock_directories(paths: Iterable[Path]) -> Callable[[], None]:
-    """Hold directories by ``flock`` on themselves, which needs no file in them and which no program
-    of Apache's asks for; the function that lets them go. Where the file system knows no such lock
-    (NFS), nothing is held. Raises StoreLockedError."""
+    """Lock directories with ``flock`` on themselves, which needs no file in them and which no
+    program of Apache's uses. Return the function that unlocks them. On a file system without this
+    lock (NFS) nothing is locked. Raises StoreLockedError."""
     held: set[tuple[int, int]] = set()
     with contextlib.ExitStack() as stack:
         for path in paths:

@@ -39,7 +39,7 @@ def _c_functions() -> Any:
 
 @cache
 def _map_of(size: int) -> Any:
-    """The class of maps of so many bytes. A map ends with the last view of it."""
+    """Make the class of maps of this size. A map ends with its last view."""
     import ctypes
 
     unmap, address_of = _c_functions().munmap, ctypes.addressof
@@ -71,8 +71,8 @@ def map_file(fd: int, size: int) -> memoryview:
 
 
 def sync_map(view: memoryview) -> None:
-    """Bring to the disk what was written through a map of ``map_file``: an fdatasync of its file.
-    What went wrong with the file since it was mapped is reported, once. Raises OSError."""
+    """Write bytes of a map of ``map_file`` to the disk: an fdatasync of its file. An error of the
+    file since it was mapped is reported, once. Raises OSError."""
     import ctypes
 
     whole = view.obj
@@ -81,9 +81,9 @@ def sync_map(view: memoryview) -> None:
 
 
 def sync_file_system(fd: int) -> bool:
-    """Bring to the disk all that was written to the file system in which the descriptor lies; False
-    if this system cannot, or would not say that something could not be written. What went wrong
-    with any file there since the descriptor was opened is reported, once. Raises OSError."""
+    """Write all dirty bytes of the descriptor's file system to the disk. Return False if this
+    system cannot, or would not report a failed write. An error of any file there since the
+    descriptor was opened is reported, once. Raises OSError."""
     if not _syncfs_tells():
         return False
     import ctypes
@@ -102,8 +102,8 @@ def _syncfs_tells() -> bool:
 
 
 def maps_max() -> int:
-    """How many files a process should have mapped at most: three quarters of what the system
-    allows, for libraries, threads and memory need maps too."""
+    """Return the maximum number of files that a process should map: three quarters of the system's
+    limit, because libraries, threads and memory need maps too."""
     try:
         allowed = int(Path("/proc/sys/vm/max_map_count").read_text())
     except (OSError, ValueError):
@@ -117,15 +117,15 @@ _MADV_POPULATE_WRITE = 23  # Linux 5.14; faults pages in for writing without cha
 
 
 def populate_write(buffer: Any, at: int, size: int, *, small: bool = False) -> None:
-    """Ask for pages ahead of need: a page fault inside a map holds the GIL, ``madvise`` called
-    through ctypes does not.
+    """Fault in pages before they are needed: a page fault inside a map holds the GIL, ``madvise``
+    called through ctypes does not.
 
-    ``small``: in pieces of one page. Left to itself the system reads a file ahead into pieces of up
-    to 2 MiB, and one byte written into such a piece through a map makes all of it dirty, to be
-    written by the next sync (ext4 since Linux 6.16, XFS since 5.18).
+    ``small``: in pieces of one page. By default the system reads a file ahead into pieces of up to
+    2 MiB, and one byte written into such a piece through a map makes all of it dirty, to be written
+    by the next sync (ext4 since Linux 6.16, XFS since 5.18).
 
-    Where the system does not know the request nothing happens: the pages then come one by one, on
-    first touch.
+    On a system without this request nothing happens: the pages then come one by one, on first
+    touch.
     """
     if not sys.platform.startswith("linux") or size <= 0:
         return
@@ -144,13 +144,14 @@ def populate_write(buffer: Any, at: int, size: int, *, small: bool = False) -> N
 
 @has_twin
 def outlive_lost_pages() -> bool:
-    """From now on a page of a map that its file no longer has, or that the disk cannot give, does
-    not end this process: it is zeros, and writing to it reaches no file. Whether that is so; it is
-    not where nothing is compiled. For the whole process, so a server's command asks for it."""
+    """Keep this process alive after access to a page of a map that its file no longer has, or that
+    the disk cannot give: the page becomes zeros, and writes to it reach no file. Return False
+    without the compiled module. The setting holds for the whole process, so only server commands
+    call it."""
     return False
 
 
 @has_twin
 def lost_pages() -> int:
-    """How many such pages there were."""
+    """Return the number of such pages."""
     return 0

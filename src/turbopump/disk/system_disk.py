@@ -43,11 +43,11 @@ PRIVATE_MODE = 0o600
 _READERS = 4
 """Threads of their own for reads, so that no sync waits behind a device that reads."""
 _SYNCERS = 3
-"""And for syncs, of the log, of what is derived and of the checkpoint: none waits for a table that
-is saved or a file that is made."""
+"""Threads for syncs of the log, of derived files and of the checkpoint: none of these waits for a
+saved table or a new file."""
 _SYNCED_SINGLY = 32
-"""So many sparse segments are synced one by one: for more of them, syncing all of their file system
-costs less."""
+"""Maximum number of sparse segments that are synced one by one; for more, a sync of their whole
+file system costs less."""
 
 
 class SystemDisk(ReadOnlyDisk):

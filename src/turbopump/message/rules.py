@@ -17,6 +17,8 @@ REPLY_TOPIC_END: Final = "_REPLY_TOPIC"
 """End of the topic of a cluster's replies; the cluster's name is before it."""
 DEFAULT_TOPIC: Final = "TBW102"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+LMQ_PREFIX: Final = "%LMQ%"
+"""Begins the names of Apache's light queues, whose units point to messages of other topics."""
 
 _LEGAL_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 _RETRY_V2 = re.compile(r"%RETRY%[^+]+\+[^+]+")

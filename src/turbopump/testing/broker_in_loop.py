@@ -1,6 +1,6 @@
-"""A name server and a broker in the caller's own event loop, for as long as a `with` block lasts.
+"""A name server and a broker in the caller's own event loop, for the time of a `with` block.
 
-Its one rule: nothing is left afterwards: no port, no task, no file. It must not know pytest.
+Nothing is left afterwards: no port, no task, no file. Pytest is unknown here.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ START_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 30.0
 
 _SHARED: Final = frozenset(field.name for field in fields(AccessConfig))
-"""Whom they serve is what both are told."""
+"""Access settings that both servers get."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunningBroker:
-    """What clients and tests want to know of a running pair."""
+    """Addresses and objects of a running pair, for clients and tests."""
 
     namesrv: str
     """Address of the name server, `host:port`: what a producer or consumer is given."""
@@ -62,8 +62,9 @@ class RunningBroker:
     async def create_topic(
         self, topic: str, queues: int = 1, credentials: Credentials | None = None
     ) -> None:
-        """Create `topic` with so many queues (a send alone would create it with up to 8). Raises
-        ResponseError."""
+        """Create `topic` with this number of queues (a send would create it with up to 8). Raises
+        ResponseError. Create `topic` with this number of queues (a send would create it with up to
+        8). Raises ResponseError."""
         signer = None if credentials is None else RequestSigner(credentials)
         client = RemotingClient(signer=signer, connect_timeout=START_SECONDS_MAX)
         try:

@@ -10,7 +10,7 @@ from turbopump.message.properties import encode_properties
 
 
 class _NoQueue:
-    """The owner of a message that is of no queue: whatever becomes of it."""
+    """Owner of a message without a queue; it ignores every outcome."""
 
     dropped = False
 

@@ -39,11 +39,11 @@ def _scope(fixture_name: str, config: pytest.Config) -> Any:
 
 @pytest.fixture(scope=_scope)
 def rocketmq() -> "Iterator[BrokerThread]":
-    """A RocketMQ name server and broker on free ports of 127.0.0.1, empty, gone after the test.
+    """A RocketMQ name server and broker on free ports of 127.0.0.1, empty, and gone after the test.
 
-    `rocketmq.namesrv` is the address for producers and consumers; `rocketmq.create_topic(name,
-    queues)`, `rocketmq.broker_address`, `rocketmq.directory`. It runs in a thread: synchronous and
-    asyncio tests can use it.
+    `rocketmq.namesrv` is the address for producers and consumers. Also:
+    `rocketmq.create_topic(name, queues)`, `rocketmq.broker_address`, `rocketmq.directory`. The pair
+    runs in a thread, so synchronous and asyncio tests can use it.
     """
     from turbopump.testing.broker_in_loop import BrokerThread
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.loops import in_loop, on_a_client_s_host
+from tests.loops import in_loop
 from tests.simulation.world.simulation import Simulation
-from tests.unit.broker.talking import Client, Talk, in_virtual_time, pull, simulated_broker
+from tests.unit.broker.talking import Client, Talk, in_virtual_time, pull
 
 from turbopump.broker.cold_flow import FORGET_S, WINDOW_S, ColdFlow
 from turbopump.message.codec import decode_entries
@@ -129,53 +129,6 @@ async def test_thresholds_of_groups_are_set_removed_and_shown(
     assert info.global_acc == info.runtime_table["g"].cold_acc > 3000
     assert await client.code(RemoveColdFlow(), b"g") == (0, "")
     assert await outcome(client, 4) == (ResponseCode.SYSTEM_BUSY, BUSY)
-
-
-def window(cold: ColdFlow, clock: Hands, **sizes: int) -> dict[str, int]:
-    """Five seconds in which groups read so much; the thresholds after them."""
-    for group, size in sizes.items():
-        cold.read(group, size)
-    clock.seconds += WINDOW_S
-    return dict(cold.info().config_table)
-
-
-def test_used_up_thresholds_rise_until_all_read_too_much_then_the_highest_fall() -> None:
-    clock = Hands()
-    cold = ColdFlow(clock, enabled=True, group_max=100, total_max=1000, adapts=True)
-    assert cold.set_threshold("set", 50)
-    cold.info()
-    assert window(cold, clock, g=100, h=99, set=60) == {"set": 50, "g||adaptive": 150}
-    cold.read("g", 149)
-    assert not cold.must_wait("g")
-    assert window(cold, clock, g=1) == {"set": 50, "g||adaptive": 225}
-    many = {
-        "set": 50,
-        "g||adaptive": 337,
-        "h||adaptive": 150,
-        "i||adaptive": 150,
-        "j||adaptive": 150,
-    }
-    assert window(cold, clock, g=225, h=100, i=100, j=100) == many
-    after = window(cold, clock, g=1001)
-    assert after["g||adaptive"] == 269
-    assert sorted(after.values()) == [50, 120, 120, 150, 269], "three of them, the highest first"
-    for _ in range(10):
-        after = window(cold, clock, g=1001)
-    assert after["g||adaptive"] == 100, "not below what every group has"
-    clock.seconds += FORGET_S
-    assert cold.info().config_table == {"set": 50}
-
-
-@in_loop(on_a_client_s_host)
-async def test_a_broker_adapts_thresholds_if_it_is_told_to(simulation: Simulation, /) -> None:
-    async with simulated_broker(simulation, cold_ctr_strategy_enable=True, **ALL_COLD) as talk:
-        client = talk.client
-        await fill(client)
-        await client.join("c")
-        await client.pull(0, max_msg_nums=4)
-        await asyncio.sleep(6)
-        info = fastjson.decode((await client.ask(GetColdFlow())).body, ColdFlowInfo)
-        assert info.config_table == {"g||adaptive": 4500}
 
 
 @in_loop(in_virtual_time, data_read_ahead_enable=False)

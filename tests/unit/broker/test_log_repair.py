@@ -12,7 +12,7 @@ from tests.unit.broker.talking import Client
 
 from turbopump.broker.broker import Broker
 from turbopump.config.broker_config import FlushDiskType
-from turbopump.message.codec import decode_entries, entry_fault
+from turbopump.message.codec import entry_fault
 from turbopump.message.entry import CRC_SUFFIX_SIZE
 from turbopump.protocol.requests.pull import ViewMessageById
 from turbopump.store.repair.scrub import FIRST_REST_S
@@ -69,9 +69,8 @@ def forge(broker: Broker, number: int, at: int, value: bytes) -> None:
 
 
 async def bodies(client: Client) -> list[bytes]:
-    """What one pull of everything gives."""
-    answer, _ = await client.pull(0)
-    return [message.body for message in decode_entries(answer.body)]
+    """Every message that pulls give."""
+    return await client.all_bodies()
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def test_a_broker_is_drained_and_may_be_sent_to_again(capsys: pytest.CaptureFixt
         said = capsys.readouterr().out.splitlines()
         assert said == [
             f"write permission of broker-test is wiped at {running.namesrv}",
-            "it has no slave: while it is stopped nobody can read what it has",
+            "it has no slave: its messages cannot be read while it is stopped",
             f"broker-test is drained: it is safe to stop it ({running.broker_address})",
             "clients send to it again when it was stopped and started, or after: turbopump broker "
             f"drain broker-test --undo -n '{running.namesrv}'",

@@ -70,8 +70,10 @@ def test_whoever_names_no_group_is_told_at_a_terminal_that_it_shares_one(
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     code, lines, err = consume("orders --count 3")
     assert (code, len(lines)) == (0, 3)
-    assert err.startswith("turbopump: read as the group turbopump-consume, which keeps its offset")
-    assert "--group NAME is your own, --no-group reads all" in err
+    assert err.startswith(
+        "turbopump: reading as the group turbopump-consume, whose offset is shared"
+    )
+    assert "use --group NAME for your own, --no-group to read all" in err
     assert consume("orders --group turbopump-consume --count 1")[2] == ""
 
 
@@ -84,8 +86,8 @@ def test_a_group_that_is_not_new_goes_on_and_that_is_said(consume: Consume) -> N
     assert consume("orders --group known --from first --count 10") == (0, ALL, "")
     code, lines, err = consume("orders --group known --from first --idle 0.3")
     assert (code, lines) == (0, [])
-    assert err.startswith("turbopump: the group known goes on where it stands in orders")
-    assert "--no-group reads from there; `turbopump offset reset known orders`" in err
+    assert err.startswith("turbopump: the group known continues at its offset in orders")
+    assert "Use --no-group to read from there, or `turbopump offset reset known orders`" in err
     assert consume("orders --group known --idle 0.3") == (0, [], "")
 
 

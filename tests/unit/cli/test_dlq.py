@@ -121,7 +121,7 @@ def test_what_is_not_there_is_said_with_code_three(dlq: Any) -> None:
     assert "group 'nobody' has no dead letters" in done.err
     done = dlq("show", "billing", "broker-test:0:77", "broker-test:0:1")
     assert (done.code, len(done.out) > 0) == (3, True)
-    assert "there is no dead letter broker-test:0:77" in done.err
+    assert "no dead letter has the id broker-test:0:77" in done.err
     assert dlq("resend", "billing", "--sql", "price > 100").code == 3
 
 
@@ -169,7 +169,7 @@ def test_a_damaged_journal_is_named(dlq: Any, tmp_path: Path, more: list[str]) -
 def test_one_choice_is_wanted(dlq: Any, choice: list[str]) -> None:
     done = dlq("resend", "billing", *choice)
     assert done.code == 2
-    assert "choose what to resend" in done.err
+    assert "nothing selected: give ids" in done.err
     assert dlq("resend", "billing", "--sql", "price >").code == 2
 
 

@@ -171,7 +171,7 @@ def test_the_code_three_tells_that_there_is_no_such_message(
     ("arguments", "code", "said"),
     [
         (["by-id", "missing", "x"], 1, "no route to topic 'missing'"),
-        (["by-key", "T", "two keys"], 2, "'two keys' is no key"),
+        (["by-key", "T", "two keys"], 2, "'two keys' must be a key"),
         (["by-key", "T", "k", "--begin", "yesterday"], 2, "'yesterday' is not a time"),
         (["by-offset", "T", "7", "0"], 2, "topic T has no queue 7"),
         (
@@ -223,8 +223,7 @@ def test_why_a_broker_finds_nothing_by_key_is_told_in_its_words(
 def test_a_broker_that_cannot_be_asked_is_named_and_the_code_is_one(
     message: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from turbopump.client.consumer.pull import FoundMessages
-    from turbopump.client.message_finder import MessageFinder
+    from turbopump.client.message_finder import FoundMessages, MessageFinder
 
     by_key = MessageFinder.by_key
 

@@ -163,7 +163,7 @@ def test_consumers_of_a_group_tell_how_they_do_and_whether_they_get_along(
     text = run_here("consumer", "status", "togethr", "-n", broker.namesrv)
     assert (text.returncode, text.stdout) == (3, "")
     assert text.stderr.startswith(
-        "turbopump: no broker knows the group togethr (did you mean together?); look at its name "
+        "turbopump: no broker knows the group togethr (did you mean together?); check the name "
     )
     unknown = run_here("consumer", "status", "nobodys", *server)
     assert (unknown.returncode, json.loads(unknown.stdout)["clients"]) == (3, [])

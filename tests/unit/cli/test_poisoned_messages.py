@@ -91,7 +91,7 @@ def test_bodies_alone_are_as_they_are_stored_and_a_warning_names_the_message(
     assert main(arguments.split()) == 0
     written, said = capsysbinary.readouterr()
     assert written == b"".join(body + b"\n" for body in BODIES)
-    assert said.count(b"it is written as it is stored") == len(POISON)
+    assert said.count(b"writing the stored bytes") == len(POISON)
     assert b"offset 0 of orders queue 0 on broker-test: a compressed body cannot" in said
 
 

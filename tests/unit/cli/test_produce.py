@@ -212,7 +212,7 @@ def test_a_queue_that_is_not_there_is_answered_with_those_that_are(
         ("--queue first", "'first' is not a queue: expected its number, or BROKER:NUMBER"),
         ("--property p", "'p' has no =; expected NAME=VALUE"),
         ("--property DELAY=3", "property 'DELAY' belongs to RocketMQ: give delay_level="),
-        ("--delay nan", "nan is no number"),
+        ("--delay nan", "nan is not a number"),
         ("--deliver-at 15m", "'15m' is not a time: expected 2026-11-21T08:30:00, ms since 1970"),
     ],
 )

@@ -20,7 +20,7 @@ Start = Callable[..., Any]
 
 PRINTED = Path(__file__).parents[1] / "config" / "apache_5_3_3_broker.conf"
 """What Apache's ``BrokerStartup -p`` prints."""
-HEAD = "# can be given with -c; docs/reference/configuration.md says what each key does"
+HEAD = "# a file for -c; docs/reference/configuration.md explains each key"
 READY = r"^ready namesrv=(127\.0\.0\.1):(\d+)$"
 
 
@@ -208,7 +208,7 @@ def test_the_log_is_begun_anew_when_its_file_is_moved_and_sighup_ends_nothing(
     file.rename(moved)
     server.send(signal.SIGHUP)
     assert server.stop() == (0, "")
-    assert "goes on signal=SIGHUP" in file.read_text()
+    assert "continuing signal=SIGHUP" in file.read_text()
     assert "stopping signal=SIGTERM" in file.read_text()
     assert "name server ready" in moved.read_text()
     assert "SIGHUP" not in moved.read_text()

@@ -165,12 +165,12 @@ def test_a_dump_of_a_topic_that_the_store_does_not_know_says_so(
     assert main(["store", "dump", str(root), "--topic", "ordrs"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("turbopump: the store knows no topic ordrs (did you mean orders?); ")
+    assert err.startswith("turbopump: the store has no topic ordrs (did you mean orders?); ")
     assert main(["store", "dump", str(root), "--topic", "orders"]) == 0
     assert capsys.readouterr() == ("", "")  # a topic without messages
     with changed(first_segment(root), flip(60)):
         assert main(["store", "dump", str(root), "--topic", "x"]) == 1
-    assert "the store knows no topic x; " in capsys.readouterr().err
+    assert "the store has no topic x; " in capsys.readouterr().err
 
 
 def test_a_dump_needs_no_queues(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -65,7 +65,7 @@ def test_at_the_end_of_the_log_it_is_told_that_offsets_are_given_again(
         assert main(["store", "set-apart", "--dry-run", str(directory.paths.root)]) == 1
     told = capsys.readouterr().out
     assert "notice no message can be read behind offset" in told
-    assert "gives the offsets of messages that lay behind it again" in told
+    assert "reuses the offsets of messages behind it" in told
 
 
 def test_a_queue_that_cannot_be_read_is_named(

@@ -193,7 +193,7 @@ def test_a_topic_that_is_not_there_is_answered_with_the_nearest_name(
     broker.create_topic("orders", 1)
     code, out, err = run(command)
     assert (code, out) == (3, "")
-    assert err.startswith("turbopump: there is no topic ordes (did you mean orders?)")
+    assert err.startswith("turbopump: unknown topic ordes (did you mean orders?)")
 
 
 def test_your_topics_are_listed_and_rocketmqs_own_when_asked_for(
@@ -216,7 +216,7 @@ def test_where_all_topics_are_rocketmqs_own_that_is_said(
     assert main(["topic", "list", "-n", rocketmq.namesrv]) == 0
     told = capsys.readouterr()
     assert told.out == ""
-    assert "of RocketMQ's own, which --all shows" in told.err
+    assert "of RocketMQ itself, which --all shows" in told.err
 
 
 @pytest.mark.parametrize(

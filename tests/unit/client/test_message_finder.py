@@ -16,8 +16,7 @@ from tests.simulation.world.simulation import Simulation
 from tests.unit.client.scripted_cluster import HOST, ScriptedCluster, refusal, scripted_cluster
 
 from turbopump.broker.broker import Broker
-from turbopump.client.consumer.pull import FoundMessages
-from turbopump.client.message_finder import MessageFinder, log_offset_of
+from turbopump.client.message_finder import FoundMessages, MessageFinder, log_offset_of
 from turbopump.client.producer import Producer
 from turbopump.client.sending.send_result import SendResult
 from turbopump.clock import SystemClock
@@ -211,7 +210,7 @@ async def test_what_is_not_there_is_said_with_where_it_was_looked_for(here: Worl
     with pytest.raises(RouteNotFoundError, match="turbopump topic create"):
         await finder.by_key("missing", "k")
     for key in ("", "two keys"):
-        with pytest.raises(ConfigError, match="no key"):
+        with pytest.raises(ConfigError, match="must be a key"):
             await finder.by_key("T", key)
 
 

@@ -190,7 +190,7 @@ async def test_errors_whose_cause_lies_elsewhere_point_at_the_doctor(
             await consumer.pull(queue, 0)
         assert refused.value.__notes__ == [SEE_DOCTOR]
         cluster.broker.script[RequestCode.SEND_MESSAGE_V2].extend([denied] * 3)
-        with pytest.raises(SendError, match="`turbopump doctor -t TOPIC` tells more"):
+        with pytest.raises(SendError, match="`turbopump doctor -t TOPIC` shows more"):
             await producer.send("orders", b"x")
         await cluster.broker.stop()
         with pytest.raises(SendError, match="`turbopump doctor` shows more"):

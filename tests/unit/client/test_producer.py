@@ -390,18 +390,18 @@ async def test_a_batch_that_cannot_go_together_is_refused_before_anything_is_sen
         (Message("t", b"x", properties={"p": "v" * 32768}), "at most 32767"),
         (
             Message("t", b"x", properties={"p": "\ud800"}),
-            r"property 'p'='\\ud800' holds a lone "
+            r"property 'p'='\\ud800' contains a lone "
             r"surrogate",
         ),
         (
             Message("t", b"x", properties={"\ud800": "v"}),
-            r"property '\\ud800'='v' holds a lone "
+            r"property '\\ud800'='v' contains a lone "
             r"surrogate",
         ),
-        (Message("t", b"x", tags="\ud800"), r"property 'TAGS'='\\ud800' holds a lone surrogate"),
+        (Message("t", b"x", tags="\ud800"), r"property 'TAGS'='\\ud800' contains a lone surrogate"),
         (
             Message("t", b"x", keys=["k", "\ud800"]),
-            r"property 'KEYS'='k \\ud800' holds a lone "
+            r"property 'KEYS'='k \\ud800' contains a lone "
             r"surrogate",
         ),
     ],

@@ -183,7 +183,7 @@ async def test_what_is_no_queue_or_no_time_is_refused_with_what_to_give(
         for call in asked:
             with pytest.raises(
                 ConfigError,
-                match=r"is no MessageQueue: take one of `await "
+                match=r"must be a MessageQueue: one of `await "
                 r"consumer.queues\(topic\)`",
             ):
                 await call

@@ -37,10 +37,10 @@ UNUSABLE = [
     ),
     (
         {"compression_level": 2.5},
-        "compression_level=2.5 is not one of zlib's, which are whole numbers from 0 to 9",
+        "compression_level=2.5 must be a whole number from 0 to 9 for zlib",
     ),
-    ({"compression_level": "5"}, "compression_level='5' is not one"),
-    ({"compression_level": True}, "compression_level=True is not one"),
+    ({"compression_level": "5"}, "compression_level='5' must be a whole number"),
+    ({"compression_level": True}, "compression_level=True must be a whole number"),
     (
         {"retry_codes": "12"},
         r"retry_codes='12' must be a collection of response codes, as in "
@@ -52,13 +52,13 @@ UNUSABLE = [
     ({"trace": "SCHEDULE_TOPIC_XXXX"}, "a topic that may be sent to"),
     ({"trace": ""}, "trace='' must be"),
     ({"trace": 1}, "trace=1 must be True"),
-    ({"local_ip": "nonsense"}, "local_ip='nonsense' is no address: an IP as in '10.0.0.7'"),
-    ({"local_ip": ""}, "local_ip='' is no address"),
+    ({"local_ip": "nonsense"}, "local_ip='nonsense' must be an IP address, as in '10.0.0.7'"),
+    ({"local_ip": ""}, "local_ip='' must be an IP address"),
     ({"hooks": [print]}, "inherits SendHook"),
     ({"hooks": [SendHook]}, "inherits SendHook"),
     ({"hooks": None}, "hooks=None must be a list of SendHook objects"),
-    ({"namespace_v2": ""}, "namespace_v2='' must be text that is not empty; leave it out"),
-    ({"namespace": ""}, "namespace='' must be text that is not empty; leave it out"),
+    ({"namespace_v2": ""}, "namespace_v2='' must be text that is not empty, in valid Unicode"),
+    ({"namespace": ""}, "namespace='' must be text that is not empty, in valid Unicode; omit it"),
     ({"namespace": 5}, "namespace=5 must be text"),
     ({"instance_name": 5}, "instance_name=5 must be text"),
     ({"retries": True}, "retries=True must be a whole number"),
@@ -70,15 +70,15 @@ UNUSABLE = [
     ),
     (
         {"clock": 5},
-        r"clock=5 is no clock: an object with now_ms\(\) and monotonic\(\) is "
-        r"expected, or None",
+        r"clock=5 must be a clock: an object with now_ms\(\) and monotonic\(\), "
+        r"or None",
     ),
-    ({"clock": SystemClock}, "is no clock: an object with"),
-    ({"random": 7}, r"random=7 is no random.Random, as in random.Random\(7\), or None"),
+    ({"clock": SystemClock}, "must be a clock: an object with"),
+    ({"random": 7}, r"random=7 must be a random.Random, as in random.Random\(7\), or None"),
     ({"instance_name": "\ud800"}, r"instance_name='\\ud800' must be text .* in valid Unicode"),
     ({"retry_unless_ok": "no"}, "retry_unless_ok='no' must be True or False"),
-    ({"namesrv": 9876}, "namesrv=9876 is no name server: expected HOST:PORT"),
-    ({"group": 5}, "group=5 is no group: its name is expected"),
+    ({"namesrv": 9876}, "namesrv=9876 must be HOST:PORT of a name server"),
+    ({"group": 5}, "group=5 must be the name of a group"),
     ({"compress_from": True}, "compress_from=True must be a number of bytes"),
     (
         {"credentials": ("key", "secret")},
@@ -129,7 +129,7 @@ def test_what_can_work_is_taken(settings: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"local_ip": "nonsense"}, "is no address"),
+        ({"local_ip": "nonsense"}, "must be an IP address"),
         ({"namespace_v2": ""}, "not empty"),
         ({"namespace": ""}, "not empty"),
     ],
@@ -145,10 +145,10 @@ def test_what_all_clients_have_is_checked_for_all(
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda: BackPressure(1.5), "messages=1.5 lets nothing through: a whole number above 0"),  # type: ignore[arg-type]
-        (lambda: BackPressure("3"), "messages='3' lets nothing through"),  # type: ignore[arg-type]
-        (lambda: BackPressure(0), "messages=0 lets nothing through"),
-        (lambda: BackPressure(size=0), "size=0 lets nothing through"),
+        (lambda: BackPressure(1.5), "messages=1.5 must be a whole number above 0"),  # type: ignore[arg-type]
+        (lambda: BackPressure("3"), "messages='3' must be a whole number above 0"),  # type: ignore[arg-type]
+        (lambda: BackPressure(0), "messages=0 must be a whole number above 0"),
+        (lambda: BackPressure(size=0), "size=0 must be a whole number above 0"),
         (
             lambda: LatencyFaults((50,), (-5,)),
             r"not_available_ms=\(-5,\) must be whole numbers "

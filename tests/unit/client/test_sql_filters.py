@@ -60,6 +60,6 @@ async def test_a_pull_may_have_a_filter_of_its_own() -> None:
 def test_what_is_no_filter_is_refused_at_once() -> None:
     with pytest.raises(
         ConfigError,
-        match="'price >' is no SQL92 filter: at character 8: a property, a literal or a bracket",
+        match="'price >' is not a SQL92 filter: at character 8: a property, a literal or a bracket",
     ):
         Sql("price >")

@@ -82,24 +82,6 @@ def test_a_sync_master_without_in_sync_replicas_waits_for_one_slave(
     assert (again.in_sync_replicas, again.slave_acks) == (in_force, acks)
 
 
-@pytest.mark.parametrize(
-    ("text", "warns"),
-    [
-        ("coldCtrStrategyEnable=true", True),
-        ("coldCtrStrategyEnable=true\nusePIDColdCtrStrategy=true", True),
-        ("coldCtrStrategyEnable=true\nusePIDColdCtrStrategy=false", False),
-        ("usePIDColdCtrStrategy=true", False),
-        ("", False),
-    ],
-)
-def test_a_file_that_asks_for_the_pid_strategy_of_cold_reads_is_warned(
-    conf: Path, caplog: pytest.LogCaptureFixture, text: str, warns: bool
-) -> None:
-    load(conf, text)
-    said = [one.message for one in caplog.records if one.levelno == logging.WARNING]
-    assert any("the PID strategy is not offered" in one for one in said) == warns
-
-
 def test_in_sync_replicas_0_is_refused(conf: Path) -> None:
     with pytest.raises(ConfigError, match="inSyncReplicas=0: expected a whole number from 1 to 32"):
         load(conf, "inSyncReplicas=0")

@@ -141,7 +141,7 @@ async def test_a_json_body_reaches_the_handler_typed_and_so_does_its_answer_the_
         assert (await ask()).locked == (), "no body is an empty one"
         with pytest.raises(
             ResponseError,
-            match=r"code 1 .* the body cannot be read as LockBatchRequestBody: not JSON",
+            match=r"code 1 .* the body cannot be read as LockBatchRequestBody: neither JSON",
         ):
             await ask(b"{")
         await client.close()

@@ -14,7 +14,7 @@ from tests.unit.store.segments import forget_all
 from turbopump.disk.disk import Found, Piece
 from turbopump.disk.system_disk import SystemDisk
 from turbopump.store.message_store import MessageStore
-from turbopump.store.queues.checked_entries import GetResult, GetStatus
+from turbopump.store.queues.read_result import GetResult, GetStatus
 from turbopump.store.repair.scrub import Scrub
 
 COUNT = 60
@@ -169,7 +169,7 @@ def test_the_scrub_finds_nothing_wrong_with_what_is_taken_away(
         lambda: end,
         1 << 20,
         found.append,
-        store.unit_repair,
+        store.rebuild,
         store.index,
     )
     now = 0.0

@@ -1,8 +1,8 @@
-"""Answers to 306, 316 and 329: an operator wants room.
+"""Answers to 306, 316 and 329: deletions requested by an operator.
 
-The broker cleans by itself (``store/retention.py``); these only let it begin now. Source:
-apache/rocketmq ``AdminBrokerProcessor.cleanExpiredConsumeQueue`` and its neighbours. Better than
-Apache's: the last file of a queue stays, so that an empty queue still knows its next offset.
+The broker deletes files by itself (``store/retention.py``); these requests start a round now.
+Source: apache/rocketmq ``AdminBrokerProcessor.cleanExpiredConsumeQueue`` and its neighbours. Unlike
+Apache's, the last file of a queue stays, so that an empty queue still knows its next offset.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 
 from turbopump.broker.handlers.topics import TopicRecords
 from turbopump.broker.housekeeping import Cleaning
-from turbopump.message.rules import is_system_topic
+from turbopump.message.rules import LMQ_PREFIX, is_system_topic
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.cleaning import (
     CleanExpiredConsumeQueue,
@@ -22,10 +22,9 @@ from turbopump.protocol.requests.cleaning import (
 )
 from turbopump.remoting.response import Response, refusal
 from turbopump.remoting.router import RequestContext, Router
-from turbopump.store.repair.unit_repair import LMQ_PREFIX
 
 ROUND_WAIT_S: Final = 2.0
-"""How long an answer waits for the end of the round: tools wait 3 to 5 s for it."""
+"""Seconds that an answer waits for the end of the round; tools wait 3 to 5 s for it."""
 
 log = logging.getLogger(__name__)
 

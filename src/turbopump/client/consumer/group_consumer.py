@@ -1,8 +1,7 @@
-"""What the consumers of a group have in common: what they subscribe to, and what runs from start to
-close.
+"""Base of the consumers of a group: their subscriptions, and their parts from start to close.
 
 One rule: what runs hears of its group, its routes and its connections from the instance it has
-joined. It must not know how messages are read.
+joined. This module must not know how messages are read.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from datetime import datetime
 from traceback import format_exception_only
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from turbopump.client.consumer.delivery import Delivery, is_retry
 from turbopump.client.consumer.offsets import ConsumeFrom
@@ -21,7 +20,7 @@ from turbopump.client.consumer.settings import SubscriberSettings
 from turbopump.client.consumer.subscription import Wanted, first_subscriptions, topic_subscription
 from turbopump.client.heartbeat import InstanceMember, Operated
 from turbopump.client.instance import ClientInstance
-from turbopump.client.lifecycle import InContext, Lifecycle, Running
+from turbopump.client.lifecycle import InContext, Lifecycle
 from turbopump.client.operator_requests import running_info
 from turbopump.client.producer import Producer
 from turbopump.client.settings import ClientSettings
@@ -31,12 +30,20 @@ from turbopump.errors import NotStartedError
 from turbopump.protocol.requests import clients, consumers
 
 
-class RunningMember(Running, Protocol):
-    """What runs from start to close, and how it begins."""
+class RunningMember:
+    """A consumer from start to close, as a ``member`` of its group."""
 
-    async def prepare(self, topics: Collection[str]) -> None: ...
+    def __init__(self, instance: ClientInstance, member: InstanceMember) -> None:
+        self.instance = instance
+        self.member = member
+        self.closing = False
 
-    async def begin(self) -> None: ...
+    async def prepare(self, topics: Collection[str]) -> None:
+        """Learn the routes of ``topics``. Raises RouteNotFoundError if no name server answers."""
+        await self.instance.routes.find_routes(list(topics))
+
+    async def begin(self) -> None:
+        """Begin to consume."""
 
 
 RunningT = TypeVar("RunningT", bound=RunningMember)
@@ -59,7 +66,7 @@ class GroupConsumer(InContext, Generic[RunningT]):
 
     @property
     def client_id(self) -> str:
-        """What brokers know this client by. Raises NotStartedError before ``start``."""
+        """Name under which brokers know this client. Raises NotStartedError before ``start``."""
         return self.lifecycle.ready().instance.client_id
 
     async def _run(
@@ -80,7 +87,7 @@ class GroupConsumer(InContext, Generic[RunningT]):
             await instance.introduce_all()
             await running.begin()
         except BaseException:
-            await self.lifecycle.undo(end)
+            await self.lifecycle.undo_start(end)
             raise
 
     def _tracing(self, settings: ClientSettings, trace: bool | str) -> Tracing | None:
@@ -112,7 +119,7 @@ class GroupConsumer(InContext, Generic[RunningT]):
         model: clients.MessageModel = clients.MessageModel.CLUSTERING,
         **further: Any,
     ) -> clients.ConsumerData:
-        """What a heartbeat says of it."""
+        """Return the consumer's part of a heartbeat."""
         return clients.ConsumerData(
             group_name=self._group,
             consume_type=kind,
@@ -125,7 +132,7 @@ class GroupConsumer(InContext, Generic[RunningT]):
         )
 
 
-class RunningConsumer:
+class RunningConsumer(RunningMember):
     """A consumer that pulls, from start to close. ``tracing`` None: nothing is traced."""
 
     what: ClassVar[str]
@@ -139,9 +146,7 @@ class RunningConsumer:
         table: QueueTable[Any],
         balancer: Balancer,
     ) -> None:
-        self.instance = instance
-        self.member = member
-        self.closing = False
+        super().__init__(instance, member)
         self.balancer = balancer
         self._tracing = tracing
         self._table = table
@@ -155,10 +160,9 @@ class RunningConsumer:
         member.on_disconnect = table.disconnected
 
     async def prepare(self, topics: Collection[str]) -> None:
-        """Learn the routes of ``topics``. Raises RouteNotFoundError if no name server answers."""
         if self._tracing is not None:
             await self._tracing.start()
-        await self.instance.routes.find(list(topics))
+        await super().prepare(topics)
 
     async def begin(self) -> None:
         """Take up queues, and read them from now on. Raises NotStartedError if it is closed."""

@@ -1,7 +1,7 @@
-"""Where a group stands in each queue, and where a queue begins and ends, as the brokers keep it.
+"""Offsets of a group in each queue, and the first and last of a queue, as the brokers keep them.
 
-One rule: an offset is the index of the next message wanted. It must not know why an offset is
-committed, or which queues are ours.
+One rule: an offset is the index of the next message wanted. This module must not know why an offset
+is committed, or which queues are ours.
 """
 
 from __future__ import annotations
@@ -11,23 +11,19 @@ import logging
 from collections.abc import Iterable
 from datetime import datetime
 from enum import Enum
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from turbopump.client.instance import ClientInstance
-from turbopump.config.setting import below_home
-from turbopump.disk.json_table import JsonTable
-from turbopump.errors import ConfigError, ConnectError, ResponseError
+from turbopump.errors import ConnectError, ResponseError
 from turbopump.message.message import MessageQueue
 from turbopump.message.rules import RETRY_PREFIX
-from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.request import ReplyT, Request
 from turbopump.protocol.requests import offsets as requests
 from turbopump.repeated_line import RepeatedLine
 
 if TYPE_CHECKING:
-    from turbopump.disk.disk import Disk
+    pass
 
 log = logging.getLogger(__name__)
 _read_from_beginning = RepeatedLine(
@@ -38,11 +34,22 @@ _read_from_beginning = RepeatedLine(
 )
 
 
+Time = int | datetime
+"""ms since 1970 UTC, or a datetime."""
+
+
+def as_ms(time: Time | None, default: int = 0) -> int:
+    """Return a time in ms since 1970, ``default`` for none."""
+    if time is None:
+        return default
+    return int(time.timestamp() * 1000) if isinstance(time, datetime) else time
+
+
 class ConsumeFrom(Enum):
-    """Where a group begins in a queue in which it has no offset yet.
+    """Position at which a group begins in a queue in which it has no offset yet.
 
     ``FIRST``: at the oldest message that is kept. ``NOW``: at what is stored after the consumer was
-    started, by its own clock. ``LAST``: RocketMQ's rule. It is the end of the queue, but the
+    started, by its own clock. ``LAST``: RocketMQ's rule. That is the end of the queue, but the
     *beginning* of a queue whose first message is still in the broker's memory, as in a topic that
     is new or small.
     """
@@ -53,8 +60,8 @@ class ConsumeFrom(Enum):
 
 
 class StartOffset(NamedTuple):
-    """Where to begin in a queue. ``answered``: the group's offset was asked for, and this came;
-    ``stored``: it is certainly kept as such."""
+    """Offset at which to begin in a queue. ``answered``: the group's offset was asked for, and this
+    came; ``stored``: it is certainly kept as such."""
 
     offset: int
     answered: bool
@@ -155,7 +162,7 @@ class OffsetStore:
     async def starting_offset(
         self, queue: MessageQueue, consume_from: ConsumeFrom | datetime
     ) -> StartOffset:
-        """Where to begin (``RebalancePushImpl.computePullFromWhere``).
+        """Return the offset at which to begin (``RebalancePushImpl.computePullFromWhere``).
 
         A 0 may be the offset that is kept, or say only that the queue is young: it holds as long as
         the broker is asked in time, and is to be committed like an offset that nobody has kept
@@ -172,10 +179,10 @@ class OffsetStore:
         )
 
     async def first_offset(self, queue: MessageQueue, consume_from: ConsumeFrom | datetime) -> int:
-        """Where to begin without an offset."""
+        """Return the offset at which a group without one begins."""
         is_retry = queue.topic.startswith(RETRY_PREFIX)
         if isinstance(consume_from, datetime) and not is_retry:
-            return await self.offset_at(queue, int(consume_from.timestamp() * 1000))
+            return await self.offset_at(queue, as_ms(consume_from))
         if consume_from is ConsumeFrom.NOW and not is_retry:
             return await self.offset_at(queue, self._began_ms)
         if consume_from is ConsumeFrom.LAST and not is_retry:
@@ -189,110 +196,3 @@ class OffsetStore:
         return await self._instance.remoting.call(
             address, request, timeout=self._instance.call_timeout
         )
-
-
-# --- The offsets of a broadcasting consumer: ``<directory>/<clientId>/<group>/offsets.json``, in
-# Apache's format (``LocalFileOffsetStore``), so that a Java client of that id can go on with them.
-
-SAVE_PATIENCE_S: Final = 3.0
-"""Longest wait for the disk when a consumer closes."""
-
-
-def default_directory() -> Path:
-    """``~/.rocketmq_offsets``, as Java's clients have it."""
-    return below_home(".rocketmq_offsets", instead="offsets_directory")
-
-
-class LocalOffsets:
-    """The offsets of one broadcasting consumer. ``brokers`` knows where queues begin and end.
-    ``disk`` is the system's unless given.
-
-    Raises ConfigError if the client id or the group cannot be the name of a directory, or the file
-    cannot be read (OSError).
-    """
-
-    def __init__(
-        self,
-        brokers: OffsetStore,
-        directory: Path,
-        client_id: str,
-        group: str,
-        disk: Disk | None = None,
-    ) -> None:
-        for name in (client_id, group):
-            if "/" in name or "\0" in name or name in (".", ".."):
-                raise ConfigError(
-                    f"{name!r} is to be the name of a directory for offsets and "
-                    "cannot be; choose another name"
-                )
-        self.path = directory / client_id / group / "offsets.json"
-        self._brokers = brokers
-        self._own_disk = disk is None
-        if disk is None:  # its module needs Unix, which other clients do without
-            from turbopump.disk.system_disk import SystemDisk
-
-            disk = SystemDisk(asyncio.get_running_loop().call_soon_threadsafe)
-        self._disk = disk
-        self._table = JsonTable(
-            self._disk,
-            self.path,
-            lambda text: log.warning("offsets: %s", text),
-            on_settled=self._saved,
-        )
-        self._settled: asyncio.Future[None] | None = None
-        self._dirty = False
-        try:
-            read = self._table.load(
-                lambda data: fastjson.decode(data, requests.OffsetSerializeWrapper),
-                requests.OffsetSerializeWrapper,
-            )
-        except OSError as error:
-            raise ConfigError(
-                f"the offsets in {self.path} cannot be read ({error.strerror or error})"
-            ) from None
-        self._offsets = dict(read.offset_table)
-
-    async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Note our offset; ``flush`` writes it down."""
-        if self._offsets.get(queue) != offset:
-            self._offsets[queue] = offset
-            self._dirty = True
-
-    def forget(self, queues: Iterable[MessageQueue]) -> None:
-        """The file forgets nothing."""
-
-    async def flush(self, *, acknowledged: bool = False) -> None:
-        """Write the file, if anything has changed. ``acknowledged``: wait until it is written, or
-        until the disk has failed."""
-        if self._dirty:
-            self._dirty = False
-            self._table.save(
-                fastjson.encode_indented(
-                    requests.OffsetSerializeWrapper(offset_table=self._offsets)
-                )
-            )
-        if acknowledged and self._table.saving:
-            self._settled = asyncio.get_running_loop().create_future()
-            await asyncio.wait([self._settled], timeout=SAVE_PATIENCE_S)
-
-    async def starting_offset(
-        self, queue: MessageQueue, consume_from: ConsumeFrom | datetime
-    ) -> StartOffset:
-        """Where to begin: as the file says, or where a queue without an offset is begun."""
-        offset = self._offsets.get(queue)
-        if offset is not None and offset >= 0:
-            return StartOffset(offset, answered=True, stored=True)
-        return StartOffset(
-            await self._brokers.first_offset(queue, consume_from), answered=False, stored=False
-        )
-
-    async def close(self) -> None:
-        """Write what has changed and let go of the disk."""
-        await self.flush(acknowledged=True)
-        if self._own_disk:
-            self._disk.close()
-
-    def _saved(self, good: bool) -> None:
-        self._dirty = self._dirty or not good  # the next flush tries again
-        if self._settled is not None and not self._settled.done():
-            self._settled.set_result(None)

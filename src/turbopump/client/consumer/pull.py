@@ -1,45 +1,34 @@
 """One pull of one queue: the request, and what its answer means.
 
-One rule: it says how the pull went and where to go on, and decides nothing. It must not know why
-the queue is pulled. Source: apache/rocketmq ``PullAPIWrapper``.
+One rule: this module reports the outcome and decides nothing. This module must not know why the
+queue is pulled. Source: apache/rocketmq ``PullAPIWrapper``.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Sequence
 from enum import Enum
 from typing import Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from turbopump import errors
-from turbopump.client.consumer.subscription import ALL, Subscription, tag_subscription
+from turbopump.client.consumer.subscription import Subscription
 from turbopump.client.instance import ClientInstance
 from turbopump.client.namespace import unwrap
 from turbopump.message.batch import Unpacking
 from turbopump.message.codec import decode_entry
 from turbopump.message.message import MessageQueue, ReceivedMessage
-from turbopump.message.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY
 from turbopump.message.pulled import pulled_entries, unread_messages
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.namesrv import MASTER_ID
-from turbopump.protocol.requests.pull import (
-    PullMessage,
-    PullMessageReply,
-    PullSysFlag,
-    QueryMessage,
-)
+from turbopump.protocol.requests.pull import PullMessage, PullMessageReply, PullSysFlag
 from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
 _left_out = RepeatedLine(
     log, logging.ERROR, "damaged message left out topic=%s broker=%s queue=%d offset=%d cause=%s"
-)
-_damaged_answer = RepeatedLine(
-    log, logging.ERROR, "damaged message left out broker=%s address=%s cause=%s"
 )
 
 PULL_BATCH: Final = 32
@@ -48,7 +37,7 @@ MessageT = TypeVar("MessageT", bound=ReceivedMessage)
 
 
 class PullStatus(Enum):
-    """How a pull went; ``next_offset`` says in every case where to go on."""
+    """Outcome of a pull. ``next_offset`` is where the next pull begins, in every case."""
 
     FOUND = "FOUND"
     NO_NEW_MESSAGE = "NO_NEW_MSG"
@@ -147,8 +136,8 @@ def wanted_messages(
     broker_name: str,
     namespace: str | None,
 ) -> list[ReceivedMessage]:
-    """Those that are wanted (a broker compares hashes of tags only), with their broker's name, and
-    topics as users know them."""
+    """Return the messages that are wanted (a broker compares hashes of tags only), with their
+    broker's name, and topics as users know them."""
     messages = [message for message in answer.messages if subscription.wants(message)]
     for message in messages:
         message.broker_name = broker_name
@@ -209,102 +198,3 @@ def log_damaged(damaged: Sequence[DamagedMessage]) -> None:
             one.fault,
             kind=one.queue,
         )
-
-
-# --- One pull for somebody who belongs to no group.
-
-TOOLS_GROUP: Final = "TOOLS_CONSUMER"
-"""The group that every broker has for tools; Apache's mqadmin reads under its name."""
-TIMEOUT_S: Final = 10.0
-
-
-async def pull_now(
-    instance: ClientInstance, queue: MessageQueue, offset: int, count: int
-) -> tuple[Sequence[ReceivedMessage], PullMessageReply]:
-    """The good messages from ``offset`` on, if any (a broker gives 32 at most by default), and the
-    reply, which says where to go on and what offsets the queue has. Raises a RemotingError."""
-    address = (await instance.routes.get(queue.topic)).readable_address(queue.broker_name)
-    if address is None:
-        raise errors.ConnectError(
-            f"topic {queue.topic!r} has no queue on a broker {queue.broker_name!r}; its queues: "
-            "turbopump topic route"
-        )
-    everything = tag_subscription(queue.topic, ALL, 0)
-    request = pull_request(TOOLS_GROUP, everything, queue, offset, count)
-    answer = await pull(instance, address, request, queue, ReceivedMessage, TIMEOUT_S)
-    return wanted_messages(answer, everything, queue.broker_name, None), answer.reply
-
-
-# --- What brokers found, put together.
-
-Time = int | datetime
-"""ms since 1970 UTC, or a datetime."""
-
-
-class FoundMessages(msgspec.Struct, frozen=True):
-    """``messages``, oldest first. ``missing``: brokers (or queues) that could not be asked, and
-    why: there may be more messages there. ``remarks``: what brokers that found nothing by a key say
-    about it: that it is damaged, that they keep no index."""
-
-    messages: Sequence[ReceivedMessage]
-    missing: Mapping[str, str]
-    remarks: Mapping[str, str] = {}
-
-
-async def each_answer(asked: Mapping[str, Awaitable[list[ReceivedMessage]]]) -> FoundMessages:
-    """All that is found, and by name who could not be asked."""
-    outcomes = await asyncio.gather(*asked.values(), return_exceptions=True)
-    messages: list[ReceivedMessage] = []
-    missing: dict[str, str] = {}
-    for name, outcome in zip(asked, outcomes, strict=True):
-        if isinstance(outcome, list):
-            messages.extend(outcome)
-        elif isinstance(outcome, errors.RemotingError | errors.ProtocolError):
-            missing[name] = str(outcome)
-        else:
-            raise outcome
-    return FoundMessages(messages, missing)
-
-
-def good_messages(body: bytes, broker_name: str, address: str) -> list[ReceivedMessage]:
-    """The messages in a broker's answer; those that are damaged are logged and left out."""
-    messages = []
-
-    def report(fault: object) -> None:
-        _damaged_answer(broker_name, address, fault, kind=address)
-
-    for entry in pulled_entries(body, lambda damaged: report(damaged.fault)):
-        try:
-            message = decode_entry(entry, check_crc=False)
-        except errors.StoredMessageError as error:
-            report(error)
-            continue
-        message.broker_name = broker_name
-        messages.append(message)
-    return messages
-
-
-def is_meant(message: ReceivedMessage, request: QueryMessage, begin_ms: int) -> bool:
-    """Whether a message is what the request, at ``begin_ms`` or later, asked for."""
-    if (
-        message.topic != request.topic
-        or not begin_ms <= message.store_timestamp <= request.end_timestamp
-    ):
-        return False
-    if request.unique_key:
-        return message.properties.get(UNIQ_KEY) == request.key
-    return request.key in message.properties.get(KEYS, "").split(KEY_SEPARATOR)
-
-
-def in_order(messages: Iterable[ReceivedMessage]) -> list[ReceivedMessage]:
-    """By store time, oldest first."""
-    return sorted(
-        messages, key=lambda one: (one.store_timestamp, one.broker_name, one.commit_log_offset)
-    )
-
-
-def as_ms(time: Time | None, default: int) -> int:
-    """A time in ms since 1970."""
-    if time is None:
-        return default
-    return int(time.timestamp() * 1000) if isinstance(time, datetime) else time

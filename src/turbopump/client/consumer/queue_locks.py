@@ -16,8 +16,12 @@ from turbopump.client.instance import ClientInstance
 from turbopump.errors import ConnectError, ProtocolError, RemotingError
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.requests import assignment as requests
+from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
+_not_locked = RepeatedLine(
+    log, logging.WARNING, "queues not locked group=%s broker=%s queues=%d cause=%s"
+)
 
 RENEWAL_INTERVAL_S: Final = 20.0
 RELIANCE_S: Final = 30.0
@@ -25,7 +29,7 @@ KEPT_S: Final = 55.0
 """The broker keeps it for 60 s; until then nobody else has it, and what was done with it may be
 committed."""
 LOOK_INTERVAL_S: Final = 1.0
-"""How often is looked for locks that are to be renewed, again if it failed, or are lost."""
+"""Interval of the checks for locks that are due for renewal, or lost."""
 
 
 class GrantedLock:
@@ -41,12 +45,12 @@ class GrantedLock:
 
     @property
     def valid(self) -> bool:
-        """Whether a handler may begin."""
+        """True while a handler may begin."""
         return not self.revoked and self._loop.time() < self.since + RELIANCE_S
 
     @property
     def kept(self) -> bool:
-        """Whether nobody else can have it yet."""
+        """True while nobody else can have it."""
         return not self.revoked and self._loop.time() < self.since + KEPT_S
 
 
@@ -63,7 +67,6 @@ class MemberLocks:
         self._loop = asyncio.get_running_loop()
         self._held: dict[MessageQueue, GrantedLock] = {}
         self._renewing: set[str] = set()
-        self._complaints: dict[str, str] = {}
 
     async def acquire(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, GrantedLock]:
         """Lock queues; which could be. Brokers that do not answer grant nothing."""
@@ -147,18 +150,8 @@ class MemberLocks:
                 timeout=self._instance.call_timeout,
             )
         except (RemotingError, ProtocolError) as error:
-            # once per cause: it is asked again and again
-            if self._complaints.get(broker) != str(error):
-                self._complaints[broker] = str(error)
-                log.warning(
-                    "queues not locked group=%s broker=%s queues=%d cause=%s",
-                    self._group,
-                    broker,
-                    len(queues),
-                    error,
-                )
+            _not_locked(self._group, broker, len(queues), error, kind=(self._group, broker))
             return None
-        self._complaints.pop(broker, None)
         return since, [queue for queue in queues if queue in reply.locked]
 
     async def _unlock(self, broker: str, queues: Collection[MessageQueue]) -> None:

@@ -2,7 +2,7 @@
 committed of each.
 
 One rule: an offset that a broker has is not committed again, and one that it could not be sent goes
-with the next commit. It must not know how queues are divided, or who gets their messages.
+with the next commit. This module must not know how queues are divided, or who gets their messages.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from collections.abc import Collection, Mapping, MutableMapping
 from typing import Generic, TypeVar
 from weakref import WeakValueDictionary
 
-from turbopump.client.consumer.offsets import LocalOffsets, OffsetStore
+from turbopump.client.consumer.local_offsets import LocalOffsets
+from turbopump.client.consumer.offsets import OffsetStore
 from turbopump.client.consumer.queue_loop import QueueLoop
 from turbopump.client.consumer.rebalance import QueueChange
 from turbopump.client.consumer.subscription import Subscription

@@ -134,7 +134,7 @@ class PushConsumerSettings(SubscriberSettings):
     """Time for which ``close`` waits for running handlers: see
     docs/explanations/clients.md#closing. Java: ``awaitTerminationMillisWhenShutdown``."""
     disk: Disk | None = setting(
-        None, SettingRule(_is_disk, "is no turbopump.disk.disk.Disk").or_none()
+        None, SettingRule(_is_disk, "must be a turbopump.disk.disk.Disk").or_none()
     )
     """Disk in place of the system's, for simulations."""
     pull_batch: int = setting(32, _BATCH)
@@ -232,7 +232,7 @@ class PushConsumerSettings(SubscriberSettings):
 
     @property
     def limits(self) -> PullLimits:
-        """How much is pulled ahead."""
+        """Limits of what is pulled ahead."""
         return PullLimits(
             self.queue_messages_max,
             self.queue_bytes_max,

@@ -279,8 +279,7 @@ def _checked(text: str) -> bytes:
         broken = next(pair for pair in text.split(PAIR_END) if not is_unicode(pair))
         name, _, value = broken.partition(NAME_END)
         raise MessageError(
-            f"property {name!r:.80}={value!r:.80} holds a lone surrogate, which is no text; "
-            "valid Unicode is expected"
+            f"property {name!r:.80}={value!r:.80} contains a lone surrogate; expected valid Unicode"
         ) from None
     if len(data) > PROPERTIES_SIZE_MAX:
         raise MessageError(
@@ -295,7 +294,7 @@ def refuse_changed_message(message: object) -> None:
     here."""
     if not isinstance(message, Message):
         raise TypeError(
-            f"{message!r:.80} is no Message; give one, as in Message('orders', b'body')"
+            f"{message!r:.80} must be a Message, as in Message('orders', b'body')"
         ) from None
     Message.as_it_is(message.topic, message.body, message.properties, message.flag)
 

@@ -178,7 +178,7 @@ def no_room(
 
 def no_queue(queue: object) -> TypeError:
     take = "take one of `await producer.publish_queues(topic)`"
-    return TypeError(f"queue={queue!r:.80} is no MessageQueue; {take}")
+    return TypeError(f"queue={queue!r:.80} must be a MessageQueue; {take}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +227,7 @@ def send_failure(
         remedy = stalled or _remedy(last)
     return errors.SendError(
         f"message {msg_id[:80]} to topic {topic!r} was not acknowledged: {attempts} in "
-        f"{spent_ms:.0f} ms: {'; '.join(_said(tried))}. "
+        f"{spent_ms:.0f} ms: {'; '.join(_last_errors(tried))}. "
         f"{'The producer was closed meanwhile. ' if closed else ''}{remedy}",
         topic=topic,
         brokers=tuple(attempt.broker_name for attempt in tried),
@@ -236,7 +236,7 @@ def send_failure(
     )
 
 
-def _said(tried: list[Attempt]) -> list[str]:
+def _last_errors(tried: list[Attempt]) -> list[str]:
     """Return the last error of each broker. The same refusal, however often it came, is one
     line."""
     alike: dict[object, list[Attempt]] = {}
@@ -272,7 +272,7 @@ def _remedy(last: errors.RemotingError | None) -> str:
 
 _REMEDIES: Final[dict[type[errors.RemotingError], str]] = {
     errors.ConnectError: "Check that the broker runs and that the address it advertises "
-    "(brokerIP1, --advertise) can be reached from here; `turbopump doctor` tells more",
+    "(brokerIP1, --advertise) can be reached from here; `turbopump doctor` shows more",
     NotWrittenError: "Nothing was stored. Check the broker's load and disk, or give a longer "
     "send_timeout",
     ProducerClosedError: "Wait for what was started before you close it, or give a longer "
@@ -285,10 +285,10 @@ _REMEDIES: Final[dict[type[errors.RemotingError], str]] = {
 """Advice by kind of error; the first that fits counts."""
 _CODE_REMEDIES: Final[dict[int, str]] = {
     ResponseCode.TOPIC_NOT_EXIST: "Create the topic (turbopump topic create), or let the broker do "
-    "it (autoCreateTopicEnable=true); `turbopump doctor -t TOPIC` tells more",
+    "it (autoCreateTopicEnable=true); `turbopump doctor -t TOPIC` shows more",
     ResponseCode.NO_PERMISSION: "Check the permission of the topic and of the broker "
     "(brokerPermission), and with access control the credentials and what they may do; "
-    "`turbopump doctor -t TOPIC` tells more",
+    "`turbopump doctor -t TOPIC` shows more",
     ResponseCode.SYSTEM_ERROR: "The broker's log has the details; with access control check the "
     "credentials",
     ResponseCode.SYSTEM_BUSY: "The broker is overloaded: send less at once, or check its disk",

@@ -32,7 +32,7 @@ from turbopump.protocol.codes import LanguageCode
 from turbopump.protocol.command import Command, TypedJsonHeader
 from turbopump.protocol.requests.offsets import GetMaxOffset
 from turbopump.protocol.requests.topics import FLAG_UNIT, CreateTopic
-from turbopump.remoting.client import Permits
+from turbopump.remoting.permits import Permits
 from turbopump.remoting.wire import Wire
 
 log = logging.getLogger(__name__)
@@ -90,9 +90,8 @@ class Sender:
         self.now_ms = self.instance.environment.clock.now_ms
         self.time = asyncio.get_running_loop().time
         self.known = self.instance.routes.known
-        self.vip_channel = self.instance.vip_channel
-        channel = self.vip_channel or self.instance.remoting
-        self.connection, self.connect = channel.connection, channel.connect
+        remoting = self.instance.remoting
+        self.connection, self.connect = remoting.connection, remoting.connect
         self.short = not self.hooks and self.rules.attempt_timeout is None
         self.may_retry = self.rules.retries > 0
         self.hangs = HangWatch(self.instance, self.under_way, self.rules.timeout)
@@ -103,10 +102,6 @@ class Sender:
         other = copy(self)
         other.introduces, other.short = True, False
         return other
-
-    def pool_address(self, address: str) -> str:
-        """Return the address to which the connection to a broker leads."""
-        return address if self.vip_channel is None else self.vip_channel.address(address)
 
     def shown(self, topic: str) -> str:
         """Return the topic as the user knows it, for texts."""
@@ -142,12 +137,12 @@ class Sender:
         deadline = began + timeout
         try:
             async with asyncio.timeout_at(deadline):
-                route = await self._found(topic, writable)
+                route = await self._known_route(topic, writable)
         except TimeoutError:
             asked = ", ".join(self.instance.routes.name_servers)
             waited = f"{timeout:.1f}"
             remedy = (
-                "Check the name server address, and that it runs; `turbopump doctor` tells more"
+                "Check the name server address, and that it runs; `turbopump doctor` shows more"
             )
             if timeout < LITTLE_S:
                 waited = f"{timeout:.1g}"
@@ -172,7 +167,7 @@ class Sender:
             )
         return route
 
-    async def _found(self, topic: str, writable: bool) -> TopicRoute:
+    async def _known_route(self, topic: str, writable: bool) -> TopicRoute:
         """Return the route that the name servers know, asked until they answer. Raises
         RouteNotFoundError."""
         routes = self.instance.routes
@@ -242,9 +237,9 @@ class HangWatch:
     def start(self) -> None:
         self.on = True
         self._waiting.clear()
-        self._loop.call_later(self._patience / 2, self._look)
+        self._loop.call_later(self._patience / 2, self._check_silent_brokers)
 
-    def _look(self) -> None:
+    def _check_silent_brokers(self) -> None:
         if not self._under_way.count:
             self.on = False
             return
@@ -255,11 +250,13 @@ class HangWatch:
                 silent = address in self._waiting and connection.last_read <= self._looked_at
                 if silent and address not in self._asked:
                     self._asked.add(address)
-                    self._instance.spawn(self._ask(address, connection), name=f"look at {address}")
+                    self._instance.spawn(
+                        self._ask_for_life(address, connection), name=f"look at {address}"
+                    )
         self._waiting, self._looked_at = waiting, self._loop.time()
-        self._loop.call_later(self._patience / 2, self._look)
+        self._loop.call_later(self._patience / 2, self._check_silent_brokers)
 
-    async def _ask(self, address: str, connection: Wire) -> None:
+    async def _ask_for_life(self, address: str, connection: Wire) -> None:
         began, question = self._loop.time(), GetMaxOffset(topic=DEFAULT_TOPIC, queue_id=0)
         try:
             await self._instance.remoting.exchange(address, question, timeout=self._patience)
@@ -307,7 +304,7 @@ class TopicCreation:
             self._making[route.topic] = task
         await asyncio.wait({task}, timeout=timeout)
 
-    def landed(self, queue: MessageQueue) -> None:
+    def log_first_broker(self, queue: MessageQueue) -> None:
         """Log that the first message of a topic that could not be made is on this broker."""
         why = self.unsaid.pop(queue.topic, None)
         if why is not None:

@@ -66,7 +66,7 @@ _COMPRESS_FROM: Final = SettingRule(
 )
 _COMPRESSION: Final = SettingRule(
     lambda kind: isinstance(kind, str) and kind in COMPRESSION_KINDS,
-    f"is unknown; there are {', '.join(COMPRESSION_KINDS)}",
+    f"must be one of {', '.join(COMPRESSION_KINDS)}",
 )
 _BODY_SIZE: Final = SettingRule(
     lambda size: is_whole(size) and 0 < size <= DECOMPRESSED_SIZE_MAX,
@@ -76,8 +76,7 @@ _BODY_SIZE: Final = SettingRule(
 )
 _HOOKS: Final = SettingRule(
     lambda value: is_collection(value) and all(isinstance(hook, SendHook) for hook in value),
-    "must be a list of SendHook objects: write a class of your own that inherits SendHook, give "
-    "[YourHook()]",
+    "must be a list of SendHook objects, as in [YourHook()], whose class inherits SendHook",
 )
 
 
@@ -143,20 +142,20 @@ class ProducerSettings(GroupSettings):
         GroupSettings.__post_init__(self)
         if self.group == APACHES_DEFAULT:
             raise ConfigError(
-                f"group={self.group!r} is that of every Producer without one of Apache's: give a "
-                "group of its own, or leave it out"
+                f"group={self.group!r} is the group of Apache's producers without one: give a "
+                "group of your own, or omit it"
             )
         level = self.compression_level
         _, low, high, _ = COMPRESSION_KINDS[self.compression]
         if level is not None and not (is_whole(level) and low <= level <= high):
             raise ConfigError(
-                f"compression_level={level!r} is not one of {self.compression}'s, which are whole "
-                f"numbers from {low} to {high}"
+                f"compression_level={level!r} must be a whole number from {low} to "
+                f"{high} for {self.compression}"
             )
 
     @property
     def rules(self) -> SendRules:
-        """How a sender tries."""
+        """Rules of retries, as a sender takes them."""
         return SendRules(
             self.send_timeout,
             self.attempt_timeout,
@@ -167,7 +166,7 @@ class ProducerSettings(GroupSettings):
 
     @property
     def packing(self) -> Compression:
-        """How bodies are compressed."""
+        """Compression of bodies, as a packer takes it."""
         return Compression(self.compress_from, self.compression, self.compression_level)
 
 
@@ -193,7 +192,7 @@ class TransactionProducerSettings(ProducerSettings):
     def __post_init__(self) -> None:
         if self.group in (DEFAULT_GROUP, APACHES_DEFAULT):
             raise ConfigError(
-                f"group={self.group!r} is that of every Producer without one, and those cannot "
-                "answer for transactions: give a group of its own"
+                f"group={self.group!r} is the group of producers without one, which cannot "
+                "answer for transactions: give a group of your own"
             )
         ProducerSettings.__post_init__(self)

@@ -122,10 +122,21 @@ class ConsumeQueue:
                 self.append(index + number, *unit)
                 for number, unit in enumerate(UNIT.iter_unpack(units))
             )
-        position, file = index * UNIT_SIZE, self._file
+        self._file = self._write_units(index, units, self._file)
+        self.max_index = index + len(units) // UNIT_SIZE
+        return True
+
+    def overwrite(self, index: int, units: bytes) -> None:
+        """Overwrite packed units that are there. Raises OSError."""
+        self._write_units(index, units, None)
+
+    def _write_units(self, index: int, units: bytes, file: MappedFile | None) -> MappedFile | None:
+        """Write packed units, from ``file`` on if that has their first; return the file of the
+        last."""
+        position = index * UNIT_SIZE
         while units:
             if file is None or position >= file.room:
-                file = self._file = self._writable(position, position + len(units))
+                file = self._writable(position, position + len(units))
             here = units[: file.room - position]
             at = position - file.start
             file.buffer[at : at + len(here)] = here
@@ -133,8 +144,7 @@ class ConsumeQueue:
                 self.files.note_written(file)
             position += len(here)
             units = units[len(here) :]
-        self.max_index = position // UNIT_SIZE
-        return True
+        return file
 
     def rewrite(self, index: int, physical_offset: int, size: int, tags_code: int) -> None:
         """Overwrite a unit that is there. Raises OSError."""

@@ -18,21 +18,20 @@ from turbopump.message.delivery_time import SCHEDULE_TOPIC
 from turbopump.message.entry import queue_position
 from turbopump.message.properties import SysFlag
 from turbopump.store.index.key_index import KeyIndex
-from turbopump.store.log.cold_reads import Steps, cached
+from turbopump.store.log.cold_reads import ReadSteps, cached
 from turbopump.store.log.commit_log import CommitLog
-from turbopump.store.log.scanner import LogScanner, ScanResult, entry_starts
-from turbopump.store.mapped_file import MappedFile
-from turbopump.store.queues.consume_queue import EXTENDED_TAGS_MAX, NO_MESSAGE_SIZE, UNIT, UNIT_SIZE
+from turbopump.store.log.stepped_walk import SLICE, SteppedWalk, WalkNumbers
+from turbopump.store.queues.consume_queue import (
+    EXTENDED_TAGS_MAX,
+    NO_MESSAGE_SIZE,
+    UNIT,
+    UNIT_SIZE,
+    unpack_unit,
+)
 from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
 from turbopump.store.repair.index_scrub import IndexScrub
-from turbopump.store.repair.unit_repair import UnitRepair
+from turbopump.store.repair.queue_rebuild import QueueRebuild
 
-SLICE: Final = 64 * 1024
-"""Bytes checked in one step, about: 0.1 ms for messages of 1 KiB."""
-SLICE_ENTRIES: Final = 100
-"""Entries checked in one step at most."""
-READ_SIZE: Final = 1 << 20
-"""Bytes read at a time."""
 REST_S: Final = 24 * 3600.0
 """A pass begins no sooner than this after the one before."""
 REPORTED_MAX: Final = 1000
@@ -41,22 +40,17 @@ FIRST_REST_S: Final = 60.0
 """How long after a start the first pass begins."""
 
 _LOOK_AGAIN_S: Final = 60.0
-_SECTOR: Final = 4096
 _UNITS_AT_ONCE: Final = 200
 _QUEUES_MAX: Final = 1000
 _TAGS: Final = b"TAGS\x01"
 
 
 @dataclass(slots=True)
-class ScrubNumbers:
-    """Since the start: what was checked (bytes of the log, entries), whole passes, and what was
-    found. ``position`` is where in the log the pass under way is; ``damaged_bytes`` of the ranges
-    found, each counted once; ``wrong_units`` are repaired, if they can be read."""
+class ScrubNumbers(WalkNumbers):
+    """Since the start: what was checked, whole passes, and what was found. ``damaged_bytes`` of the
+    ranges found, each counted once; ``wrong_units`` are repaired, if they can be read."""
 
-    bytes_checked: int = 0
-    entries_checked: int = 0
     passes: int = 0
-    position: int = 0
     damaged_ranges: int = 0
     damaged_bytes: int = 0
     wrong_units: int = 0
@@ -76,7 +70,7 @@ class Scrub:
         durable: Callable[[], int],
         bytes_per_second: int,
         log_error: Callable[[str], None],
-        repair: UnitRepair,
+        rebuild: QueueRebuild,
         index: KeyIndex | None = None,
         log_info: Callable[[str], None] | None = None,
         on_damage: Callable[[int, int], object] = lambda _start, _end: None,
@@ -89,19 +83,19 @@ class Scrub:
         self._durable = durable
         self._interval = SLICE / bytes_per_second
         self._log_error = log_error
-        self._repair = repair
+        self._rebuild = rebuild
         self._reported: set[tuple[str, int, int]] = set()
-        self._work: Steps[None] | None = None
+        self._work: ReadSteps[None] | None = None
         self._found: list[Found] | None = []
         self._next_pass: float | None = None
-        self._scanner = LogScanner(log.requires_crc)
         self._units: dict[tuple[str, int], tuple[int, bytes]] = {}
         self.numbers = ScrubNumbers()
-        self.indexes = (
-            IndexScrub(disk, log, index, self._walk_entries, log_error, log_info or log_error)
-            if index is not None
-            else None
+        self._walk = SteppedWalk(
+            log, self._check_unit, on_bad=self._report_range, numbers=self.numbers
         )
+        self.indexes: IndexScrub | None = None
+        if index is not None:
+            self.indexes = IndexScrub(disk, log, index, log_error, log_info or log_error)
 
     def step(self, now: float) -> float:
         """Check a slice; after how many seconds to come again. ``now`` in monotonic seconds."""
@@ -122,7 +116,6 @@ class Scrub:
                 wanted = self._work.send(in_memory)
         except StopIteration:
             self._work = None
-            self._scanner.hold(0, b"")
             self._units.clear()
             self.numbers.passes += 1
             return self._interval
@@ -141,114 +134,22 @@ class Scrub:
 
         self._disk.start_read(pieces, done)
 
-    def _whole_pass(self, end: int) -> Steps[None]:
+    def _whole_pass(self, end: int) -> ReadSteps[None]:
         index = self.indexes
         if index is not None:
             yield from index.fill()  # what the start has found
-        numbers, start = self.numbers, self._log.start
-        yield from self._scan(start, end, self._check_unit, numbers, self._report_range)
-        numbers.position = end
+        yield from self._walk.entries(self._log.start, end)
+        self.numbers.position = end
         if index is not None:
             yield from index.check()
-            numbers.damaged_indexes = index.damaged
+            self.numbers.damaged_indexes = index.damaged
             yield from index.fill()
 
-    def check(self, start: int, end: int) -> Steps[None]:
+    def check(self, start: int, end: int) -> ReadSteps[None]:
         """Check this range of the log alone, and the units of its messages."""
-        yield from self._scan(start, end, self._check_unit, self.numbers, self._report_range)
+        yield from self._walk.entries(start, end)
 
-    def _walk_entries(self, start: int, end: int, take: Callable[[bytes, int], None]) -> Steps[int]:
-        """Hand on every good entry of a range of the log; where the next one begins."""
-        return (yield from self._scan(start, end, take, ScrubNumbers()))
-
-    def _scan(
-        self,
-        position: int,
-        end: int,
-        take: Callable[[bytes, int], Steps[None] | None],
-        numbers: ScrubNumbers,
-        on_bad: Callable[[int, int, str], None] = lambda _start, _end, _fault: None,
-    ) -> Steps[int]:
-        """Hand on what a range of the log holds; where what is behind it begins."""
-        log = self._log
-        entries, slice_end = 0, position + SLICE
-        self._scanner.hold(0, b"")
-        while position < end:
-            file = log.files.at(position)
-            if file is None:
-                position = max(position + 1, log.start)  # retention has been here
-                continue
-            numbers.position = position
-            following, entry, fault = yield from self._judge(file, position, self._scanner)
-            if log.files.at(position) is not file:
-                continue
-            if entry is not None:
-                if (work := take(entry, position)) is not None:
-                    yield from work
-                numbers.entries_checked += 1
-            elif fault is not None:
-                following = yield from self._next_good(file, following)
-                if log.files.at(position) is file:
-                    on_bad(position, min(following, end), fault)
-            numbers.bytes_checked += min(following, end) - position
-            position = following
-            entries += 1
-            if entries >= SLICE_ENTRIES or position >= slice_end:
-                yield []
-                entries, slice_end = 0, position + SLICE
-        return position
-
-    def _judge(self, file: MappedFile, offset: int, scanner: LogScanner) -> Steps[ScanResult]:
-        """What lies at an offset of a file. Where that cannot be read, it goes on behind the
-        sector."""
-        while isinstance(found := scanner.judge(offset, file.end), int):
-            data = yield from self._bytes_at(file, offset, found, scanner)
-            if isinstance(data, OSError):
-                fault = f"it cannot be read ({data.strerror or data})"
-                return ScanResult(offset - offset % _SECTOR + _SECTOR, None, fault)
-        return found
-
-    def _next_good(self, file: MappedFile, offset: int) -> Steps[int]:
-        """Where the next good entry of the file begins, at ``offset`` or later; the file's end if
-        there is none."""
-        while offset < file.end:
-            size = min(SLICE, file.end - offset)
-            data = yield from self._bytes_at(file, offset, size, self._scanner)
-            if isinstance(data, OSError):
-                offset += _SECTOR - offset % _SECTOR
-                continue
-            for start in entry_starts(data):
-                found = yield from self._judge(file, offset + start, self._scanner)
-                if found.entry is not None:
-                    return offset + start
-            yield []
-            if offset + size >= file.end:
-                break
-            offset += size - 8  # a magic may lie across two pieces
-        return file.end
-
-    def _bytes_at(
-        self, file: MappedFile, offset: int, size: int, scanner: LogScanner
-    ) -> Steps[Found]:
-        """``size`` bytes of the log, which the scanner then holds, and more if it can."""
-        begin = offset - scanner.start
-        if not 0 <= begin <= len(scanner.data) - size:
-            at, begin = offset - file.start, 0
-            found: Found = b""
-            for wanted in (
-                READ_SIZE,
-                _SECTOR,
-            ):  # where the large piece fails, the small one may not
-                length = min(max(size, wanted), file.segment.size - at)
-                (found,) = yield [Piece(file.segment, at, length)]
-                if isinstance(found, bytes):
-                    break
-            if isinstance(found, OSError):
-                return found
-            scanner.hold(offset, found)
-        return scanner.data[begin : begin + size]
-
-    def _check_unit(self, entry: bytes, position: int) -> Steps[None]:
+    def _check_unit(self, entry: bytes, position: int) -> ReadSteps[None]:
         """See that the entry's unit points to it."""
         sys_flag = int.from_bytes(entry[36:40])
         if sys_flag & SysFlag.TRANSACTION_PREPARED:
@@ -289,14 +190,16 @@ class Scrub:
             ):
                 return
         elif (offset, size) != (position, NO_MESSAGE_SIZE) and (  # a gap, mended since
-            yield from self._has_same_position(offset, (topic, queue_id, index))
-        ):
+            yield from self._rebuild.good_unit(queue, index)
+        ) is not None:
+            return  # the topic was deleted and made again
+        packed, queue = self._rebuild.unit_of(entry, position), self._queues.find(topic, queue_id)
+        if packed is None or queue is None or queue.unit(index) != unit:
+            return  # no longer what it was when it was read
+        right = unpack_unit(packed)
+        if right == unit:
             return
-        whole, queue = self._repair.unit_of(entry, position), self._queues.find(topic, queue_id)
-        right = whole[:3] if whole is not None else None
-        if right is None or right == unit or queue is None or queue.unit(index) != unit:
-            return  # it is right, or no longer what it was when it was read
-        queue.rewrite(index, *right)
+        self._rebuild.write(queue, index, packed)
         self.numbers.wrong_units += 1
         if self._is_new(topic, queue_id, index):
             if (offset, size) != right[:2]:
@@ -305,16 +208,6 @@ class Scrub:
                 what = f"holds the tags code {tags}, that of its message is {right[2]}"
             name = _unit_name(topic, queue_id, index)
             self._log_error(f"the scrub found that {name} {what}: it is repaired")
-
-    def _has_same_position(self, offset: int, wanted: tuple[str, int, int]) -> Steps[bool]:
-        """Whether the entry there has the same position in its queue: the topic was
-        deleted and made again."""
-        file = self._log.files.at(offset) if offset >= 0 else None
-        if file is None:
-            return False
-        scanner = LogScanner(self._log.requires_crc)
-        _, entry, _ = yield from self._judge(file, offset, scanner)
-        return entry is not None and queue_position(entry) == wanted
 
     def _report_range(self, start: int, end: int, fault: str) -> None:
         self._on_damage(start, end)

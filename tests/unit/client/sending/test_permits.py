@@ -15,7 +15,8 @@ from turbopump.errors import CallTimeoutError, ClientErrorCode, SendError
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.requests.offsets import GetMaxOffset
 from turbopump.protocol.requests.send import SendMessageV2
-from turbopump.remoting.client import Permits, RemotingClient
+from turbopump.remoting.client import RemotingClient
+from turbopump.remoting.permits import Permits
 
 SILENCE = None
 
@@ -55,7 +56,7 @@ async def test_a_send_that_gets_no_permit_in_time_says_what_holds_them(
         silent = sends(producer, 2)
         await asyncio.sleep(0)
         with pytest.raises(
-            SendError, match=r"500 ms 2 sends .*async_permits.* Nothing was stored"
+            SendError, match=r"500 ms: 2 sends .*async_permits.* Nothing was stored"
         ) as late:
             await producer.send("orders", b"late", timeout=0.5)
         assert late.value.code == ClientErrorCode.ACCESS_BROKER_TIMEOUT

@@ -9,14 +9,14 @@ from tests.unit.store.directory import HOST, Directory, bodies, put
 from tests.unit.store.queues.checked_entries import COUNT, Bad, Reopened, offsets
 from tests.unit.store.segments import Plain, RealSegment, replace
 
-from turbopump.compiled import IS_COMPILED
 from turbopump.message.entry import CRC_SUFFIX_SIZE
 from turbopump.message.java import tags_code
 from turbopump.message.properties import SysFlag
 from turbopump.store.log.cold_reads import ReadPace
-from turbopump.store.queues.checked_entries import GetStatus, ReadContext, ReadLimits
+from turbopump.store.queues.checked_entries import ReadContext
 from turbopump.store.queues.consume_queue import UNIT_SIZE
 from turbopump.store.queues.queue_reader import read_messages
+from turbopump.store.queues.read_result import GetStatus, ReadLimits
 
 
 @pytest.fixture
@@ -116,9 +116,8 @@ def test_a_unit_that_points_to_the_wrong_place_hides_no_good_message_and_is_repa
         assert bodies_from(reopened, 0) == without()
         assert queue.unit(4) == whole
         assert reopened.directory.failures == [
-            f"unit 4 of the consume queue of T queue 0 was damaged: it pointed to {damaged[0]}, "
-            f"{damaged[1]} bytes; "
-            f"it is repaired, its message is at {whole[0]}"
+            "damaged units of the consume queue of T queue 0 were rebuilt from the log units=1 "
+            "round=4"
         ]
     else:
         reopened.flip(whole[0] + 90)
@@ -137,11 +136,10 @@ def test_units_that_point_to_good_messages_of_other_places_are_repaired(reopened
     assert other is not None
     reopened.unit(3, queue.units(8, 1))
     reopened.unit(5, other.units(5, 1))
-    result = reopened.get()
-    assert (offsets(result), result.damages) == (without(), ())
-    assert [one.partition(" was damaged")[0] for one in reopened.directory.failures] == [
-        "unit 3 of the consume queue of T queue 0",
-        "unit 5 of the consume queue of T queue 0",
+    assert bodies_from(reopened, 0) == without()
+    assert reopened.directory.failures == [
+        "damaged units of the consume queue of T queue 0 were rebuilt from the log units=1 round=3",
+        "damaged units of the consume queue of T queue 0 were rebuilt from the log units=1 round=5",
     ]
 
 
@@ -186,7 +184,7 @@ def test_retention_may_trim_a_queue_while_its_units_are_read(reopened: Reopened)
     queue = reopened.store.queue("T", 0)
     assert queue is not None
     log = reopened.store.log
-    context = ReadContext(log, ReadLimits(), reopened.store.unit_repair, opened_at=log.end)
+    context = ReadContext(log, ReadLimits(), reopened.store.rebuild.mark, opened_at=log.end)
     steps = read_messages(queue, context, 2, 32)
     (piece,) = next(steps)
     units = piece.segment.read(piece.at, piece.size)
@@ -271,7 +269,7 @@ def with_turns(reopened: Reopened) -> bool:
 
     pace = ReadPace(0.25, lambda: 0, call_nobody)
     reopened.store.cold_reads.take_turns(call_nobody, lambda: 0.0, pace)
-    return IS_COMPILED and reopened.store.log.files.at(0).segment.read_cached(0, 1) is not None
+    return reopened.store.log.files.at(0).segment.read_cached(0, 1) is not None
 
 
 @pytest.mark.parametrize("damaged", [None, 0, 7, COUNT - 1])
@@ -310,7 +308,7 @@ def test_units_that_were_seen_ahead_give_no_message_that_is_not_there(reopened: 
     assert offsets(following) == list(range(4, COUNT))
     reopened.flip(reopened.placed[9].offset + 90)
     assert reader.at_once("T", 0, 4, 32) is None
-    assert offsets(reopened.get(4)) == [number for number in range(4, COUNT) if number != 9]
+    assert bodies_from(reopened, 4) == without(0, 1, 2, 3, 9)
     queue.min_index = 5
     assert reader.at_once("T", 0, 4, 4) is None
     assert reader.at_once("T", 0, 5, 4) is not None

@@ -50,7 +50,7 @@ def test_one_that_nothing_gainsays_is_found_by_the_scrub(filled: Opened, topic: 
         lambda: store.durable.value,
         1 << 20,
         told.append,
-        store.unit_repair,
+        store.rebuild,
     )
     while not scrub.numbers.passes:
         now += scrub.step(now)

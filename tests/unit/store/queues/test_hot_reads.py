@@ -6,16 +6,11 @@ from pathlib import Path
 import pytest
 from tests.unit.store.directory import Directory, put
 
-from turbopump.compiled import IS_COMPILED
 from turbopump.message.codec import decode_entries
 from turbopump.message.java import tags_code
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE
 
-pytestmark = pytest.mark.skipif(
-    not IS_COMPILED,
-    reason="plain code trusts units in memory: looking would take half as long again",
-)
 BODIES = [b"mine %d" % number for number in range(6)]
 
 
@@ -77,7 +72,10 @@ def test_a_unit_that_points_elsewhere_is_repaired_and_nothing_but_its_message_is
     assert read(store, filtered) == BODIES
     assert queue.unit(at) == unit
     (line,) = directory.failures
-    assert f"unit {at} of the consume queue of T queue 0 was damaged" in line
+    assert line == (
+        "damaged units of the consume queue of T queue 0 were rebuilt from the log units=1 "
+        f"round={at}"
+    )
     store.close()
 
 

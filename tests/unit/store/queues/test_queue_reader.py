@@ -9,7 +9,7 @@ from tests.unit.store.looked_up import offset_at_time
 
 from turbopump.message.codec import decode_entries
 from turbopump.message.java import tags_code
-from turbopump.store.queues.checked_entries import GetStatus, ReadLimits
+from turbopump.store.queues.read_result import GetStatus, ReadLimits
 
 
 @pytest.fixture
@@ -227,7 +227,9 @@ def test_a_hot_unit_that_points_nowhere_ends_the_read_before_it_and_is_repaired_
         1,
     )
     assert bodies(store) == [b"0", b"1", b"2"]
-    assert "unit 1 of the consume queue of T queue 0 was damaged" in directory.failures[0]
+    assert directory.failures[0] == (
+        "damaged units of the consume queue of T queue 0 were rebuilt from the log units=1 round=1"
+    )
     queue.append(1, -3, -50, 0)
     assert bodies(store) == [b"0", b"1", b"2"]
     store.close()

@@ -16,8 +16,8 @@ from tests.unit.store.ended_queues import (
 )
 
 from turbopump.store.log.cold_reads import finish_now
-from turbopump.store.queues.checked_entries import GetStatus
 from turbopump.store.queues.consume_queue import UNIT_SIZE
+from turbopump.store.queues.read_result import GetStatus
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +43,8 @@ def test_every_message_that_the_log_has_is_given_from_the_first_on(
     assert found.store.recovery is not None
     assert not found.store.recovery.rebuilt
     assert sorted(found.bodies(topic, 0)) == list(range(first, end))
-    assert state(found)[topic] == (first, end, units), "repaired"
-    assert len([report for report in found.reports if "repaired" in report]) == 1
+    assert state(found)[topic] == (first, end, units), "rebuilt"
+    assert len([report for report in found.reports if "rebuilt" in report]) == 1
     found.disk.kill()
 
 
@@ -53,11 +53,11 @@ def test_whichever_of_them_is_asked_for_first(filled: Opened, asked: int) -> Non
     first, end, _ = state(filled)["quiet"]
     begins = first - first % PER_FILE
     found = open_store(zeroed(filled.image(), "quiet"), at_ms=1_000_000)
-    result = found.store.get("quiet", 0, begins + asked, 1)
+    result = found.read("quiet", 0, begins + asked, 1)
     if begins + asked < first:
-        assert (result.status, result.count, result.damages, result.gaps) == (
-            GetStatus.MESSAGE_WAS_REMOVING,
-            0,
+        assert (result.status, result.next_offset, result.damages, result.gaps) == (
+            GetStatus.OFFSET_TOO_SMALL,
+            first,
             (),
             0,
         )
@@ -73,6 +73,8 @@ def test_a_single_message_is_found_by_its_queue_offset(filled: Opened, asked: in
     first, _, _ = state(filled)["quiet"]
     index = first - first % PER_FILE + asked
     found = open_store(zeroed(filled.image(), "quiet"), at_ms=1_000_000)
+    finish_now(found.store.lookup.entry_in_queue("quiet", 0, index))
+    found.loop.run()  # the unit is marked, and rebuilt
     entry = finish_now(found.store.lookup.entry_in_queue("quiet", 0, index))
     assert (entry is not None and entry.fault is None) == (index >= first)
     found.disk.kill()

@@ -52,7 +52,7 @@ def scrub_of(store: MessageStore, found: list[str]) -> Scrub:
         lambda: store.log.end,
         1 << 20,
         found.append,
-        store.unit_repair,
+        store.rebuild,
         store.index,
     )
 

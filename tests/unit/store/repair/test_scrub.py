@@ -14,6 +14,7 @@ from turbopump.disk.system_disk import SystemDisk
 from turbopump.message.entry import CRC_SUFFIX_SIZE
 from turbopump.message.java import tags_code
 from turbopump.message.properties import SysFlag
+from turbopump.store.log import stepped_walk
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.consume_queue import EXTENDED_TAGS_MAX, UNIT_SIZE
 from turbopump.store.repair import scrub as scrub_module
@@ -40,7 +41,7 @@ def scrub_of(store: MessageStore, found: list[str]) -> Scrub:
         lambda: store.durable.value,
         RATE,
         found.append,
-        store.unit_repair,
+        store.rebuild,
     )
 
 
@@ -259,7 +260,7 @@ def test_it_goes_on_over_what_cannot_be_read(
 def test_files_that_retention_takes_away_are_no_damage(
     scrubbed: Scrubbed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scrub_module, "SLICE_ENTRIES", 3)
+    monkeypatch.setattr(stepped_walk, "SLICE_ENTRIES", 3)
     log = scrubbed.store.log
     while not 4096 < scrubbed.scrub.numbers.position < 8192:
         scrubbed.now += scrubbed.scrub.step(scrubbed.now)
@@ -272,14 +273,14 @@ def test_files_that_retention_takes_away_are_no_damage(
 def test_a_pass_is_made_once_a_day_in_slices_at_the_given_rate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scrub_module, "SLICE_ENTRIES", 7)
+    monkeypatch.setattr(stepped_walk, "SLICE_ENTRIES", 7)
     scrubbed = Scrubbed(tmp_path)
     assert scrubbed.scrub.step(0.0) == FIRST_REST_S, "a start has enough to do"
     assert scrubbed.scrub.numbers.bytes_checked == 0
     scrubbed.now = FIRST_REST_S
     steps = scrubbed.passed()
     assert steps >= 60 // 7
-    assert scrubbed.now == pytest.approx(FIRST_REST_S + steps * scrub_module.SLICE / RATE)
+    assert scrubbed.now == pytest.approx(FIRST_REST_S + steps * stepped_walk.SLICE / RATE)
     checked = scrubbed.scrub.numbers.bytes_checked
     assert scrubbed.scrub.step(scrubbed.now) == 60.0
     assert scrubbed.scrub.step(FIRST_REST_S + REST_S - 5) == 5.0

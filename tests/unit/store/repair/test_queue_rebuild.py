@@ -1,9 +1,10 @@
-"""Damaged units of a queue: their messages are found in the log and given, and the units written
-again; bounded, and once."""
+"""Damaged units of a queue: the reader that meets them marks them, the walk over the log writes
+them again, and every message is given."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.store.directory import Directory, bodies, put
@@ -13,12 +14,12 @@ from turbopump.disk.mapped_segments import MappedSegment
 from turbopump.message.codec import decode_entries
 from turbopump.message.java import tags_code
 from turbopump.message.properties import SysFlag
-from turbopump.store.log.cold_reads import ReadState, Steps, finish_now
+from turbopump.store.log.cold_reads import ReadPace, ReadState, finish_now
 from turbopump.store.message_store import MessageStore
-from turbopump.store.queues.checked_entries import GetResult, GetStatus
+from turbopump.store.queues.checked_entries import REBUILDING
 from turbopump.store.queues.consume_queue import UNIT_SIZE, ConsumeQueue
-from turbopump.store.repair import unit_repair
-from turbopump.store.repair.unit_repair import Repaired
+from turbopump.store.queues.read_result import GetResult, GetStatus
+from turbopump.store.repair import queue_rebuild
 
 COUNT = 300
 
@@ -67,7 +68,7 @@ def damaged(tmp_path: Path) -> Damaged:
     ("first", "count"), [(0, 1), (0, 100), (7, 204), (COUNT - 1, 1), (COUNT - 50, 50), (0, COUNT)]
 )
 @pytest.mark.parametrize("fill", ["random", "zeros", "ones", "shifted"])
-def test_any_run_of_damaged_units_is_repaired_as_one(
+def test_any_run_of_damaged_units_is_rebuilt_by_one_walk(
     damaged: Damaged, first: int, count: int, fill: str
 ) -> None:
     garbage = {
@@ -81,15 +82,13 @@ def test_any_run_of_damaged_units_is_repaired_as_one(
     damaged.write(first, garbage)
     assert bodies(damaged.store) == damaged.bodies
     assert damaged.whole
-    (told,) = damaged.directory.failures
-    assert told.startswith(
-        f"unit {first} of"
-        if count == 1
-        else f"{count} units of the consume queue of T queue 0 round unit"
+    (line,) = damaged.directory.failures
+    assert line.startswith(
+        f"damaged units of the consume queue of T queue 0 were rebuilt from the log units={count} "
     )
 
 
-def test_a_message_whose_head_is_damaged_too_is_searched_for_once(
+def test_the_log_is_walked_once_for_a_message_whose_head_is_damaged_too(
     damaged: Damaged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     offset = int.from_bytes(damaged.units[5 * UNIT_SIZE : 5 * UNIT_SIZE + 8])
@@ -97,58 +96,106 @@ def test_a_message_whose_head_is_damaged_too_is_searched_for_once(
     assert file is not None
     file.buffer[offset - file.start + 4 : offset - file.start + 30] = bytes(26)
     assert bodies(damaged.store) == [body for body in damaged.bodies if body != b"0005"]
-    monkeypatch.setattr(unit_repair, "PlainQueueSearch", None)
+    monkeypatch.setattr(queue_rebuild, "SteppedWalk", None)
     again = damaged.store.get("T", 0, 5, 1)
     assert (again.status, again.gaps, again.next_offset) == (GetStatus.MESSAGE_WAS_REMOVING, 1, 6)
     assert damaged.directory.failures == []
 
 
-def test_what_was_searched_for_in_vain_is_remembered_within_bounds(
+def test_units_without_a_message_are_remembered_within_bounds(
     damaged: Damaged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unit_repair, "SEARCHED_MAX", 2)
+    monkeypatch.setattr(queue_rebuild, "WITHOUT_MESSAGE_MAX", 2)
     for index in (3, 5, 7, 9):
         offset = int.from_bytes(damaged.units[index * UNIT_SIZE : index * UNIT_SIZE + 8])
         file = damaged.store.log.files.at(offset)
         assert file is not None
         file.buffer[offset - file.start + 4 : offset - file.start + 30] = bytes(26)
     assert len(bodies(damaged.store)) == COUNT - 4
-    assert len(damaged.store.unit_repair.not_found) <= 2
+    assert len(damaged.store.rebuild.without_message) <= 2
 
 
-def test_a_queue_is_searched_for_by_one_read_at_a_time_and_others_come_again(
+class Turns:
+    """The turns of a loop, which a test lets happen one by one."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._due: list[Callable[[], object]] = []
+        store.cold_reads.take_turns(self._due.append, lambda: 0.0)
+
+    def __iter__(self) -> Iterator[None]:
+        while self._due:
+            yield
+            self._due.pop(0)()
+
+
+def test_readers_of_a_damaged_part_are_told_to_ask_again_until_one_walk_has_rebuilt_it(
+    damaged: Damaged,
+) -> None:
+    damaged.write(0, bytes(UNIT_SIZE * COUNT))
+    turns, results = Turns(damaged.store), list[GetResult]()
+    reads, reader = damaged.store.cold_reads, damaged.store.reader
+
+    for offset in (4, 4, 200):
+        assert reads.run(reader.steps("T", 0, offset, 1), results.append) is ReadState.PENDING
+    for _ in turns:
+        pass
+
+    assert [(one.unreadable, one.next_offset, one.count) for one in results] == [
+        (REBUILDING, 4, 0),
+        (REBUILDING, 4, 0),
+        (REBUILDING, 200, 0),
+    ]
+    assert damaged.whole
+    assert len(damaged.directory.failures) == 1
+    again = damaged.store.get("T", 0, 4, 1)
+    assert [message.body for message in decode_entries(again.data)] == [b"0004"]
+
+
+def test_one_walk_rebuilds_the_queues_that_were_marked_while_the_one_before_was_under_way(
     damaged: Damaged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    soon: list[object] = []
-    damaged.store.cold_reads.take_turns(soon.append, lambda: 0.0)
+    walks = 0
+    plain = queue_rebuild.SteppedWalk
+
+    def counted(*given: Any, **named: Any) -> queue_rebuild.SteppedWalk:
+        nonlocal walks
+        walks += 1
+        return plain(*given, **named)
+
+    monkeypatch.setattr(queue_rebuild, "SteppedWalk", counted)
+    found = [damaged.store.queue(*key) for key in (("T", 0), ("T", 1), ("U", 0))]
+    queues = [queue for queue in found if queue is not None]
+    whole = [queue.units(0, COUNT) for queue in queues]
+    turns = Turns(damaged.store)
+    for queue in queues:
+        queue.overwrite(0, bytes(UNIT_SIZE * COUNT))
+        assert damaged.store.rebuild.mark(queue, 7) == REBUILDING
+    for _ in turns:
+        pass
+    assert [queue.units(0, COUNT) for queue in queues] == whole
+    assert walks == 2
+
+
+def test_a_small_damage_is_rebuilt_within_the_read_that_finds_it(damaged: Damaged) -> None:
+    pace = ReadPace(1.0, lambda: 0, lambda _seconds, _call: None)
+    damaged.store.cold_reads.take_turns(lambda _call: None, lambda: 0.0, pace)
     damaged.write(4, bytes(UNIT_SIZE))
-    results: list[GetResult] = []
-
-    def start(offset: int) -> None:
-        steps = damaged.store.reader.steps("T", 0, offset, 1)
-        outcome = damaged.store.cold_reads.run(steps, results.append)
-        assert outcome is ReadState.PENDING
-
-    start(4)
-    start(4)
-    while soon:
-        turn = soon.pop(0)
-        assert callable(turn)
-        turn()
-    refused, given = sorted(results, key=lambda result: result.count)
-    assert refused.unreadable is not None
-    assert "is being repaired" in refused.unreadable
-    assert refused.next_offset == 4
-    assert [message.body for message in decode_entries(given.data)] == [b"0004"]
+    result = damaged.store.get("T", 0, 4, 1)
+    assert [message.body for message in decode_entries(result.data)] == [b"0004"]
     assert damaged.whole
 
 
-def test_a_read_that_is_given_up_lets_the_next_one_search(damaged: Damaged) -> None:
-    damaged.write(4, bytes(UNIT_SIZE))
-    search = damaged.store.unit_repair.message_of(damaged.queue, unit_repair.Unit(4, 0, 0))
-    next(search)
-    search.close()
-    assert bodies(damaged.store) == damaged.bodies
+def test_sends_go_on_while_a_whole_queue_is_rebuilt(damaged: Damaged) -> None:
+    damaged.write(0, bytes(UNIT_SIZE * COUNT))
+    turns = Turns(damaged.store)
+    assert damaged.store.rebuild.mark(damaged.queue, 9) == REBUILDING
+    sent = list[bytes]()
+    for number, _ in enumerate(turns):
+        sent.append(b"sent %d" % number)
+        put(damaged.store, sent[-1])
+    assert len(sent) > 5
+    assert damaged.whole
+    assert bodies(damaged.store) == [*damaged.bodies, *sent]
 
 
 def test_a_sector_that_cannot_be_read_hides_only_what_lies_on_it(
@@ -182,34 +229,17 @@ def test_a_sector_that_cannot_be_read_hides_only_what_lies_on_it(
     assert all(4096 - 200 < place < 8192 for place in places)
 
 
-def test_retention_may_take_the_log_away_while_it_is_searched(damaged: Damaged) -> None:
+def test_retention_may_take_the_log_away_while_it_is_walked(damaged: Damaged) -> None:
     damaged.write(0, bytes(UNIT_SIZE * COUNT))
-    search = damaged.store.unit_repair.message_of(damaged.queue, unit_repair.Unit(COUNT - 1, 0, 0))
+    turns = Turns(damaged.store)
+    assert damaged.store.rebuild.mark(damaged.queue, COUNT - 1) == REBUILDING
     taken = 0
-
-    def step() -> None:
-        nonlocal taken
+    for _ in turns:
         taken += 1
         if taken == 40:
             damaged.store.log.files.forget_first()
-
-    found = damaged.store.cold_reads.finish(watched(search, step))
     assert taken > 40
-    assert found.entry is not None
     assert damaged.queue.units(COUNT - 1, 1) == damaged.units[-UNIT_SIZE:]
-
-
-def watched(steps: Steps[Repaired], on_step: Callable[[], None]) -> Steps[Repaired]:
-    """The same steps; ``on_step`` is called before each read."""
-    pieces = next(steps)
-    while True:
-        on_step()
-        found = yield pieces
-        try:
-            pieces = steps.send(found)
-        except StopIteration as stop:
-            outcome: Repaired = stop.value
-            return outcome
 
 
 def test_tags_are_written_again_as_they_were(damaged: Damaged) -> None:
@@ -225,27 +255,21 @@ def test_a_filter_does_not_pass_over_messages_by_what_a_damaged_unit_says_of_the
     wanted = frozenset({tags_code("b")})
     for index in (5, 6, 9):
         damaged.write(index, b"\xff" * UNIT_SIZE)
-    found = bodies(damaged.store, accept=wanted.__contains__)
-    assert found == sorted([*damaged.bodies[1::2], b"0006"]), (
-        "clients look at the tags themselves, too"
-    )
+    assert bodies(damaged.store, accept=wanted.__contains__) == damaged.bodies[1::2]
     assert bodies(damaged.store, accept=wanted.__contains__) == damaged.bodies[1::2]
 
 
-def test_a_queue_that_is_deleted_while_it_is_searched_is_left_alone(damaged: Damaged) -> None:
+def test_a_queue_that_is_deleted_while_it_is_rebuilt_is_left_alone(damaged: Damaged) -> None:
     damaged.write(0, bytes(UNIT_SIZE * COUNT))
-    search = damaged.store.unit_repair.message_of(damaged.queue, unit_repair.Unit(9, 0, 0))
+    turns = Turns(damaged.store)
+    assert damaged.store.rebuild.mark(damaged.queue, 9) == REBUILDING
     steps = 0
-
-    def step() -> None:
-        nonlocal steps
+    for _ in turns:
         steps += 1
         if steps == 40:
             damaged.queue.remove()
-
-    found = damaged.store.cold_reads.finish(watched(search, step))
     assert steps > 40
-    assert found.entry is not None or found.error is None
+    assert not damaged.queue.files.files
 
 
 def test_a_message_asked_for_by_its_queue_offset_is_found_although_its_unit_is_damaged(

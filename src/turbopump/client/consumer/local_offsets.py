@@ -1,0 +1,130 @@
+"""The offsets of a broadcasting consumer: ``<directory>/<clientId>/<group>/offsets.json``, in
+Apache's format (``LocalFileOffsetStore``), so that a Java client of that id can go on with them.
+
+One rule: what the file could not be written with is written at the next flush.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from turbopump.client.consumer.offsets import ConsumeFrom, OffsetStore, StartOffset
+from turbopump.config.setting import below_home
+from turbopump.disk.json_table import JsonTable
+from turbopump.errors import ConfigError
+from turbopump.message.message import MessageQueue
+from turbopump.protocol import fastjson
+from turbopump.protocol.requests import offsets as requests
+
+if TYPE_CHECKING:
+    from turbopump.disk.disk import Disk
+
+log = logging.getLogger(__name__)
+
+SAVE_PATIENCE_S: Final = 3.0
+"""Longest wait for the disk when a consumer closes."""
+
+
+def default_directory() -> Path:
+    """``~/.rocketmq_offsets``, as Java's clients have it."""
+    return below_home(".rocketmq_offsets", instead="offsets_directory")
+
+
+class LocalOffsets:
+    """The offsets of one broadcasting consumer. ``brokers`` knows where queues begin and end.
+    ``disk`` is the system's unless given.
+
+    Raises ConfigError if the client id or the group cannot be the name of a directory, or the file
+    cannot be read (OSError).
+    """
+
+    def __init__(
+        self,
+        brokers: OffsetStore,
+        directory: Path,
+        client_id: str,
+        group: str,
+        disk: Disk | None = None,
+    ) -> None:
+        for name in (client_id, group):
+            if "/" in name or "\0" in name or name in (".", ".."):
+                raise ConfigError(
+                    f"{name!r} is to be the name of a directory for offsets and "
+                    "cannot be; choose another name"
+                )
+        self.path = directory / client_id / group / "offsets.json"
+        self._brokers = brokers
+        self._own_disk = disk is None
+        if disk is None:  # its module needs Unix, which other clients do without
+            from turbopump.disk.system_disk import SystemDisk
+
+            disk = SystemDisk(asyncio.get_running_loop().call_soon_threadsafe)
+        self._disk = disk
+        self._table = JsonTable(
+            self._disk,
+            self.path,
+            lambda text: log.warning("offsets: %s", text),
+            on_settled=self._saved,
+        )
+        self._settled: asyncio.Future[None] | None = None
+        self._dirty = False
+        try:
+            read = self._table.load(
+                lambda data: fastjson.decode(data, requests.OffsetSerializeWrapper),
+                requests.OffsetSerializeWrapper,
+            )
+        except OSError as error:
+            raise ConfigError(
+                f"the offsets in {self.path} cannot be read ({error.strerror or error})"
+            ) from None
+        self._offsets = dict(read.offset_table)
+
+    async def commit(self, queue: MessageQueue, offset: int) -> None:
+        """Note our offset; ``flush`` writes it down."""
+        if self._offsets.get(queue) != offset:
+            self._offsets[queue] = offset
+            self._dirty = True
+
+    def forget(self, queues: Iterable[MessageQueue]) -> None:
+        """The file forgets nothing."""
+
+    async def flush(self, *, acknowledged: bool = False) -> None:
+        """Write the file, if anything has changed. ``acknowledged``: wait until it is written, or
+        until the disk has failed."""
+        if self._dirty:
+            self._dirty = False
+            self._table.save(
+                fastjson.encode_indented(
+                    requests.OffsetSerializeWrapper(offset_table=self._offsets)
+                )
+            )
+        if acknowledged and self._table.saving:
+            self._settled = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._settled], timeout=SAVE_PATIENCE_S)
+
+    async def starting_offset(
+        self, queue: MessageQueue, consume_from: ConsumeFrom | datetime
+    ) -> StartOffset:
+        """Return the offset in the file, or the one at which a queue without an offset is begun."""
+        offset = self._offsets.get(queue)
+        if offset is not None and offset >= 0:
+            return StartOffset(offset, answered=True, stored=True)
+        return StartOffset(
+            await self._brokers.first_offset(queue, consume_from), answered=False, stored=False
+        )
+
+    async def close(self) -> None:
+        """Write what has changed and let go of the disk."""
+        await self.flush(acknowledged=True)
+        if self._own_disk:
+            self._disk.close()
+
+    def _saved(self, good: bool) -> None:
+        self._dirty = self._dirty or not good  # the next flush tries again
+        if self._settled is not None and not self._settled.done():
+            self._settled.set_result(None)

@@ -1,0 +1,288 @@
+"""Rebuilding damaged parts of consume queues from the log, while the store is in use.
+
+Units are derived data: a damaged one must not hide a message that is good. A reader that meets a
+unit that cannot be right marks it, and is told to ask again. Then one walk over the log writes the
+units of all marked queues again:
+
+1. The damaged part of a queue lies between the nearest good units on both sides of the marked one.
+   They are looked for at distances that double: a damaged sector has 204 units side by side, a
+   damaged file all of its units.
+2. The messages of a queue lie in the log in the order of the queue. So the log is walked between
+   the messages of these two units, and each unit gets what its entry says.
+3. A unit without an entry in the log stays as it is: its message is damaged too. Readers pass over
+   it. There is one exception: where the log has lost its front, and no good unit lies before, the
+   queue begins with the first message found.
+
+The rule: the walk takes turns with cold reads (``cold_reads.py``), so that it holds nobody up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from turbopump.disk.disk import Piece
+from turbopump.message.codec import entry_fault
+from turbopump.message.entry import FIXED_SIZE, queue_position
+from turbopump.message.properties import SysFlag
+from turbopump.message.rules import LMQ_PREFIX
+from turbopump.store.copied_log import pack_run
+from turbopump.store.log.cold_reads import ColdReads, ReadState, ReadSteps
+from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
+from turbopump.store.log.parsed_entry import ParsedEntry, parse_entry
+from turbopump.store.log.stepped_walk import SteppedWalk
+from turbopump.store.mapped_file import MappedFile
+from turbopump.store.queues.checked_entries import REBUILDING
+from turbopump.store.queues.consume_queue import UNIT_SIZE, ConsumeQueue, pack_unit, unpack_unit
+from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
+
+READ_SIZE: Final = 128 * 1024
+"""Bytes of the log that are walked in one step: some 0.1 ms."""
+WITHOUT_MESSAGE_MAX: Final = 10_000
+"""Units remembered as having no message in the log."""
+
+
+@dataclass(slots=True)
+class DamagedPart:
+    """Units ``first`` to before ``end`` of a queue, some of which are damaged. Their messages lie
+    in the log from ``start`` to before ``stop``. ``found`` has a 1 for each unit whose entry the
+    walk has met, from ``first`` on."""
+
+    queue: ConsumeQueue
+    marked: int
+    first: int
+    end: int
+    start: int
+    stop: int
+    at_front: bool
+    """True if no good unit lies before."""
+    found: bytearray
+    rewritten: int = 0
+
+    def put(self, index: int, units: bytes) -> None:
+        """Write packed units from ``index`` on that the log has, where the queue has others. Raises
+        OSError."""
+        if unpack_unit(units, len(units) - UNIT_SIZE)[0] < self.start:
+            return  # of a topic that was deleted, and made anew
+        while units and (index < self.first or unpack_unit(units)[0] < self.start):
+            index, units = index + 1, units[UNIT_SIZE:]
+        units = units[: max(self.end - index, 0) * UNIT_SIZE]
+        while units and unpack_unit(units, len(units) - UNIT_SIZE)[0] >= self.stop:
+            units = units[:-UNIT_SIZE]
+        while units:
+            there = self.queue.units(index, len(units) // UNIT_SIZE)
+            if not there:
+                return  # deleted meanwhile
+            here, units = units[: len(there)], units[len(there) :]
+            if there != here:
+                self.queue.overwrite(index, here)
+                self.rewritten += _differing(there, here)
+            count = len(here) // UNIT_SIZE
+            self.found[index - self.first : index - self.first + count] = b"\1" * count
+            index += count
+
+    def without_message(self) -> Iterator[int]:
+        """The units whose entries the walk has not met: those from the marked one on first."""
+        middle = self.marked - self.first
+        for begin, end in ((middle, len(self.found)), (0, middle)):
+            at = self.found.find(0, begin, end)
+            while at >= 0:
+                yield self.first + at
+                at = self.found.find(0, at + 1, end)
+
+
+def _differing(units: bytes, others: bytes) -> int:
+    steps = range(0, len(units), UNIT_SIZE)
+    return sum(units[at : at + UNIT_SIZE] != others[at : at + UNIT_SIZE] for at in steps)
+
+
+@dataclass(slots=True, eq=False)
+class QueueRebuild:
+    """Rebuilds the ``queues`` over ``log``. ``tags_of`` gives the tagsCode of an entry's unit.
+    ``log_error`` gets a line for each queue of which units were written again."""
+
+    log: CommitLog
+    queues: ConsumeQueueTable
+    reads: ColdReads
+    tags_of: Callable[[ParsedEntry], int]
+    log_error: Callable[[str], None]
+    without_message: set[tuple[ConsumeQueue, int]] = field(default_factory=set)
+    """Units of which a walk has found no message in the log."""
+    _marked: dict[ConsumeQueue, int] = field(default_factory=dict)
+    """A damaged unit of each queue that waits for the next walk."""
+    _parts: dict[tuple[str, int], DamagedPart] = field(default_factory=dict)
+    """The parts of the walk under way."""
+    _walking: bool = False
+    _waiting: list[Callable[[], object]] = field(default_factory=list)
+    _topics: dict[bytes, str] = field(default_factory=dict)
+    """The names of all topics, as they are in entries."""
+    _unread: OSError | None = None
+    """Why the walk under way has not read all."""
+    _error: OSError | None = None
+    """The same of the last walk."""
+
+    def mark(self, queue: ConsumeQueue, index: int) -> str | None:
+        """Mark a unit that is damaged. Return why its message cannot be given now; None if the log
+        has no such message."""
+        if (queue, index) in self.without_message or queue.topic.startswith(LMQ_PREFIX):
+            return None
+        if (queue.topic, queue.queue_id) not in self._parts:
+            self._marked.setdefault(queue, index)
+        if not self._walking:
+            self._begin_walk()
+        if (queue, index) in self.without_message:
+            return None
+        if self._error is not None:
+            why = self._error.strerror or self._error
+            return f"the log cannot be read to rebuild the consume queue ({why}): check the disk"
+        return REBUILDING
+
+    def when_over(self, then: Callable[[], object]) -> bool:
+        """Call ``then`` when the walk under way is over; False if there is none."""
+        if self._walking:
+            self._waiting.append(then)
+        return self._walking
+
+    def write(self, queue: ConsumeQueue, index: int, unit: bytes) -> None:
+        """Write one unit again, of which the entry was met. Raises OSError."""
+        queue.overwrite(index, unit)
+        self.without_message.discard((queue, index))
+
+    def unit_of(self, entry: bytes, offset: int) -> bytes | None:
+        """The packed unit of a good entry at this offset of the log; None if it has none."""
+        parsed = parse_entry(entry, offset)
+        if parsed is None or parsed.sys_flag & SysFlag.TRANSACTION_PREPARED:
+            return None
+        return pack_unit(offset, parsed.size, self.tags_of(parsed))
+
+    def _begin_walk(self) -> None:
+        self._walking = True
+        if self.reads.run(self._walk(), self._end_walk, failed=self._fail) is not ReadState.PENDING:
+            self._end_walk(None)  # it is over, or too many reads wait
+
+    def _end_walk(self, _outcome: None) -> None:
+        self._walking = False
+        self._parts.clear()
+        waiting, self._waiting = self._waiting, []
+        for then in waiting:
+            then()
+
+    def _fail(self, error: Exception) -> None:
+        self.log_error(f"consume queues cannot be rebuilt now: {error!r}")
+        self._end_walk(None)
+
+    def _walk(self) -> ReadSteps[None]:
+        """Rebuild what is marked, until nothing is."""
+        while self._marked:
+            marked, self._marked = self._marked, {}
+            for queue, index in marked.items():
+                key = queue.topic, queue.queue_id
+                self._parts[key] = yield from self._part_round(queue, index)
+            walk = SteppedWalk(
+                self.log,
+                self._put_entry,
+                take_run=self._put_run,
+                on_unread=self._note_unread,
+                read_size=READ_SIZE,
+            )
+            self._topics = {queue.topic.encode(): queue.topic for queue in self.queues}
+            self._unread, log_start = None, self.log.start
+            start = min(part.start for part in self._parts.values())
+            try:
+                yield from walk.entries(start, max(part.stop for part in self._parts.values()))
+            except OSError as error:  # of a queue's file
+                self._unread = error
+            self._error = self._unread
+            for part in self._parts.values():
+                self._settle(part, log_start)
+            self._parts.clear()
+
+    def _put_run(self, data: bytes, at: int, stop: int, position: int) -> int:
+        run = pack_run(data, at, stop, position, self._topics)
+        for topic, queue_id, index, units in run.queues:
+            part = self._parts.get((topic, queue_id))
+            if part is not None:
+                part.put(index, units)
+        return run.size
+
+    def _put_entry(self, entry: bytes, offset: int) -> None:
+        topic, queue_id, index = queue_position(entry)
+        part = self._parts.get((topic, queue_id))
+        unit = self.unit_of(entry, offset) if part is not None else None
+        if part is not None and unit is not None:
+            part.put(index, unit)
+
+    def _note_unread(self, file: MappedFile, offset: int, error: OSError) -> None:
+        if not self.reads.is_lost(file.segment.path.parent, offset):
+            self._unread = error
+
+    def _settle(self, part: DamagedPart, log_start: int) -> None:
+        """Say what was done for a part, and remember which of its units have no message."""
+        queue = part.queue
+        if part.rewritten:
+            self.log_error(
+                f"damaged units of the consume queue of {queue.topic} queue {queue.queue_id} "
+                f"were rebuilt from the log units={part.rewritten} round={part.marked}"
+            )
+        if self._error is not None or self.log.start != log_start:
+            return  # another walk may find what this one has not
+        if part.at_front and log_start > 0:
+            first = part.found.find(1)
+            queue.min_index = max(queue.min_index, part.first + first if first >= 0 else part.end)
+        if len(self.without_message) >= WITHOUT_MESSAGE_MAX:
+            self.without_message.clear()
+        for index in part.without_message():
+            if len(self.without_message) >= WITHOUT_MESSAGE_MAX:
+                break
+            self.without_message.add((queue, index))
+
+    def _part_round(self, queue: ConsumeQueue, index: int) -> ReadSteps[DamagedPart]:
+        """The part between the nearest good units on both sides of ``index``, or about the nearest.
+        The one before belongs to it: zeros that follow may have taken the end of its tags."""
+        log = self.log
+        before = yield from self._good_neighbour(queue, index, -1)
+        behind = yield from self._good_neighbour(queue, index, 1)
+        first, start = before or (queue.min_index, max(log.start, queue.deleted_until))
+        end, stop = behind or (queue.max_index, log.end)
+        found = bytearray(max(end - first, 0))
+        return DamagedPart(queue, index, first, end, start, stop, before is None, found)
+
+    def _good_neighbour(
+        self, queue: ConsumeQueue, index: int, direction: int
+    ) -> ReadSteps[tuple[int, int] | None]:
+        """A good unit before or behind ``index`` (``direction`` −1 or 1), and where its message
+        is."""
+        distance = 1
+        while True:
+            border = queue.min_index if direction < 0 else queue.max_index - 1
+            number = index + direction * distance
+            if (number - border) * direction > 0:
+                number = border
+            if number != index:
+                offset = yield from self.good_unit(queue, number)
+                if offset is not None:
+                    return number, offset
+            if number == border:
+                return None
+            distance *= 2
+
+    def good_unit(self, queue: ConsumeQueue, index: int) -> ReadSteps[int | None]:
+        """Where the message of a unit is; None if the unit is damaged, or its message."""
+        log, piece = self.log, queue.piece(index, 1)
+        if piece is None:
+            return None
+        (unit,) = yield [piece]
+        if not isinstance(unit, bytes):
+            return None
+        offset, size, _ = unpack_unit(unit)
+        file = log.files.at(offset) if 0 <= offset < log.end else None
+        if file is None or not FIXED_SIZE <= size <= min(ENTRY_SIZE_MAX, file.end - offset):
+            return None
+        (entry,) = yield [Piece(file.segment, offset - file.start, size)]
+        if not isinstance(entry, bytes):
+            return None
+        if entry_fault(entry, offset, crc_required=log.requires_crc(offset)) is not None:
+            return None
+        wanted = queue.topic, queue.queue_id, index
+        return offset if queue_position(entry) == wanted else None
