@@ -15,8 +15,7 @@ import signal
 import sys
 import time
 
-from turbopump.client.consumer.running_push import RunningPush
-from turbopump.client.push_consumer import ConsumeFrom, Delivery, PushConsumer
+from turbopump.client.push_consumer import ConsumeFrom, Delivery, PushConsumer, RunningPush
 
 TICK_S = 0.02
 LATE_S = 0.25

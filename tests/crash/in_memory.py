@@ -21,7 +21,8 @@ from turbopump.message.codec import decode_entries
 from turbopump.message.java import tags_code
 from turbopump.store.files import StorePaths
 from turbopump.store.message_store import MessageStore, NewMessage, StoreConfig
-from turbopump.store.queues.checked_entries import REBUILDING, GetResult
+from turbopump.store.queues.checked_entries import REBUILDING
+from turbopump.store.queues.read_result import GetResult
 
 Image = dict[Path, bytes]
 ROOT = Path("/store")

@@ -91,7 +91,7 @@ async def test_dead_letters_of_apache_s_broker_are_listed_and_resent_once(
         assert report.complete
         assert report.sent + report.already == COUNT
         for letter in letters:  # Apache's broker indexes behind its answers
-            while await find_by_id(dead_letters.instance, "dying", letter.resend_id) is None:
+            while await find_by_id(dead_letters, "dying", letter.resend_id) is None:
                 await asyncio.sleep(0.02)
         assert (await resend(dead_letters, GROUP, tmp_path / "one")).already == COUNT
         other = await resend(dead_letters, GROUP, tmp_path / "other")

@@ -14,7 +14,7 @@ from tests.simulation.world.simulation import SimulatedClock
 from turbopump.message.codec import decode_entries
 from turbopump.store.files import StorePaths
 from turbopump.store.message_store import MessageStore, NewMessage, StoreConfig
-from turbopump.store.queues.checked_entries import GetResult
+from turbopump.store.queues.read_result import GetResult
 
 CONFIG = StoreConfig(
     paths=StorePaths(Path("/store")), segment_size=16 * 1024, queue_file_size=20 * 1000

@@ -147,6 +147,40 @@ def test_a_replay_that_died_at_a_step_goes_on_and_doubles_nothing(
     assert copies == list(range(0, 60, 2))
 
 
+def test_a_replay_that_died_in_a_large_batch_goes_on_in_small_ones_and_doubles_nothing(
+    spark: SparkSession, broker: BrokerThread, tmp_path: Path
+) -> None:
+    class DiesError(BaseException):
+        pass
+
+    def die(step: str) -> None:
+        if step == "sent":
+            raise DiesError
+
+    def replayed(**given: Any) -> ReplayReport:
+        return replay(tmp_path, "seconds", "slow", name_server=broker.namesrv, spark=spark, **given)
+
+    # given: six messages, of six seconds, that were sent in one batch which was not noted
+    with FakeCluster({"seconds": 1}) as origin:
+        for number in range(6):
+            origin.fill(
+                "seconds",
+                0,
+                1,
+                properties=property_bytes({"p": str(number)}),
+                stored_ms=STORED_MS + 1000 * number,
+            )
+        archive(tmp_path, ["seconds"], name_server=origin.address, spark=spark)
+    with pytest.raises(DiesError):
+        replayed(at_step=die)
+    # when: it goes on with two messages in a batch
+    report = replayed(rows_per_batch=2)
+    # then
+    assert (report.sent, report.present, report.agrees) == (0, 6, True)
+    copies = [int(row.properties["p"]) for row in messages(spark, broker, "slow")]
+    assert copies == list(range(6))
+
+
 def test_a_batch_is_sent_without_a_shuffle_and_opens_the_files_of_its_hours_alone(
     spark: SparkSession,
     broker: BrokerThread,
@@ -241,9 +275,9 @@ def test_a_topic_that_the_lake_has_not_is_refused_and_a_rate_of_nothing(
     with pytest.raises(LakeError, match="does not have the topic 'TT'; did you mean 'T'"):
         replay(lake, "TT", "copies", name_server=broker.namesrv, spark=spark)
     for rate in (0, -5):
-        with pytest.raises(ConfigError, match=f"the rate is {rate}: more than 0 messages"):
+        with pytest.raises(ConfigError, match=f"the rate is {rate}: expected more than 0 messages"):
             run("copies", rate=rate)
-    with pytest.raises(ConfigError, match="rows_per_batch is 0: a message at least"):
+    with pytest.raises(ConfigError, match="rows_per_batch is 0: expected 1 or more"):
         run("copies", rows_per_batch=0)
     assert run("of-k1", keys="k1").sent == 1  # one text is one key
 

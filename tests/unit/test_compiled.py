@@ -39,7 +39,7 @@ from turbopump.message.java import java_hash
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import decode_properties, property_value
 from turbopump.store.index.index_file import key_hash
-from turbopump.store.queues.checked_entries import topic_field
+from turbopump.store.queues.checked_entries import entry_fields
 from turbopump.store.queues.consume_queue import pack_unit
 
 NAMES = (
@@ -52,7 +52,7 @@ NAMES = (
         "property_texts",
         "value_after",
     ),
-    *("good_entries", "entries_fit", "gather", "identified_item", "good_positions"),
+    *("gather", "identified_item", "good_positions"),
     *("outlive_lost_pages", "lost_pages", "signed_in_header", "packed_run"),
 )
 OF_SPARK = {"split_properties", "walk_entries"}
@@ -776,15 +776,16 @@ def test_entries_read_of_the_log_are_found_good_alike(
         entry = encode_entry(*head, body, topic.encode(), properties, with_crc)
         units.append((queue_offset, start + len(data), len(entry)))
         data += entry
-    end = min(end, len(units))
     queue_id, _, _, topic, _ = fields[0] if fields else (0, 0, b"", "T", b"")
-    wanted = (queue_id & 0xFFFFFFFF).to_bytes(4), topic_field(topic)
-    assert agree("good_entries", data, start, units, max(first, 0), end, *wanted)
+    wanted = *entry_fields(queue_id & 0xFFFFFFFF, topic), True
+    numbers = [queue_offset for queue_offset, _, _ in units][first:end]
+    packed = b"".join(pack_unit(offset, size, 0) for _, offset, size in units[first:end])
+    assert agree("gather", packed, 100, 1 << 30, data, start, numbers, *wanted)
     if data:
         for at, value in changes:
             data = data[: at % len(data)] + bytes([value]) + data[at % len(data) + 1 :]
-    agree("good_entries", data, start, units, max(first, 0), end, *wanted)
-    agree("good_entries", data[:-1], start + 1, units, max(first, 0), end, *wanted)
+    agree("gather", packed, 100, 1 << 30, data, start, numbers, *wanted)
+    agree("gather", packed, 100, 1 << 30, data[:-1], start + 1, numbers, *wanted)
 
 
 @given(
@@ -852,47 +853,6 @@ def test_a_run_has_units_of_each_queue_and_ends_before_an_entry_of_another_kind(
 
 
 @given(
-    log_entries,
-    log_changes,
-    log_changes,
-    st.integers(0, 1 << 40),
-    st.integers(0, 6),
-    st.sampled_from([0, 1, 1 << 50]),
-)
-def test_entries_in_memory_fit_their_units_alike(
-    fields: list[tuple[int, int, bytes, str, bytes]],
-    changes: list[tuple[int, int]],
-    unit_changes: list[tuple[int, int]],
-    first: int,
-    without: int,
-    start: int,
-) -> None:
-    data, units, at = b"", b"", start
-    queue_id, _, _, topic, _ = fields[0] if fields else (0, 0, b"", "T", b"")
-    for number, (_, _, body, _, properties) in enumerate(fields):
-        head = (queue_id, 0, first + number, at, 0, 1, bytes(8), 2, bytes(8), 0, 0)
-        entry = encode_entry(*head, body, topic.encode(), properties, True)
-        units += pack_unit(at, len(entry), 0)
-        at += len(entry)
-        data += entry if number != without else b""
-    passed = [first + without] if without < len(fields) else []
-    wanted = first, (queue_id & 0xFFFFFFFF).to_bytes(4), topic_field(topic)
-    assert agree("entries_fit", data, units, passed, *wanted) == (bool, True)
-    agree("entries_fit", data, units[:-1], passed, *wanted)
-    agree("entries_fit", data, units[20:], passed, *wanted)
-    agree("entries_fit", data, units, [], *wanted)
-    if data:
-        for changed, value in unit_changes:
-            units = (
-                units[: changed % len(units)] + bytes([value]) + units[changed % len(units) + 1 :]
-            )
-        agree("entries_fit", data, units, passed, *wanted)
-        for changed, value in changes:
-            data = data[: changed % len(data)] + bytes([value]) + data[changed % len(data) + 1 :]
-        agree("entries_fit", data, units, passed, *wanted)
-
-
-@given(
     sizes=st.lists(st.integers(0, 60), max_size=8),
     order=st.randoms(use_true_random=False),
     count_max=st.integers(-1, 9),
@@ -922,11 +882,15 @@ def test_entries_are_gathered_alike(
         where[number] = (start + len(segment), len(entry))
         segment += entry + b"between"
     units = b"".join(pack_unit(*where[number], 0) for number in range(len(sizes)))
-    wanted = (start, 7, (3).to_bytes(4), topic_field("T"), with_crc)
+    wanted = (start, 7, *entry_fields(3, "T"), with_crc)
     data = b"".join(segment[at - start : at - start + size] for at, size in sorted_by_number(where))
     assert TWINS["gather"].plain(units, 100, 1 << 20, bytes(segment), *wanted) == (data, len(sizes))
     agree("gather", units, count_max, size_max, bytes(segment), *wanted)
     agree("gather", units, 100, 1 << 20, bytes(segment)[:-20], *wanted)
+    every_other = b"".join(units[at : at + 20] for at in range(0, len(units), 40))
+    numbers = list(range(7, 7 + len(sizes), 2))
+    agree("gather", every_other, 100, 1 << 20, bytes(segment), start, numbers, *wanted[2:])
+    agree("gather", units, 100, 1 << 20, bytes(segment), start, numbers, *wanted[2:])
     for at, value in unit_changes if units else ():
         units = units[: at % len(units)] + bytes([value]) + units[at % len(units) + 1 :]
     for at, value in changes:
@@ -959,20 +923,21 @@ def test_an_entry_fits_where_its_unit_points_in_its_queue_of_its_topic(kind: str
             True,
         )
 
-    def fits(data: bytes, passed: tuple[int, ...] = ()) -> bool:
-        return bool(
-            function("entries_fit", kind)(
-                data, units, list(passed), 7, (3).to_bytes(4), topic_field("T")
-            )
-        )
-
     size = len(entry(0, 0))
-    units = pack_unit(1000, size, 0) + pack_unit(5000, size, 0)
-    assert fits(entry(1000, 7) + entry(5000, 8))
-    assert fits(entry(5000, 8), (7,)), "a filter passed over the first"
-    assert fits(entry(1000, 7), (8,))
-    assert not fits(entry(5000, 8))
-    assert not fits(entry(5000, 8) + entry(1000, 7))
+
+    def gathered(first: bytes, second: bytes, numbers: int | list[int] = 7) -> int:
+        units = pack_unit(1000, size, 0) + pack_unit(5000, size, 0)
+        buffer = bytes(1000) + first.ljust(4000, b"\0") + second
+        fields = entry_fields(3, "T")
+        _, count = function("gather", kind)(units, 9, 1 << 20, buffer, 0, numbers, *fields, False)
+        assert isinstance(count, int)
+        return count
+
+    assert gathered(entry(1000, 7), entry(5000, 8)) == 2
+    assert gathered(entry(1000, 7), entry(5000, 8), [7, 8]) == 2
+    assert gathered(entry(1000, 7), entry(5000, 9), [7, 9]) == 2, "a filter left out one between"
+    assert gathered(entry(1000, 7), entry(5000, 9)) == 1
+    assert gathered(entry(1000, 8), entry(5000, 7)) == 0
     for other in (
         entry(5001, 8),
         entry(5000, 9),
@@ -981,25 +946,19 @@ def test_an_entry_fits_where_its_unit_points_in_its_queue_of_its_topic(kind: str
         entry(5000, 8)[:-1],
         b"x",
     ):
-        assert not fits(entry(1000, 7) + other)
+        assert gathered(entry(1000, 7), other) == 1
 
 
 @given(
     st.tuples(
-        st.one_of(st.binary(max_size=120), odd),
-        st.one_of(any_int, odd),
-        st.one_of(
-            st.lists(st.tuples(any_int, any_int, any_int), max_size=2),
-            st.lists(st.one_of(odd, st.tuples()), max_size=2),
-            odd,
-        ),
-        *(st.integers(0, 2), st.one_of(st.integers(0, 2), odd)),
-        *(st.one_of(st.just(bytes(4)), odd), st.one_of(st.just(b"\x01T"), odd)),
+        *(st.one_of(st.binary(max_size=60), odd), any_int, any_int),
+        *(st.one_of(st.binary(max_size=120), odd), any_int),
+        st.one_of(any_int, st.lists(st.one_of(any_int, odd), max_size=2), odd),
+        *(st.one_of(st.just(bytes(4)), odd), st.one_of(st.just(b"\x01T"), odd), st.booleans()),
     )
 )
 def test_what_is_no_units_is_left_to_the_plain_function(arguments: tuple[Any, ...]) -> None:
-    agree("good_entries", *arguments)
-    agree("entries_fit", arguments[0], arguments[0], *arguments[2:4], *arguments[5:])
+    agree("gather", *arguments)
 
 
 @each_kind
@@ -1011,12 +970,11 @@ def test_an_entry_is_good_with_its_crc_at_its_place_in_its_queue_of_its_topic(ki
 
     def good(data: bytes, start: int = 1000) -> int:
         size = len(data) // 2
-        units = [(7, 1000, size), (8, 1000 + size, size)]
-        found = function("good_entries", kind)(
-            data, start, units, 0, 2, (3).to_bytes(4), topic_field("T")
-        )
-        assert isinstance(found, int)
-        return found
+        units = pack_unit(1000, size, 0) + pack_unit(1000 + size, size, 0)
+        fields = entry_fields(3, "T")
+        _, count = function("gather", kind)(units, 9, 1 << 20, data, start, 7, *fields, True)
+        assert isinstance(count, int)
+        return count
 
     size = len(entry(0, 0))
     whole = entry(1000, 7) + entry(1000 + size, 8)

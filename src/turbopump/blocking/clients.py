@@ -179,7 +179,7 @@ class IdempotentConsumer(idempotence.IdempotentConsumer):
             yield True
             return
         loop = the_loop_thread()
-        visit = loop.call(self.begin, message)
+        visit = loop.call(self.claim, message)
         if visit is None:
             yield False
             return
@@ -188,4 +188,4 @@ class IdempotentConsumer(idempotence.IdempotentConsumer):
             yield True
             done = True
         finally:
-            loop.call(self.end, visit, done=done)
+            loop.call(self.end_claim, visit, done=done)

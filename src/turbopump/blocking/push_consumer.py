@@ -72,7 +72,7 @@ class PushConsumer(ClientOfGroup[asyncio_push_consumer.PushConsumer]):
         client = self._ready()
 
         async def commit() -> None:
-            self._report()
+            self._settle_finished()
             await client.commit(acknowledged=acknowledged)
 
         self._call(commit)
@@ -85,7 +85,7 @@ class PushConsumer(ClientOfGroup[asyncio_push_consumer.PushConsumer]):
         caller = threading.get_ident()
 
         async def close() -> bool:
-            self._report()
+            self._settle_finished()
             return await self._client._close(caller)
 
         if self._state != "started" or self._pid != os.getpid() or self._call(close):
@@ -99,10 +99,10 @@ class PushConsumer(ClientOfGroup[asyncio_push_consumer.PushConsumer]):
         if self._thread is not None and self._pid == os.getpid():
             self._thread.loop.call_soon_threadsafe(function)
 
-    def _report(self) -> None:
+    def _settle_finished(self) -> None:
         """Settle the finished messages of all readers. On the loop."""
         for finished in list(self._unreported):
-            finished.report()
+            finished.settle_messages()
 
 
 class _Finished:
@@ -117,28 +117,28 @@ class _Finished:
         """True when a timer is set or about to be, so that the loop is asked for only one."""
         self._called = False
 
-    def add(self, message: Delivery) -> None:
+    def add_message(self, message: Delivery) -> None:
         """Add a finished message. In the reader's thread."""
         self._messages.append(message)
         if len(self._messages) >= self._consumer._settle_at_once:
-            self.call()
+            self.report_soon()
         elif not self._timed:
             self._timed = True
             self._consumer._on_loop(self._set_timer)
 
-    def call(self) -> None:
+    def report_soon(self) -> None:
         """Have the messages reported now. In the reader's thread."""
         if self._messages and not self._called:
             self._called = True
             self._consumer._on_loop(self._report_called)
 
-    def report(self) -> None:
+    def settle_messages(self) -> None:
         for _ in range(len(self._messages)):
             self._messages.popleft().done()
 
     def _report_called(self) -> None:
         self._called = False
-        self.report()
+        self.settle_messages()
 
     def _set_timer(self) -> None:
         self._consumer._unreported.add(self)
@@ -147,7 +147,7 @@ class _Finished:
     def _report_in_time(self) -> None:
         self._consumer._unreported.discard(self)
         self._timed = False
-        self.report()
+        self.settle_messages()
 
 
 class _Messages(Iterator[Delivery]):
@@ -173,11 +173,11 @@ class _Messages(Iterator[Delivery]):
         if current is not None:
             if not current.settled:
                 current.handled_s = now - self._began
-            self._finished.add(current)
-        message = None if self._first else self._consumer._ready()._begin()
+            self._finished.add_message(current)
+        message = None if self._first else self._consumer._ready()._begin_message()
         if message is None:
             self._first = False
-            self._finished.call()
+            self._finished.report_soon()
             try:
                 (message,) = self._consumer.take(1)
             except NoMoreMessages:
@@ -188,6 +188,6 @@ class _Messages(Iterator[Delivery]):
 
     def __del__(self) -> None:
         finished, current, client = self._finished, self._current, self._consumer._client
-        finished.call()
+        finished.report_soon()
         if current is not None:
             self._consumer._on_loop(lambda: client.give_back([current]))

@@ -18,7 +18,7 @@ from turbopump.errors import CopyError, ProtocolError
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.pull import ViewMessageById
 from turbopump.remoting.client import RemotingClient
-from turbopump.store.log.cold_reads import Steps
+from turbopump.store.log.cold_reads import ReadSteps
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.lookup import StoredEntry
 
@@ -79,7 +79,7 @@ async def compare_with_apache(
     return equal
 
 
-def _samples(store: MessageStore) -> Steps[set[int]]:
+def _samples(store: MessageStore) -> ReadSteps[set[int]]:
     """Offsets at which messages begin: the newest one, some before it in its queue, and the first
     ones of the last files."""
     found = {file.start for file in store.log.files.files[-FILES:] if file.start < store.log.end}
@@ -103,7 +103,7 @@ def _back(index: int) -> Iterator[int]:
         yield index - (1 << doubling)
 
 
-def _offsets(store: MessageStore, topic: str, queue_id: int, index: int) -> Steps[list[int]]:
+def _offsets(store: MessageStore, topic: str, queue_id: int, index: int) -> ReadSteps[list[int]]:
     if index < 0:
         return []
     found = yield from store.lookup.units(topic, queue_id, index, 1)

@@ -83,12 +83,12 @@ class HandlerSet(Protocol):
 class Broker:
     """One broker on one store directory.
 
-    ``disk``, ``clock`` and ``source`` (of random numbers) are the system's unless given. ``host``
-    and ``port`` are where it listens once started, ``address`` is what clients are told. ``file``
-    is what it was configured by; it keeps settings that are changed by request.
-    ``authorise`` sees every request before its handler (``Router``), in place of ``access``, the
-    broker's own access control; that is None unless ``config`` turns it on. Its ``parts`` are there
-    to be looked at from ``start`` on.
+    ``disk``, ``clock`` and ``source`` (of random numbers) default to the system's. ``host`` and
+    ``port``: the listening address once started; ``address``: the address for clients. ``file``:
+    the configuration file, which keeps settings changed by request. ``authorise`` sees every
+    request before its handler (``Router``) and replaces ``access``, the broker's own access
+    control, which is None unless ``config`` turns it on. ``parts`` can be inspected from ``start``
+    on.
     """
 
     def __init__(
@@ -322,14 +322,14 @@ class Broker:
         self.tables.offsets.save()
 
     def _save_again(self) -> None:
-        """What could not be saved before."""
+        """Save the tables whose last save failed."""
         for file in (*self.tables.files, self.store.queue_ends.file):
             file.repeat()
 
     @staticmethod
     def _room_made(parts: Parts) -> None:
-        """Let waiting appends go on in the new file of the log. What is stored already goes first:
-        it is older."""
+        """Resume waiting appends after the log got a new file. Stored messages are handled first,
+        because they are older."""
         parts.listening.replication.room_made()
         parts.delivering.forwarding.room_made()
         parts.stored.sends.backlog.release()
@@ -367,7 +367,7 @@ class Broker:
 
 
 def _nothing() -> None:
-    """How a part begins that is there as soon as it is made."""
+    """Do nothing: the start of a part that needs none."""
 
 
 async def _call(step: _Step) -> None:

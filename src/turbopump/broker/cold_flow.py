@@ -17,7 +17,7 @@ from turbopump.protocol.requests.statistics import ColdFlowInfo, ColdReading
 
 WINDOW_S: Final = 5.0
 FORGET_S: Final = 60.0
-"""A group that has read nothing cold for so long is forgotten."""
+"""Seconds after its last cold read at which a group is forgotten."""
 GROUPS_MAX: Final = 10_000
 """More thresholds are not taken."""
 _FREE: Final = frozenset(

@@ -1,9 +1,10 @@
-"""The connected clients: consumers by group with their subscriptions, producers by group. Learnt
-from heartbeats, forgotten when a client unregisters, its connection ends, or it stays silent.
+"""Connected clients: consumers by group with their subscriptions, and producers by group.
+Heartbeats add them. Clients are removed when they unregister, when their connection ends, or when
+they are silent for too long.
 
-A connection is only a key here. What changes a group returns True; its caller then notifies the
-members. What there are thousands of is in no cycle and made with ``gc=False``: Python's collector,
-which looks through all that it knows while the loop stands, does not know it.
+A connection is only a key here. A method that changes a group returns True; its caller then
+notifies the members. Objects that exist in thousands are in no cycle and have ``gc=False``:
+Python's collector, which stops the loop while it scans its objects, does not know them.
 
 Source: apache/rocketmq ``ConsumerManager``, ``ConsumerGroupInfo``, ``ProducerManager``.
 """
@@ -27,22 +28,22 @@ from turbopump.protocol.requests.clients import (
     SubscriptionData,
 )
 from turbopump.remoting.response import Refusal, refusal
-from turbopump.store.queues.queue_reader import PropertyFilter
+from turbopump.store.queues.matching import PropertyFilter
 
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
 """Kinds of subscription expressions."""
 
 Wants = tuple[tuple[str, str, str], ...]
-"""What one member subscribes: topic, kind and expression, sorted, in a form that is equal for equal
-meanings."""
+"""Subscriptions of one member: topic, kind and expression, sorted, in a form that is equal for
+equal meanings."""
 
 SUBSCRIPTIONS_MAX: Final = 10_000
 """Topics that one consumer may subscribe."""
 
 LOCKS_TELL_S: Final = 60.0
-"""For so long after it asked for a lock a member is taken to consume in order: three times as often
-does it renew."""
+"""Seconds after a lock request for which a member counts as ordered; clients renew locks every 20
+s."""
 
 ALL_CODES: Final = frozenset[int]()
 
@@ -51,9 +52,9 @@ KeyT = TypeVar("KeyT", bound=Hashable)
 
 
 class MemberInfo(msgspec.Struct, frozen=True, gc=False):
-    """What a member says of itself; None: nothing. ``consume_from`` is one of first, last and
-    timestamp; what pulls by itself has none (Java's lite pull consumer says "last", whatever it is
-    set to). ``ordered`` is said by our clients alone."""
+    """Information of a member about itself; None: unknown. ``consume_from``: first, last or
+    timestamp; None for pull consumers (Java's lite pull consumer always sends "last"). Only our
+    clients send ``ordered``."""
 
     wants: Wants = ()
     consume_type: ConsumeType | None = None
@@ -77,12 +78,10 @@ class SubscriptionFilter(msgspec.Struct, gc=False):
 
 
 class Member(msgspec.Struct, gc=False):
-    """One client in a group. ``seen`` last and known ``since``, on the monotonic clock, seconds;
-    ``language`` by its number (``LanguageCode``); ``info``: what it says of itself, in a heartbeat
-    with this ``fingerprint`` (0: it has none); ``retries_max``: its own maximum, if it has told
-    one, and ``started_at`` when it was started (ms since 1970); ``locking``: when it last asked for
-    a lock.
-    """
+    """One client in a group. ``seen``: last time, and ``since``: first time, on the monotonic clock
+    in seconds. ``language``: its number (``LanguageCode``). ``info``: its information, from a
+    heartbeat with this ``fingerprint`` (0: none). ``retries_max``: its own maximum, if sent.
+    ``started_at``: its start time (ms since 1970). ``locking``: time of its last lock request."""
 
     client_id: str
     version: int
@@ -97,25 +96,25 @@ class Member(msgspec.Struct, gc=False):
 
     @property
     def ordered(self) -> bool | None:
-        """Whether it consumes in order. A member that asks for locks does; one that does not may
-        have no queue, or not consume in order."""
+        """True if it consumes in order. A member that requests locks does; a member that does not
+        may have no queue, or not consume in order."""
         locks = self.locking is not None and self.seen - self.locking < LOCKS_TELL_S
         return True if self.info.ordered is None and locks else self.info.ordered
 
     @property
     def shares(self) -> bool:
-        """Whether the members of its group share the messages."""
+        """True if the members of its group share the messages."""
         return self.info.message_model is not MessageModel.BROADCASTING
 
     @property
     def pushed(self) -> bool:
-        """Whether its client fetches messages for it."""
+        """True if its client fetches messages for it."""
         return self.info.consume_type is not ConsumeType.CONSUME_ACTIVELY
 
 
 class ConsumerGroup(msgspec.Struct, Generic[PeerT], gc=False):
-    """A group while it has members. What is asked of it at every join costs the same in a group of
-    two and of thousands."""
+    """A group while it has members. The cost of a join is the same for a group of two and of
+    thousands."""
 
     name: str
     consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
@@ -130,11 +129,11 @@ class ConsumerGroup(msgspec.Struct, Generic[PeerT], gc=False):
     """The same as a list; empty: to be made again."""
     _said: dict[MemberInfo, int] = {}
     _ids: dict[str, int] = {}
-    """How many members say this of themselves, have this client id."""
+    """Number of members with this information, and with each client id."""
 
     @property
     def alike(self) -> bool:
-        """Whether its members all say the same of themselves, each under a client id of its own."""
+        """True if all members have the same information, and different client ids."""
         return len(self._said) < 2 and len(self._ids) == len(self.members)
 
     def join(self, peer: PeerT, member: Member) -> None:
@@ -213,8 +212,8 @@ class ClientTable(Generic[PeerT]):
         return changed
 
     def retries_max(self, group_name: str) -> int | None:
-        """After how many retries a message of the group is a dead letter, by the member that was
-        started last of those that have told one; None: none has."""
+        """Number of retries before a message of the group becomes a dead letter, from the last
+        started member that sent one; None: no member did."""
         group = self.groups.get(group_name)
         members = group.members.values() if group is not None else ()
         telling = [member for member in members if member.retries_max is not None]
@@ -229,9 +228,9 @@ class ClientTable(Generic[PeerT]):
         now: float,
         fingerprint: int,
     ) -> bool | None:
-        """Note a heartbeat that says: as in the last one with this ``fingerprint``, whichever
-        member sent it. True if the group's members have changed by it; None if it is not known, and
-        must be said again."""
+        """Record a heartbeat that repeats the one with this ``fingerprint``, sent by any member.
+        Return True if the group's members have changed; None if the fingerprint is unknown and the
+        full heartbeat is needed."""
         group = self.groups.get(group_name)
         if group is None or group.fingerprint != fingerprint:
             return None
@@ -364,7 +363,7 @@ def _forget(groups: dict[PeerT, dict[str, None]], peer: PeerT, group: str) -> No
 
 
 def member_info(data: ConsumerData) -> MemberInfo:
-    """What a heartbeat says of a consumer."""
+    """Extract a consumer's information from its heartbeat."""
     consume_from = data.consume_from_where
     if data.consume_type is ConsumeType.CONSUME_ACTIVELY:
         consume_from = None
@@ -381,8 +380,8 @@ def member_info(data: ConsumerData) -> MemberInfo:
 
 
 def subscription_keys(subscriptions: Iterable[SubscriptionData]) -> Wants:
-    """What a consumer subscribes, the retry topic aside, which every member has or, to some
-    brokers, has not."""
+    """Return a consumer's subscriptions without the retry topic, which members send to some brokers
+    only."""
     found = {
         (one.topic, one.expression_type or TAG, _expression(one))
         for one in subscriptions
@@ -435,7 +434,7 @@ def read_subscription(data: SubscriptionData) -> SubscriptionFilter:
 
 
 def no_property_filter(kind: str | None) -> Refusal:
-    """The answer to a consumer that filters by properties, where the broker is told not to."""
+    """Refuse a consumer that filters by properties on a broker without property filters."""
     return refusal(
         ResponseCode.SYSTEM_ERROR,
         f"The broker does not support consumer to filter message by {kind} "
@@ -454,7 +453,7 @@ def no_property_filter(kind: str | None) -> Refusal:
 # compare nothing: ``ConsumerGroupInfo.updateChannel`` takes over what the last heartbeat said.
 
 SHOWN_MAX: Final = 3
-"""So many clients, and so many kinds of subscriptions, are named; the others are counted."""
+"""Maximum of clients, and of kinds of subscriptions, that are named; the others are counted."""
 
 MODELS: Final = {MessageModel.BROADCASTING: "broadcasting", MessageModel.CLUSTERING: "clustering"}
 TYPES: Final = {
@@ -479,8 +478,9 @@ def _no(_topic: str) -> bool:
 def conflicts(
     group: str, members: Collection[Member], pops: Callable[[str], bool] = _no
 ) -> tuple[str, ...]:
-    """What is wrong among the members of ``group``, a sentence each. ``pops``: whether push
-    consumers may be popping a topic, since the broker tells those that ask for their share to."""
+    """Find conflicts among the members of ``group``, a sentence each. ``pops``: returns True if
+    push consumers may pop a topic, because the broker tells those that ask for their assignment
+    to."""
     if len(members) < 2:
         return ()
     by_age = sorted(members, key=lambda member: member.since)
@@ -558,8 +558,8 @@ def _differ(how: str, by_value: dict[ValueT, list[str]], names: dict[ValueT, str
 
 
 def _type(member: Member, pops: Callable[[str], bool]) -> ConsumeType | None:
-    """A push consumer that asks the broker for its share is told by it to pull or to pop, and its
-    heartbeat does not say that it asks."""
+    """Return the effective type of a member. A push consumer that asks the broker for its
+    assignment may pull or pop, and its heartbeat does not show it."""
     kind = member.info.consume_type
     asks = any(pops(topic) for topic, _, _ in member.info.wants)
     return None if kind is ConsumeType.CONSUME_PASSIVELY and asks else kind

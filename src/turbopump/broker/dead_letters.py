@@ -43,9 +43,9 @@ def sent_back_destination(
     attempts_max: int,
     levels: DelayLevels,
 ) -> Destination | None:
-    """Where a message goes that was sent back: on to ``retry``, its queue in the retry topic, by
-    way of a level (0: one more than the last time); None: to the dead letters, for the consumer
-    wants so (below 0) or ``attempts_max`` retries were made."""
+    """Return the destination of a returned message: ``retry``, its queue in the retry topic, after
+    a delay level (0: one higher than last time). None: the dead letters, because the consumer wants
+    that (below 0) or ``attempts_max`` retries were made."""
     if delay_level < 0 or message.reconsume_times >= attempts_max:
         return None
     return by_way_of_level(retry, delay_level or FIRST_LEVEL + message.reconsume_times, levels)
@@ -81,12 +81,12 @@ def dead_letter_topic(topics: TopicTable, group: str) -> TopicConfig:
 def retry_interceptor(
     topics: TopicTable, groups: GroupTable, in_order: Callable[[str], bool]
 ) -> Interceptor:
-    """The rule for consumers that send a retry themselves, since 36 failed: one attempt too many
-    goes to the dead letters, and so does every one of a group that consumes ``in_order``, for it
-    retries in place and sends only what it has given up.
+    """Make the rule for consumers that send a retry themselves, after 36 failed. One attempt too
+    many goes to the dead letters. So does every retry of a group that consumes ``in_order``,
+    because it retries in place and sends only messages that it has given up.
 
-    RocketMQ, from 5.2 on, does the latter also to what was never tried, so that nobody can resend
-    to the retry topic of such a group.
+    RocketMQ, from 5.2 on, also does the latter to messages that were never tried, so that nobody
+    can resend to the retry topic of such a group.
     """
 
     def rule(request: SendMessage, destination: Destination) -> Destination:

@@ -1,10 +1,9 @@
-"""What the broker itself appends: messages that are stored already and go on to another queue, and
-entries of its own.
+"""Appends of the broker itself: stored messages that move to another queue, and its own entries.
 
-This is the one way into the store for delays and timers that are due, committed transactions, dead
-letters and marks of operation queues. What the broker has to deliver is also stored while sends are
-refused for want of room, since until then its oldest segments cannot be deleted; what a client
-brings (``for_client``) is refused as a send is. Where the log has to make a file first, it waits.
+Due delays and timers, committed transactions, dead letters and records of operation queues enter
+the store only here. Deliveries of the broker are stored even while sends are refused for lack of
+space, because undelivered messages keep the oldest segments. A message from a client
+(``for_client``) is refused like a send. If the log needs a new file first, the append waits.
 """
 
 from __future__ import annotations
@@ -70,12 +69,11 @@ class Forwarding:
         prepared_transaction_offset: int = 0,
         for_client: bool = False,
     ) -> PutResult:
-        """Store a stored message again, in another queue. What is not given is as it was: body
-        (compressed or not), birth, flag, property text and so on. A property text that is as it was
-        and leaves no room for the entry's CRC (``enabledAppendPropCRC`` was off when it was stored)
-        goes without one. Raises what ``MessageStore.put`` does, but for RoomInMakingError, which it
-        waits for.
-        """
+        """Store a stored message again, in another queue. Arguments that are not given keep their
+        values: body (compressed or not), birth, flag, property text and so on. An unchanged
+        property text without space for the entry's CRC (stored while ``enabledAppendPropCRC`` was
+        off) goes without one. Raises the errors of ``MessageStore.put`` except RoomInMakingError,
+        for which it waits."""
         stored = await self._put(
             topic,
             queue_id,
@@ -191,7 +189,7 @@ class FlushWait:
         self._flushes = flushes
         self.sync = flushes or copies
         self.due = False
-        """Whether ``begin_soon`` was called in this turn."""
+        """True if ``begin_soon`` was called in this turn."""
 
     def begin_soon(self) -> None:
         """Begin a sync at the end of this turn, or see what is confirmed without one."""

@@ -81,7 +81,7 @@ class GroupTable(SavedTable[SubscriptionGroupWrapper]):
         return list(self._groups)
 
     def knows(self, group: str) -> bool:
-        """Whether the group exists already."""
+        """Return True if the group exists."""
         return group in self._groups
 
     def put(self, config: SubscriptionGroupConfig) -> None:
@@ -123,7 +123,7 @@ class GroupTable(SavedTable[SubscriptionGroupWrapper]):
         return True
 
     def is_banned(self, group: str, topic: str) -> bool:
-        """Whether an operator has forbidden the group to read the topic."""
+        """Return True if an operator has banned the group from the topic."""
         return bool(self.bans.get(group, {}).get(topic, 0) & _READ_BANNED)
 
     def ban(self, group: str, topic: str, *, banned: bool) -> None:
@@ -141,7 +141,7 @@ class GroupTable(SavedTable[SubscriptionGroupWrapper]):
 
     @property
     def count(self) -> int:
-        """How many groups there are."""
+        """Number of groups."""
         return len(self._groups)
 
     def _content(self) -> SubscriptionGroupWrapper:
@@ -154,7 +154,7 @@ class GroupTable(SavedTable[SubscriptionGroupWrapper]):
 
 
 class RequestModes(SavedTable[MessageRequestModeTable]):
-    """Whether a group pulls or pops a topic: ``config/messageRequestMode.json``. Source:
+    """Modes of groups, pull or pop, by topic: ``config/messageRequestMode.json``. Source:
     apache/rocketmq ``MessageRequestModeManager``."""
 
     def __init__(self, config: BrokerConfig, file: JsonTable) -> None:
@@ -171,7 +171,7 @@ class RequestModes(SavedTable[MessageRequestModeTable]):
         self._entries.add(*self._modes)
 
     def find(self, topic: str, group: str) -> SetMessageRequestModeRequestBody:
-        """What was said, else the default. Retry topics are pulled."""
+        """Return the mode of a group, else the default. Retry topics are pulled."""
         said = self._modes.get(topic, {}).get(group)
         if said is not None:
             return said

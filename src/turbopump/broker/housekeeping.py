@@ -1,6 +1,5 @@
-"""What a broker does again and again: the timetable, cleaning, the scrub, and the watch that
-reports a loop that stood still.
-"""
+"""Recurring work of a broker: the timetable, cleaning, the scrub, and the watch that reports a
+blocked loop."""
 
 from __future__ import annotations
 

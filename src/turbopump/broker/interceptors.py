@@ -21,10 +21,10 @@ from turbopump.remoting.response import Refusal, Response, refusal
 
 
 class Destination(msgspec.Struct, frozen=True):
-    """Where a message is to be stored, and what of it depends on that. ``properties`` is property
-    text as it was sent, with its UNIQ_KEY.
+    """Destination of a message, and its fields that depend on it. ``properties``: the property text
+    as sent, with its UNIQ_KEY.
 
-    ``recall_handle``: what the producer needs to call the message back; it goes into the answer.
+    ``recall_handle``: for the answer; the producer needs it to recall the message.
     """
 
     topic: str
@@ -49,7 +49,7 @@ class Interceptors:
         self._rules.append(rule)
 
     def find(self, request: SendMessage, destination: Destination) -> Destination | Refusal:
-        """Where the message goes. A message of a retried delivery passes by the same rules."""
+        """Return the destination of a message. A retried message follows the same rules."""
         for rule in self._rules:
             found = rule(request, destination)
             if isinstance(found, Response):

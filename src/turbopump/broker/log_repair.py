@@ -1,10 +1,10 @@
-"""A damaged part of the log is fetched again from a copy: another broker of the same name.
+"""Repair of a damaged part of the log from a copy: another broker of the same name.
 
-Master and slave have the same log, byte for byte. So what a scrub, a start or a reader finds
-damaged here is asked for there, message by message (request 33), checked, and put where it belongs.
-Nothing is written that cannot have been there: a copy may have another log. What the device cannot
-read is left alone: that disk is to be replaced. A reader waits until all that is due has been asked
-for: 2 s a message and copy at most.
+Master and slave have the same log, byte for byte. Damage found by a scrub, a start or a reader is
+requested from the copy, message by message (request 33), checked, and written in place. Bytes that
+cannot have been there are not written: a copy may have another log. A part that the device cannot
+read is left alone: replace that disk. A reader waits until all due parts have been requested: at
+most 2 s a message and copy.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from turbopump.remoting.turns import awaited
 from turbopump.store.disk import Disk, Piece
 from turbopump.store.log.parsed_entry import INNER_COUNT_MAX, parse_entry
 from turbopump.store.message_store import MessageStore
-from turbopump.store.queues.checked_entries import DamagedMessage
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, ConsumeQueue
 from turbopump.store.queues.lookup import StoredEntry
+from turbopump.store.queues.read_result import DamagedMessage
 from turbopump.store.recovery.recovery import is_in_no_queue
 from turbopump.store.repair.scrub import Scrub
 
@@ -42,7 +42,7 @@ ANSWER_S: Final = 2.0
 AGAIN_S: Final = 60.0
 """A range is not asked for again before that."""
 RANGE_MAX: Final = 16 * 1024 * 1024
-"""Of a larger range its beginning is fetched."""
+"""Maximum bytes fetched of a damaged range; of a larger one the beginning is fetched."""
 RANGES_MAX: Final = 10_000
 """Ranges kept in mind."""
 
@@ -55,7 +55,7 @@ class Range(NamedTuple):
 
 
 def damaged_ranges(damages: Iterable[DamagedMessage | StoredEntry]) -> list[Range]:
-    """Where a read has found them."""
+    """Return the ranges of damage that a read has found."""
     return [Range(one.offset, one.offset + one.size) for one in damages]
 
 
@@ -190,7 +190,7 @@ class LogRepair:
         return None, causes
 
     def _fault(self, entry: bytes, at: int, end: int) -> str | None:
-        """What is wrong with what a copy has sent."""
+        """Describe the fault of an entry sent by a copy; None if it is good."""
         crc_required = self.store.log.requires_crc(at)
         fault = entry_fault(entry, at, crc_required=crc_required) or lengths_fault(entry)
         if fault is not None:

@@ -1,9 +1,9 @@
-"""The offset of each group in each queue: ``config/consumerOffset.json``, saved every few seconds
-and at the end.
+"""Offsets of each group in each queue: ``config/consumerOffset.json``, saved every few seconds and
+at the end.
 
-The broker itself moves an offset back in one case only: at its start, when recovery has left the
+The broker itself moves an offset back in one case only: at its start, if recovery has left the
 queue shorter than the offset. A client may set any offset. An operator's reset takes precedence
-over what clients commit until they have been told of it. Source: apache/rocketmq
+over commits until the readers have learned of it. Source: apache/rocketmq
 ``ConsumerOffsetManager``.
 """
 
@@ -42,9 +42,9 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
         self._names = EncodedMap(lambda group: tuple(self._topics_of[group]))
         self._version = DataVersion()
         self._resets: dict[str, dict[int, Hashable]] = {}
-        """``topic@group`` to queues that were reset and whose reader does not know it yet; the
-        value is the reader that was told last, if any. Saved: after a restart a commit may be older
-        than the reset."""
+        """Resets that a reader does not know yet: ``topic@group`` to queues; the value is the
+        reader that learned of it last, if any. They are saved, because after a restart a commit may
+        be older than the reset."""
         self._pending = EncodedMap(lambda key: list(self._resets[key]))
         self._maps = {"groupTopicMap": self._names, "offsetTable": self._entries}
         self._own: dict[tuple[str, int], int] | None = None
@@ -118,8 +118,8 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
         return True
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """An operator sets the offset. Commits are ignored until a reader of the queue has been
-        told of the reset."""
+        """Reset an offset for an operator. Commits are ignored until a reader of the queue knows of
+        the reset."""
         key = f"{topic}@{group}"
         self._queues_of(key)[queue_id] = offset
         self._note_reset(key, {queue_id: None})
@@ -128,12 +128,12 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
     def reset_for(
         self, group: str, topic: str, queue_id: int, offset: int, reader: Hashable
     ) -> int | None:
-        """The offset at which a ``reader`` that pulls at ``offset`` must go on instead. None: it
-        may go on at ``offset``.
+        """Return the offset at which a ``reader`` that pulls at ``offset`` must continue instead;
+        None: at ``offset``.
 
-        A reader that pulls at the offset of the reset has been told of it. A reader that was told
-        and still pulls elsewhere keeps its own offsets, and may. RocketMQ tells only one pull, and
-        a commit that is on its way then undoes the reset.
+        A reader that pulls at the offset of the reset knows of it. A reader that knows of it and
+        still pulls elsewhere keeps its own offsets, and may. RocketMQ redirects only one pull, and
+        a commit in flight then undoes the reset.
         """
         resets = self._resets.get(f"{topic}@{group}", {})
         if queue_id not in resets:
@@ -146,7 +146,7 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
         return target
 
     def is_reset(self, group: str, topic: str, queue_id: int) -> bool:
-        """Whether a reset waits for the next reader of a queue."""
+        """Return True if a reset waits for the next reader of a queue."""
         return queue_id in self._resets.get(f"{topic}@{group}", ())
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
@@ -165,7 +165,7 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
 
     @property
     def any_reset(self) -> bool:
-        """Whether a reader must be told of a reset."""
+        """True if a reset waits for a reader."""
         return bool(self._resets)
 
     def of_group(self, group: str, topic: str) -> Mapping[int, int]:

@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Listening:
-    """The ports of a broker, and the addresses that clients, slaves and stored messages are told.
+    """Ports of a broker, and its addresses for clients, slaves and stored messages.
 
     ``vip_router`` answers at the VIP port. ``address`` is the advertised one, ``ha_address`` is
     empty if no HA port listens. ``store_host`` is (ip, port) as written into entries.
@@ -113,7 +113,7 @@ class Copying:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Announcing:
-    """Parts that tell name servers, and ask them."""
+    """Parts that register with name servers and ask them."""
 
     registration: NameServerRegistration
     routes: TopicRoutes
@@ -133,8 +133,8 @@ class Parts:
 async def listen(
     stored: Stored, authorise: Authorise | None, turns: Turns, ends: AsyncExitStack
 ) -> Listening:
-    """Take the ports; ``ends`` closes them. Nothing waits from the end of this until the handlers
-    are there: a request that came before them would be refused as unknown. Raises ConfigError."""
+    """Open the ports; ``ends`` closes them. No await may follow until the handlers exist: a request
+    that comes before them would be refused as unknown. Raises ConfigError."""
     config, store = stored.config, stored.store
     numeric = await _numeric(config.advertised_host)
     clients_handler = ClientsHandler(stored, turns)

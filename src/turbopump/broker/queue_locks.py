@@ -1,10 +1,10 @@
-"""Which client of a group may consume a queue in order: the table of locks.
+"""Queue locks: the client of a group that may consume a queue in order.
 
-A queue of a group has at most one holder at any time, also across a restart. Where the holder is
-not known, nobody gets the lock until every possible holder must have stopped. A lock lives 60 s
-after it was granted or renewed; a client relies on it for 30 s. The time comes in, in seconds of a
-clock that never goes back. Source: apache/rocketmq ``RebalanceLockManager``, which forgets every
-lock in a restart.
+A queue of a group has at most one holder at any time, also across a restart. If the holder is
+unknown, nobody gets the lock until every possible holder must have stopped. A lock expires 60 s
+after it was granted or renewed; a client relies on it for 30 s. Times come in as seconds of a
+monotonic clock. Source: apache/rocketmq ``RebalanceLockManager``, which loses every lock in a
+restart.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from turbopump.store.watermark import Watermark
 log = logging.getLogger(__name__)
 
 LIFE_S: Final = 60.0
-"""How long a lock holds that is not renewed."""
+"""Seconds after which a lock expires that is not renewed."""
 RELIANCE_S: Final = 30.0
-"""How long a client relies on a lock that it can no longer renew
+"""Seconds for which a client relies on a lock that it cannot renew
 (``ProcessQueue.REBALANCE_LOCK_MAX_LIVE_TIME``)."""
 LOCKS_MAX: Final = 100_000
 """Beyond that many nobody new gets a lock: no client may fill the memory."""
 LOOK_S: Final = 10.0
-"""How often locks that have expired are looked for."""
+"""Seconds between two searches for expired locks."""
 FORGOTTEN_AT_ONCE: Final = 5000
 
 Holders = Mapping[tuple[str, MessageQueue], str]
@@ -50,9 +50,9 @@ class _Lock:
 
 
 class QueueLocks:
-    """``holders`` are those of a broker's life before, found at ``now``: each may renew, for 60 s,
-    before its lock is free. Nothing is granted before ``closed_until``. ``on_change`` is told the
-    group and the queue whose holder has come (True) or gone."""
+    """Table of locks. ``holders``: those before the broker's restart, found at ``now``; each may
+    renew for 60 s before its lock is free. No lock is granted before ``closed_until``.
+    ``on_change`` gets the group and the queue, and True for a new holder, False for a lost one."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class QueueLocks:
         return self._count
 
     def holder(self, group: str, queue: MessageQueue) -> str:
-        """Who got the lock last; it may have expired."""
+        """Return the last holder; its lock may have expired."""
         return self._locks[group][queue].client_id
 
     def lock(
@@ -119,7 +119,7 @@ class QueueLocks:
                 self.changes += 1
 
     def any_held(self, group: str, now: float) -> bool:
-        """Whether somebody of the group holds a queue: it consumes in order."""
+        """Return True if a member of the group holds a queue, so the group consumes in order."""
         return any(lock.expires > now for lock in self._locks.get(group, {}).values())
 
     def _take(self, group: str, queue: MessageQueue, lock: _Lock) -> dict[MessageQueue, _Lock]:

@@ -1,8 +1,8 @@
-"""What a pull must pass before a queue is read, and which messages it is to be given; the remarks
-that pulls, pops and acknowledgements are refused with.
+"""Checks of a pull before a queue is read, and its filters; also the remarks for refused pulls,
+pops and acknowledgements.
 
-Order of checks and codes: apache/rocketmq ``PullMessageProcessor``; a pop has an order of its own
-(``handlers/pop.py``). It must not know how queues are read or who waits.
+Order of checks and codes: apache/rocketmq ``PullMessageProcessor``; a pop has its own order
+(``handlers/pop.py``). Reading and waiting are unknown here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from turbopump.protocol.requests.pull import PullMessage, PullMessageReply, Pull
 from turbopump.protocol.requests.topics import PERM_READ, TopicConfig
 from turbopump.remoting.response import Response, refusal
 from turbopump.remoting.wire import Wire
-from turbopump.store.queues.queue_reader import PropertyFilter, TagsFilter
+from turbopump.store.queues.matching import PropertyFilter
+from turbopump.store.queues.queue_reader import TagsFilter
 
 FORBIDDEN_BROKER: Final = 1
 FORBIDDEN_GROUP: Final = 2
@@ -37,8 +38,7 @@ FORBIDDEN_SUBSCRIPTION: Final = 5
 
 
 class PullFilters(NamedTuple):
-    """Which messages a pull is to be given: judges of tag codes and of properties, None where
-    everything will do."""
+    """Filters of a pull: functions for tag codes and for properties; None: everything passes."""
 
     accept: TagsFilter
     matches: PropertyFilter | None
@@ -100,7 +100,8 @@ class PullChecks:
         return None
 
     def wants(self, request: PullMessage) -> PullFilters | Response[PullMessageReply]:
-        """What this pull is to be given: from the request itself, or from the group's heartbeat."""
+        """Return the filters of this pull, from the request itself or from the group's
+        heartbeat."""
         if request.sys_flag & PullSysFlag.SUBSCRIPTION:
             if request.subscription == ALL and request.expression_type == TAG:  # nearly always
                 return EVERYTHING
@@ -175,7 +176,7 @@ def no_group_remark(group: str) -> str:
 
 
 def no_queue_remark(queue_id: int, topic: TopicConfig, group: str) -> str:
-    """What who asks for a queue is told that ``topic`` does not have."""
+    """Make the remark about a queue that ``topic`` does not have."""
     return (
         f"queueId[{queue_id}] is illegal, topic:[{topic.topic_name}] "
         f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{group[:128]}]"
@@ -183,7 +184,7 @@ def no_queue_remark(queue_id: int, topic: TopicConfig, group: str) -> str:
 
 
 def ban_remark(group: str, topic: str) -> str:
-    """What a group is told that an operator has banned from a topic (353)."""
+    """Make the remark for a group that an operator has banned from a topic (353)."""
     return f"the consumer group[{group}] is forbidden for topic[{topic}]"
 
 

@@ -24,11 +24,12 @@ from turbopump.remoting.response import Refusal, refusal
 from turbopump.remoting.router import HELD, Outcome, RequestContext
 from turbopump.remoting.turns import awaited
 from turbopump.store.disk import Found, Piece
-from turbopump.store.log.cold_reads import ColdReads, ReadState, Steps
+from turbopump.store.log.cold_reads import ColdReads, ReadState, ReadSteps
 from turbopump.store.message_store import MessageStore
-from turbopump.store.queues.checked_entries import REBUILDING, GetResult
+from turbopump.store.queues.checked_entries import REBUILDING
 from turbopump.store.queues.lookup import Lookup, StoredEntry
-from turbopump.store.queues.queue_reader import PropertyFilter
+from turbopump.store.queues.matching import PropertyFilter
+from turbopump.store.queues.read_result import GetResult
 
 T = TypeVar("T")
 
@@ -40,7 +41,7 @@ BUSY = refusal(
 
 def answer(
     reads: ColdReads,
-    steps: Steps[T],
+    steps: ReadSteps[T],
     respond: Callable[[T], Outcome[ReplyT]],
     context: RequestContext,
     *,
@@ -72,7 +73,7 @@ def answer(
     return HELD if outcome is ReadState.PENDING else respond(outcome)
 
 
-async def read(reads: ColdReads, steps: Steps[T]) -> T:
+async def read(reads: ColdReads, steps: ReadSteps[T]) -> T:
     """The outcome. Raises what the steps raise, and ReadsRefusedError."""
     later: asyncio.Future[T]
     later, done, failed = awaited()
@@ -80,7 +81,7 @@ async def read(reads: ColdReads, steps: Steps[T]) -> T:
     return await later if outcome is ReadState.PENDING else outcome
 
 
-async def ask(reads: ColdReads, steps: Steps[T]) -> T:
+async def ask(reads: ColdReads, steps: ReadSteps[T]) -> T:
     """The outcome, ahead of those that stand in line; where the steps pause, others have their
     turn. Raises what the steps raise, and ReadsRefusedError."""
     try:
@@ -94,7 +95,9 @@ async def ask(reads: ColdReads, steps: Steps[T]) -> T:
         return value
 
 
-def entry_for(context: RequestContext, lookup: Lookup, offset: int) -> Steps[StoredEntry | None]:
+def entry_for(
+    context: RequestContext, lookup: Lookup, offset: int
+) -> ReadSteps[StoredEntry | None]:
     """The entry that a request names by its place in the log alone. RocketMQ: whatever looks like
     an entry there, and with access control, too."""
     if context.judge_topic is None:  # who asks may read everything
@@ -143,7 +146,7 @@ async def _rebuilt(store: MessageStore) -> bool:
 
 def _start(
     reads: ColdReads,
-    steps: Steps[T],
+    steps: ReadSteps[T],
     done: Callable[[T], None],
     wanted: Callable[[], bool],
     failed: Callable[[Exception], None],
@@ -154,5 +157,5 @@ def _start(
     return outcome
 
 
-def _all(pieces: list[Piece]) -> Steps[list[Found]]:
+def _all(pieces: list[Piece]) -> ReadSteps[list[Found]]:
     return (yield pieces)

@@ -1,11 +1,11 @@
 """The broker's registration with the name servers: at its start, every 30 s, at once when topics
 change, and at once when a connection to one of them has ended.
 
-Each name server has a task of its own, and is told what it does not know: all topics, or those that
-have changed since it confirmed a registration on the same connection. What changes while it is
-being told goes into the next registration, all of it into one. A name server that cannot be reached
-is tried again soon, and logged once until it answers. Source: apache/rocketmq
-``BrokerController.registerIncrementBrokerData``, ``RouteInfoManager.registerBroker``.
+Each name server has a task of its own, which sends what that server lacks: all topics, or those
+changed since it confirmed a registration on the same connection. Changes during a registration all
+go into the next one. A name server that cannot be reached is tried again soon, and logged once
+until it answers. Source: apache/rocketmq ``BrokerController.registerIncrementBrokerData``,
+``RouteInfoManager.registerBroker``.
 """
 
 from __future__ import annotations
@@ -68,16 +68,17 @@ KEEPALIVE: Final = {
     "TCP_KEEPCNT": 3,
     "TCP_USER_TIMEOUT": 9000,
 }
-"""So that the system notices within seconds that the machine of a name server is gone, or has
-started again: otherwise nothing is sent to it for 30 s. Linux has these options, others some."""
+"""Socket options that let the system notice within seconds that a name server's machine is gone or
+has restarted; otherwise nothing is sent to it for 30 s. Linux has these options, other systems
+some."""
 
 
 class NameServerRegistration:
-    """Keeps the name servers up to date. ``address`` and ``ha_address``: what they are told,
-    ``host:port`` each; ``ha_address`` is empty if nothing listens there, for Apache's name server
-    requires the field. ``master_is_at`` gets what they answer to a slave. ``signer``: of the
-    broker's own account. ``awaits_slaves``: clients are to send elsewhere until ``takes_sends``, or
-    until WITHOUT_SLAVE_S are over (RocketMQ: they are told to send at once)."""
+    """Registration with all name servers. ``address`` and ``ha_address``: registered addresses,
+    ``host:port`` each; an empty ``ha_address`` means that nothing listens there, for Apache's name
+    server requires the field. ``master_is_at`` gets the answers to a slave. ``signer``: of the
+    broker's own account. ``awaits_slaves``: clients must send elsewhere until ``takes_sends``, or
+    for WITHOUT_SLAVE_S (RocketMQ: they may send at once)."""
 
     def __init__(
         self,
@@ -110,7 +111,7 @@ class NameServerRegistration:
         }
 
     def start(self) -> None:
-        """Register, and go on registering until ``close``."""
+        """Register now, and again regularly until ``close``."""
         if not self._announcement.takes_sends:
             loop = asyncio.get_running_loop()
             self._patience = loop.call_later(WITHOUT_SLAVE_S, self.takes_sends)
@@ -139,8 +140,8 @@ class NameServerRegistration:
             server.all_again()
 
     def telling(self) -> list[asyncio.Future[bool]]:
-        """Of each name server that can be reached: is over when it has answered for all changes so
-        far, or failed. Others wait for it too: not to be cancelled."""
+        """Return a future for each name server that can be reached. It ends when the server has
+        answered for all changes so far, or failed. Others wait for it too: do not cancel it."""
         return [
             round_
             for server in self._name_servers.values()
@@ -172,11 +173,12 @@ class NameServerRegistration:
 
 
 class Announcement:
-    """What name servers are told of a broker.
+    """Content of a broker's registration.
 
-    If reading or writing is not in the broker's own permission (``brokerPermission``), clients see
-    every topic here without what is missing, and send or read elsewhere (apache/rocketmq
-    ``BrokerController.registerBrokerAll``). While it does not take sends yet, writing is missing.
+    If the broker's own permission (``brokerPermission``) lacks reading or writing, clients see
+    every topic here without it, and send or read elsewhere (apache/rocketmq
+    ``BrokerController.registerBrokerAll``). Writing is also missing while the broker does not
+    accept sends yet.
     """
 
     def __init__(
@@ -223,7 +225,7 @@ class Announcement:
             self.entries.remove(topic)
 
     def has(self, topic: str) -> bool:
-        """Whether there is such a topic."""
+        """Return True if the topic exists."""
         return self._topics.find(topic) is not None
 
     def renew(self) -> None:
@@ -271,12 +273,12 @@ class Announcement:
 
 
 class ToldNameServer:
-    """One name server: what it has been told, and the task that tells it the rest.
+    """One name server: what it knows, and the task that sends it the rest.
 
     A registration of some topics goes only to a name server that has confirmed all the others, on
-    the same connection: one that has started anew must not hear of some topics first. Apache's
-    passes over topics that it has, if they come with the data version that it has. So after a
-    registration of some topics that was not answered all of them follow, with a newer version.
+    the same connection: a restarted one must first get all topics. Apache's ignores known topics
+    that come with a known data version. So after an unanswered registration of some topics all of
+    them follow, with a newer version.
     """
 
     def __init__(
@@ -312,7 +314,7 @@ class ToldNameServer:
         self._task = asyncio.create_task(self._run(), name=f"registration with {self.address}")
 
     async def stop(self) -> None:
-        """Tell it no more. May be called twice."""
+        """Stop the task. May be called twice."""
         task, self._task = self._task, None
         await stop_task(task)
         self._rounds.end(good=False)
@@ -320,13 +322,13 @@ class ToldNameServer:
         self._rounds.end(good=False)
 
     def changed(self, topic: str) -> None:
-        """It does not know this any more."""
+        """Mark a topic as changed for this server."""
         self._pending[topic] = None
         if self.reachable:
             self._wanted.set()
 
     def all_again(self) -> None:
-        """It is to be told everything."""
+        """Mark all topics as unknown to this server."""
         self._all = True
         self._wanted.set()
 
@@ -402,7 +404,7 @@ class ToldNameServer:
         self._master_is_at(header_from_ext(RegisterBrokerReply, answer.ext or {}))
 
     def _take(self) -> None:
-        """What is wanted so far is being told."""
+        """Take the changes so far into the next registration."""
         self._wanted.clear()
         self._pending.clear()
         self._rounds.take()

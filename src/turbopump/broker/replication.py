@@ -1,8 +1,8 @@
-"""A broker's part in replication: its HA port if it is a master, its connection to one if it is a
-slave; what its settings promise, and where replication stands.
+"""A broker's part in replication: the HA port of a master, the connection of a slave, the
+guarantees of its settings, and its state.
 
-Roles and the stream between them: ``turbopump.replication``. What a slave copies beside the log:
-``slave_tables.py``.
+Roles and the stream between them: ``turbopump.replication``. Tables that a slave copies beside the
+log: ``slave_tables.py``.
 """
 
 from __future__ import annotations
@@ -93,9 +93,8 @@ class Replication:
         )
 
     async def listen(self, broker_port: int) -> int | None:
-        """Take slaves, if this is a master; the HA port, as name servers are told it, or None if
-        nothing listens there. Raises ConfigError if the port is taken, unless nobody has asked for
-        it."""
+        """Open a master's HA port and return its number for the registration; None if nothing
+        listens there. Raises ConfigError if a port in the configuration is taken."""
         if self.master is None:
             return None
         config = self._config
@@ -127,7 +126,7 @@ class Replication:
             await self.master.close()
 
     def master_is_at(self, ha_address: str | None) -> None:
-        """A name server says so. What `haMasterAddress` says comes first."""
+        """Set the master's HA address from a name server. `haMasterAddress` has precedence."""
         if self.slave is not None and not self._config.ha_master_address:
             self.slave.go_to(ha_address)
 
@@ -137,7 +136,7 @@ class Replication:
             self.slave.room_made()
 
     def status(self, now: float) -> HARuntimeInfo:
-        """Where replication stands, as 907 tells it. ``now``: the loop's time."""
+        """Return the state of replication for 907. ``now``: the loop's time."""
         log_end = self._store.log.end
         if self.master is None:
             return HARuntimeInfo(master=False, ha_client_runtime_info=self._as_slave(now))
@@ -206,7 +205,7 @@ def _proof(peer: SlavePeer) -> str:
 
 
 def _rules(config: BrokerConfig) -> PeerRules:
-    """Who may be at the other end. The HA port gives out every message: the rules of the main port
+    """Make the rules for peers. The HA port gives out every message, so the rules of the main port
     hold there too."""
     user = config.inner_user
     return PeerRules(
@@ -219,7 +218,8 @@ def _rules(config: BrokerConfig) -> PeerRules:
 
 
 def weak_promises(config: BrokerConfig) -> list[str]:
-    """What an operator may expect of the settings and does not get, in a sentence each."""
+    """Describe guarantees that an operator may expect of the settings and does not get, a sentence
+    each."""
     found = []
     synchronous = config.broker_role == BrokerRole.SYNC_MASTER
     if synchronous and config.in_sync_replicas == 1:

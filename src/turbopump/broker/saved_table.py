@@ -271,8 +271,8 @@ class EncodedMap:
 
 
 class Rounds:
-    """What those wait for who need work that is done in rounds: a round serves all who came before
-    it began to take. The futures are shared, and true if their round went well."""
+    """Futures for work that is done in rounds, such as saves. A round includes every change made
+    before it began to take them. The futures are shared, and true if their round went well."""
 
     def __init__(self) -> None:
         self._next: asyncio.Future[bool] | None = None

@@ -1,8 +1,8 @@
-"""What a send must pass before it is looked at further, in Apache's order, each refusal with
-Apache's code and the beginning of its remark.
+"""Checks of a send in Apache's order, each refusal with Apache's code and the beginning of its
+remark.
 
-A plain send to a topic that is not watched (``TopicTable.watched``) passes all of this by its
-nature and never comes here. Source: apache/rocketmq ``SendMessageProcessor.preSend``,
+A plain send to a topic that is not watched (``TopicTable.watched``) needs none of these checks and
+never comes here. Source: apache/rocketmq ``SendMessageProcessor.preSend``,
 ``AbstractSendMessageProcessor.msgCheck``, ``SendMessageProcessor.handleRetryAndDLQ``; for the type
 of a message ``DefaultTopicMessageTypeValidator``, which only Apache's proxy asks.
 """
@@ -181,8 +181,8 @@ class SendChecks:
         )
 
     def _unfit_for_topic(self, request: SendMessage, topic: TopicConfig) -> Refusal | None:
-        """What the attributes of the topic forbid. Of a batch the messages themselves are not
-        looked into."""
+        """Refuse a send that the topic's attributes forbid. The messages of a batch are not
+        checked."""
         attributes, name = topic.attributes, request.topic
         compacted = attributes.get(CLEANUP_POLICY) == COMPACTION and not request.batch
         typed = self._types and not name.startswith((RETRY_PREFIX, DLQ_PREFIX))

@@ -1,10 +1,10 @@
-"""Sends that were read and not yet stored: how many may wait and how long, and what the others are
-told.
+"""Sends that were read and not yet stored: their maximum number, their maximum wait, and the
+refusals.
 
-They wait behind the making of a new file of the log, or because the loop has had its share of a
-turn (``remoting/backlog.py``). Only these are ever refused as busy: a message that was appended is
-answered by what becomes of it. Remarks begin as those of apache/rocketmq ``BrokerFastFailure`` and
-``SendMessageProcessor``, which clients and alarms look for, and go on with the cause.
+They wait while a new file of the log is made, or because the loop has used its share of a turn
+(``remoting/backlog.py``). Only these are ever refused as busy; an appended message always gets its
+real outcome. Remarks begin like those of apache/rocketmq ``BrokerFastFailure`` and
+``SendMessageProcessor``, which clients and alarms search for, and end with the cause.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SendQueue:
 
     @property
     def refused(self) -> Counter[BacklogRefusal]:
-        """How many, by reason."""
+        """Number of refusals by reason."""
         return self.backlog.refused
 
     def read_settings(self) -> None:
@@ -63,7 +63,7 @@ class SendQueue:
             self.stood_still(seconds, "an append")
 
     def stood_still(self, seconds: float, what: str = "a turn of the event loop") -> None:
-        """The loop could do nothing else for so long."""
+        """Record that the loop was blocked for this long."""
         self._cause = (
             f"{what} took {seconds * 1000:.0f} ms: look at the disk's latency and the "
             "load of this machine"

@@ -1,9 +1,9 @@
-"""Users and policies of a slave: copied from its master, so that whoever is known there is known
-here when the master is gone.
+"""Users and policies of a slave, copied from its master, so that its users can log in here when the
+master is gone.
 
-The rule: what the master has counts, whatever was changed here. Only sealed accounts are taken
+The master's accounts replace every local change. Only sealed accounts are accepted
 (``auth/sealing.py``): both sides have proved that they know `innerClientAuthenticationCredentials`,
-and nobody between has read or changed anything. The log need not be copied for it: a slave that
+and nobody between has read or changed anything. The log need not be copied for this: a slave that
 its master refuses still answers readers. Apache's masters show no passwords, so nothing is copied
 from them.
 """
@@ -46,7 +46,7 @@ class SlaveAccounts:
     ) -> None:
         access.copies_master = True
         self.rounds = 0
-        """How many answers of a master were taken."""
+        """Number of answers accepted from a master."""
         self._access = access
         self._secret = credentials.secret_key
         self._remoting = remoting
@@ -91,9 +91,9 @@ class SlaveAccounts:
         self._fault = fault
 
     async def _copy(self, master: str) -> None:
-        """One round. What was changed here since it began is not overwritten: the next round asks
-        again. Raises RemotingError (for a master that gives none, too), ProtocolError, ConfigError,
-        OSError; then nothing has changed."""
+        """Copy the accounts once. Local changes since its begin are not overwritten: the next round
+        asks again. Raises RemotingError (also for a master without accounts), ProtocolError,
+        ConfigError, OSError; then nothing has changed."""
         before, nonce = self._access.control.accounts, secrets.token_hex(NONCE_SIZE)
         request = ListUsers(nonce=nonce, known_version=version_of(before.encode(), self._secret))
         answer = await self._remoting.exchange(master, request, timeout=ANSWER_S)

@@ -1,13 +1,13 @@
-"""What a slave copies from its master beside the log: topics, groups, request modes, the offsets of
-consumers and of delay levels, what ordered pops have taken, who holds which queue, and how far the
-timers are.
+"""Tables that a slave copies from its master beside the log: topics, groups, request modes, offsets
+of consumers and of delay levels, messages of ordered pops, holders of queue locks, and the progress
+of the timers.
 
-The rule: nothing is copied unless the log is, and what says how far something is counts only when
-the log here has come as far as the master's had, or a takeover would leave messages out. A topic is
-served as soon as the log has a message of it that is newer than the table. Our own master answers
-with what has changed: as soon as topics, groups, request modes or holders do, and twice a second
-for what changes all the time. Apache's is asked every three seconds, and answers with everything.
-Source: apache/rocketmq ``SlaveSynchronize``.
+Nothing is copied unless the log is. An offset counts only when the log here has reached the end of
+the master's log at that time; otherwise a takeover would skip messages. A topic is served as soon
+as the log has a message of it that is newer than the table. Our own master answers with the
+changes: at once for topics, groups, request modes and holders, twice a second for offsets. Apache's
+is asked every three seconds, and answers with whole tables. Source: apache/rocketmq
+``SlaveSynchronize``.
 """
 
 from __future__ import annotations
@@ -77,14 +77,14 @@ AT_ONCE_S: Final = 0.05
 APACHE_EVERY_S: Final = 3.0
 ANSWER_S: Final = 5.0
 LOG_WAIT_S: Final = 2.0
-"""How long the log here may take to come as far as the master's was; then its positions are left
+"""Seconds in which the log here may reach the end of the master's; after that its offsets are left
 out of the round."""
 LOOK_S: Final = 0.02
 
 
 @dataclass(eq=False)
 class SlaveTables:
-    """Copies what is not in the log. ``link`` tells whether the log is being copied."""
+    """Copying of the tables. ``link`` knows if the log is being copied."""
 
     stored: Stored
     link: SlaveLink
@@ -96,7 +96,7 @@ class SlaveTables:
     master: str | None = None
     """The master's address, `host:port`; None: it is not known."""
     rounds: int = 0
-    """How often offsets and positions were copied."""
+    """Number of copies of the offsets."""
     _known: dict[type[msgspec.Struct], str] = field(default_factory=dict)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
     _faults: dict[str, str] = field(default_factory=dict)
@@ -113,9 +113,9 @@ class SlaveTables:
         self._copied = self.stored.store.copied
         self._copied.on_first = self._first_message
         self._topics_at = 0
-        """Where the master's log ended when it gave the topics that are known of it."""
+        """End of the master's log when it sent the known topics."""
         self._has_less = False
-        """Whether that was before the end of the log here."""
+        """True if that was before the end of the log here."""
         self._coming: dict[str, TopicConfig] = {}
         """Topics that it has and that are not taken yet."""
         self._deleted: dict[str, int] = {}
@@ -142,8 +142,8 @@ class SlaveTables:
         await self.remoting.close()
 
     async def _prepare(self, master: str) -> None:
-        """Judge what the master's log will bring by its topics, before a connection to it. Nothing
-        is taken or deleted before the log is copied. Raises RemotingError."""
+        """Check the master's topics before a connection to it. Nothing is stored or deleted before
+        the log is copied. Raises RemotingError."""
         with contextlib.suppress(ResponseError):
             answer, end, had = await self._ask_topics(master)
             self._coming = self._judge_by(answer, end, had).topic_config_table
@@ -192,7 +192,7 @@ class SlaveTables:
             self._known.clear()
 
     async def _run(self, copy: Callable[[str], Awaitable[float]]) -> None:
-        """Copy some tables again and again; ``copy`` tells how long to wait."""
+        """Copy some tables repeatedly; ``copy`` returns the seconds to wait."""
         name = copy.__name__
         while True:
             pause = AT_ONCE_S
@@ -305,7 +305,7 @@ class SlaveTables:
         self.order.copy(table)
 
     async def _log_end(self, master: str, answer: Command) -> int:
-        """Where the master's log ended when it answered."""
+        """Return the end of the master's log at its answer."""
         if answer.ext is not None and LOG_END in answer.ext:
             self._needed_from = int(answer.ext.get(LOG_START, "0"))
             return int(answer.ext[LOG_END])
@@ -314,7 +314,7 @@ class SlaveTables:
         return int(figures.table.get("commitLogMaxOffset", "0"))
 
     async def _has_log(self, end: int) -> bool:
-        """Whether the log here comes so far, in time."""
+        """Return True if the log here reaches this end in time."""
         for _ in range(int(LOG_WAIT_S / LOOK_S)):
             if self.stored.store.log.end >= end:
                 return True

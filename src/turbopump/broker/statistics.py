@@ -1,11 +1,11 @@
-"""What a broker has taken and given, by topic and group, over the last minute, hour and day, under
-Apache's names.
+"""Counts of stored and delivered messages, by topic and group, over the last minute, hour and day,
+under Apache's names.
 
-Nothing is counted per message: every ten seconds a walk over the queues sees how far each has
-grown, and sums the sizes in its new units. A pull adds three numbers. The walk goes in small steps,
-so that no turn of the loop gets long. One rule: counts only grow from the start of the process on;
-a span is the difference of two samples. Source: apache/rocketmq ``BrokerStatsManager``,
-``StatsItem``, ``BrokerStats``.
+Nothing is counted per message: every ten seconds a walk over the queues measures the growth of
+each, and sums the sizes in its new units. A pull adds three numbers. The walk goes in small steps,
+so that no turn of the loop is long. Counts only grow from the start of the process on; a span is
+the difference of two samples. Source: apache/rocketmq ``BrokerStatsManager``, ``StatsItem``,
+``BrokerStats``.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ class Totals(NamedTuple):
 
 
 class MorningTotals(NamedTuple):
-    """How many messages had been taken and given, system topics left out, when yesterday and today
-    began."""
+    """Numbers of stored and delivered messages, without system topics, at the beginning of
+    yesterday and of today."""
 
     put_yesterday: int = 0
     put_today: int = 0

@@ -17,7 +17,7 @@ from turbopump.store.disk import Disk
 from turbopump.store.disk_space import SpaceLimits
 from turbopump.store.files import StorePaths
 from turbopump.store.message_store import MessageStore, StoreConfig
-from turbopump.store.queues.checked_entries import ReadLimits
+from turbopump.store.queues.read_result import ReadLimits
 from turbopump.store.recovery.recovery import RecoveryReport
 from turbopump.store.retention import RetentionRules
 

@@ -42,7 +42,7 @@ class Line:
         del self.requests[request]
 
     def unwatch(self) -> None:
-        """Nobody is left in the line: let nothing wake it any more."""
+        """Let nothing wake the line any more: nobody is left in it."""
 
 
 class WaitingRequest:
@@ -130,8 +130,8 @@ class WaitingRequests(Generic[LineT]):
         served.keep(request, self._keeper)
 
     def _wake_line(self, line: LineT) -> None:
-        """Nobody in the line waits any more. (They may be tens of thousands: nothing is done for
-        each of them here.)"""
+        """Answer all requests of the line, soon. They may be tens of thousands: nothing is done for
+        each of them here."""
         line.unwatch()
         del self.lines[line.key]
         self._count -= len(line.requests)
@@ -152,8 +152,8 @@ class WaitingRequests(Generic[LineT]):
         return True
 
     def _drop(self, request: WaitingRequest) -> None:
-        """The connection has ended: nothing is left of the request but its entry among the
-        deadlines or the due ones, and that not for long."""
+        """Forget a request whose connection has ended. Its entry among the deadlines or the due
+        ones stays for a while, without what it held."""
         request.again = request.served = None
         if self._leave_line(request):
             self._forget_answered()
@@ -195,13 +195,13 @@ class WaitingRequests(Generic[LineT]):
         self._set_timer()
 
     def _one_failed(self, error: Exception) -> None:
-        """Those behind it are answered all the same."""
+        """Answer those behind it all the same, and raise."""
         self._answering = False
         self._answer_soon()
         raise error
 
     def _set_timer(self) -> None:
-        """Look when the first time is up."""
+        """Have the list looked at when the first deadline comes."""
         if not self._by_deadline:
             return
         first = self._by_deadline[0].deadline
@@ -216,7 +216,8 @@ class WaitingRequests(Generic[LineT]):
         self._answer_soon()
 
     def _forget_answered(self) -> None:
-        """Most requests do not wait until their time is up."""
+        """Drop answered requests from the deadlines if there are many: most do not wait until their
+        time is up."""
         requests = self._by_deadline
         if len(requests) > self._count * 5 // 4 + ANSWERED_KEPT:
             # All in one turn, so it must be quick: 28 ms of CPU in a busy broker for 155,000 pulls,

@@ -3,11 +3,13 @@ that has access control, or in one server's file."""
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 
@@ -43,7 +45,6 @@ from turbopump.protocol.requests.access import (
 )
 from turbopump.store.disk import SystemDisk
 
-F = TypeVar("F", bound=Callable[..., Any])
 DENIED: Final = 3
 """Exit code of `auth test` for a refusal."""
 
@@ -68,59 +69,78 @@ _server = click.option(
 )
 
 
-def place_options(function: F) -> F:
-    """Add --server and --file, the place of a change."""
-    return _file(_server(function))
+@dataclass(frozen=True)
+class Place:
+    """Accounts that a command reads or changes: those of a cluster's servers, of one ``server``, or
+    of a ``file``."""
+
+    servers: Servers
+    server: str | None
+    file: Path | None
+
+    async def addresses(self) -> list[str]:
+        """Return the name servers and their brokers, masters before slaves. The order keeps a slave
+        from copying an older state over its change."""
+        if self.server is not None:
+            return [self.server]
+        return [*self.servers.name_servers, *await self.servers.members()]
+
+    async def read_accounts(self, name: str) -> tuple[list[ServerAccounts], int]:
+        """Read the accounts. The exit code is 1 if a server could not be asked."""
+        if self.file is not None:
+            accounts = _read_file(self.file)
+            infos = [one.info for one in accounts.users.values()]
+            return [ServerAccounts(str(self.file), infos, accounts.acls())], 0
+        found, faults = list[ServerAccounts](), list[RemotingError]()
+        for address in await self.addresses():
+            try:
+                found += await list_accounts(self.servers, [address], name)
+            except RemotingError as error:
+                faults.append(error)
+            except ClientError:  # it has no access control
+                continue
+        if not found:
+            raise faults[0] if faults else ClientError(OFF)
+        for fault in faults:
+            complain(f"not asked: {fault}")
+        for one in found:
+            if one.warning:
+                complain(f"{one.server}: {one.warning}")
+        return found, INCOMPLETE if faults else 0
+
+    async def change_accounts(
+        self, output: str, done: str, change: Change, request: Request[Any], body: Body = b""
+    ) -> int:
+        """Change the accounts and show the outcomes. The exit code is 1 if a server refused the
+        change."""
+        if self.file is not None:
+            try:
+                _change_file(self.file, change)
+            except ConfigError as error:
+                raise ConfigError(_plain(str(error))) from None
+            outcomes = [ChangeOutcome(str(self.file))]
+        else:
+            outcomes = await change_all(self.servers, await self.addresses(), request, body)
+        rows = [{"server": one.server, "done": one.fault is None} for one in outcomes]
+        show(output, rows, [f"{one.server}: {done}" for one in outcomes if one.fault is None])
+        failed = [one for one in outcomes if one.fault is not None]
+        for one in failed:
+            complain(f"{one.server}: {_plain(one.fault or '')}")
+        return INCOMPLETE if failed else 0
 
 
-async def _addresses(servers: Servers, server: str | None) -> list[str]:
-    """Return the name servers and their brokers, masters before slaves. The order keeps a slave
-    from copying an older state over its change."""
-    return [server] if server else [*servers.name_servers, *await servers.members()]
+def place_options(
+    work: Callable[..., Coroutine[Any, Any, int]],
+) -> Callable[..., Coroutine[Any, Any, int]]:
+    """Add --server and --file, and give the command the ``Place`` that they say."""
 
+    @functools.wraps(work)
+    async def with_place(
+        servers: Servers, server: str | None, file: Path | None, **given: Any
+    ) -> int:
+        return await work(Place(servers, server, file), **given)
 
-async def _read_accounts(
-    servers: Servers, server: str | None, file: Path | None, name: str
-) -> tuple[list[ServerAccounts], int]:
-    """Read the accounts of each server or of the file. The exit code is 1 if a server could not
-    be asked."""
-    if file is not None:
-        accounts = _read_file(file)
-        infos = [one.info for one in accounts.users.values()]
-        return [ServerAccounts(str(file), infos, accounts.acls())], 0
-    found, faults = list[ServerAccounts](), list[RemotingError]()
-    for address in await _addresses(servers, server):
-        try:
-            found += await list_accounts(servers, [address], name)
-        except RemotingError as error:
-            faults.append(error)
-        except ClientError:  # it has no access control
-            continue
-    if not found:
-        raise faults[0] if faults else ClientError(OFF)
-    for fault in faults:
-        complain(f"not asked: {fault}")
-    for one in found:
-        if one.warning:
-            complain(f"{one.server}: {one.warning}")
-    return found, INCOMPLETE if faults else 0
-
-
-async def _change(
-    servers: Servers,
-    server: str | None,
-    file: Path | None,
-    change: Change,
-    request: Request[Any],
-    body: Body = b"",
-) -> list[ChangeOutcome]:
-    if file is not None:
-        try:
-            _change_file(file, change)
-        except ConfigError as error:
-            raise ConfigError(_plain(str(error))) from None
-        return [ChangeOutcome(str(file))]
-    return await change_all(servers, await _addresses(servers, server), request, body)
+    return _file(_server(with_place))
 
 
 def _change_file(file: Path, change: Change) -> None:
@@ -148,16 +168,6 @@ def _read_file(path: Path) -> Accounts:
         return Accounts.decode(path.read_bytes())
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
-
-
-def _show_outcomes(output: str, outcomes: Sequence[ChangeOutcome], what: str) -> int:
-    """Show the outcomes. The exit code is 1 if a server refused the change."""
-    rows = [{"server": one.server, "done": one.fault is None} for one in outcomes]
-    show(output, rows, [f"{one.server}: {what}" for one in outcomes if one.fault is None])
-    failed = [one for one in outcomes if one.fault is not None]
-    for one in failed:
-        complain(f"{one.server}: {_plain(one.fault or '')}")
-    return INCOMPLETE if failed else 0
 
 
 _APACHES_WORDS: Final = (
@@ -205,9 +215,9 @@ _password_file = click.option(
 
 @client_command(user, "list", short_help="Users, without passwords.")
 @place_options
-async def list_users(servers: Servers, file: Path | None, server: str | None, output: str) -> int:
+async def list_users(place: Place, output: str) -> int:
     """List the users of each server."""
-    found, code = await _read_accounts(servers, server, file, "")
+    found, code = await place.read_accounts("")
     rows = [
         {
             "server": one.server,
@@ -230,13 +240,7 @@ async def list_users(servers: Servers, file: Path | None, server: str | None, ou
 @_password_file
 @place_options
 async def create_user(
-    servers: Servers,
-    name: str,
-    is_super: bool,
-    password_file: str | None,
-    file: Path | None,
-    server: str | None,
-    output: str,
+    place: Place, name: str, is_super: bool, password_file: str | None, output: str
 ) -> int:
     """Create a new user. NAME is the access key of clients, the password their secret key. A user
     without a policy may do nothing."""
@@ -244,9 +248,7 @@ async def create_user(
     info = UserInfo(username=name, password=_password(password_file), user_type=kind)
     change = _edit(Accounts.with_new_user, info)
     request = CreateUser(username=name)
-    return _show_outcomes(
-        output, await _change(servers, server, file, change, request, info), "created"
-    )
+    return await place.change_accounts(output, "created", change, request, info)
 
 
 @client_command(user, "alter", short_help="Change a user.")
@@ -262,14 +264,12 @@ async def create_user(
 )
 @place_options
 async def alter_user(
-    servers: Servers,
+    place: Place,
     name: str,
     new_password: bool,
     password_file: str | None,
     enable: bool | None,
     is_super: bool | None,
-    file: Path | None,
-    server: str | None,
     output: str,
 ) -> int:
     """Change the password, the status or the type of a user. Servers apply the change to the next
@@ -285,21 +285,16 @@ async def alter_user(
     )
     change = _edit(Accounts.with_changed_user, info)
     request = UpdateUser(username=name)
-    return _show_outcomes(
-        output, await _change(servers, server, file, change, request, info), "changed"
-    )
+    return await place.change_accounts(output, "changed", change, request, info)
 
 
 @client_command(user, "delete", short_help="Delete a user and their policies.")
 @click.argument("name")
 @place_options
-async def delete_user(
-    servers: Servers, name: str, file: Path | None, server: str | None, output: str
-) -> int:
+async def delete_user(place: Place, name: str, output: str) -> int:
     """Delete a user and their policies. A missing user is no error."""
     change = _edit(Accounts.without_user, name)
-    outcomes = await _change(servers, server, file, change, DeleteUser(username=name))
-    return _show_outcomes(output, outcomes, "deleted")
+    return await place.change_accounts(output, "deleted", change, DeleteUser(username=name))
 
 
 def _edit(method: Callable[..., Accounts], *arguments: Any) -> Change:
@@ -312,11 +307,9 @@ def _edit(method: Callable[..., Accounts], *arguments: Any) -> Change:
 @client_command(policy, "list", short_help="Policies of users.")
 @click.option("--user", "name", metavar="NAME", default="", help="Show only this user.")
 @place_options
-async def list_policies(
-    servers: Servers, name: str, file: Path | None, server: str | None, output: str
-) -> int:
+async def list_policies(place: Place, name: str, output: str) -> int:
     """List the policies of each server."""
-    found, code = await _read_accounts(servers, server, file, name)
+    found, code = await place.read_accounts(name)
     rows = [
         {"server": one.server, "user": (acl.subject or "").removeprefix(SUBJECT)}
         | {"policy": policy.policy_type, "resource": entry.resource, "actions": entry.actions}
@@ -378,15 +371,13 @@ _default_policy = click.option(
 @_default_policy
 @place_options
 async def add_policy(
-    servers: Servers,
+    place: Place,
     name: str,
     resources: Sequence[str],
     actions: Sequence[str],
     deny: bool,
     sources: Sequence[str],
     is_default: bool,
-    file: Path | None,
-    server: str | None,
     output: str,
 ) -> int:
     """Allow or deny a user actions on resources. A policy for the same resource is replaced.
@@ -407,9 +398,7 @@ async def add_policy(
     acl = AclInfo(subject=SUBJECT + name, policies=policies)
     change = _edit(Accounts.with_acl, acl)
     request = CreateAcl(subject=acl.subject)
-    return _show_outcomes(
-        output, await _change(servers, server, file, change, request, acl), "added"
-    )
+    return await place.change_accounts(output, "added", change, request, acl)
 
 
 @client_command(policy, "delete", short_help="Delete policies of a user.")
@@ -420,19 +409,13 @@ async def add_policy(
 @_default_policy
 @place_options
 async def delete_policy(
-    servers: Servers,
-    name: str,
-    resource: str | None,
-    is_default: bool,
-    file: Path | None,
-    server: str | None,
-    output: str,
+    place: Place, name: str, resource: str | None, is_default: bool, output: str
 ) -> int:
     """Delete the policies of a user for one resource, or for all."""
     type_ = _policy_type(is_default) if resource else None
     change = _edit(Accounts.without_acl, SUBJECT + name, type_, resource)
     request = DeleteAcl(subject=SUBJECT + name, policy_type=type_, resource=resource)
-    return _show_outcomes(output, await _change(servers, server, file, change, request), "deleted")
+    return await place.change_accounts(output, "deleted", change, request)
 
 
 def _policy_type(is_default: bool) -> str:
@@ -458,15 +441,13 @@ def _policy_type(is_default: bool) -> str:
 @click.option("--from", "source", metavar="ADDR", default="127.0.0.1", help="The client's address.")
 @place_options
 async def test(
-    servers: Servers,
+    place: Place,
     name: str,
     actions: Sequence[str],
     topic: str | None,
     group: str | None,
     cluster: str | None,
     source: str,
-    file: Path | None,
-    server: str | None,
     output: str,
 ) -> int:
     """Show if a user may do one of these actions on a resource, and which policy decides. The
@@ -481,7 +462,7 @@ async def test(
     asked = Resource.parse(named[0])
     wanted = [one_of(Action, action, "action") for action in actions]
     rows = []
-    found, code = await _read_accounts(servers, server, file, name)
+    found, code = await place.read_accounts(name)
     for one in found:
         allowed, why = _decision(one, name, asked, wanted, source)
         rows.append({"server": one.server, "allowed": allowed, "because": why})
@@ -518,9 +499,7 @@ def _decision(
 @client_command(command, "import", short_help="Import users and policies from a file.")
 @click.argument("source", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))
 @place_options
-async def import_(
-    servers: Servers, source: Path, file: Path | None, server: str | None, output: str
-) -> int:
+async def import_(place: Place, source: Path, output: str) -> int:
     """Import the users that a server lacks, with passwords and policies. FILE is a plain_acl.yml of
     RocketMQ 4.x (needs the extra acl-import) or a file from `turbopump auth export`."""
     accounts, left_out = _read(source)
@@ -528,15 +507,15 @@ async def import_(
         complain(f"left out: {text}")
     made: list[str] = []
     failed: Iterable[ChangeOutcome] = ()
-    if file is not None:
+    if place.file is not None:
 
         def add_users(old: Accounts) -> Accounts:
-            made.extend(f"{file}: {name}" for name in accounts.users if name not in old.users)
+            made.extend(f"{place.file}: {name}" for name in accounts.users if name not in old.users)
             return old.with_more(accounts)
 
-        _change_file(file, add_users)
+        _change_file(place.file, add_users)
     else:
-        made, failed = await import_all(servers, await _addresses(servers, server), accounts)
+        made, failed = await import_all(place.servers, await place.addresses(), accounts)
     show(output, made, made or ["all users exist already"])
     for one in failed:
         complain(f"{one.server}: {one.fault}")

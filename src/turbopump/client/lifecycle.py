@@ -38,7 +38,7 @@ class Lifecycle(Generic[RunningT]):
         """Set by the start; stays after the close, but for that of a start that failed."""
         self._close: asyncio.Task[None] | None = None
 
-    def begins(self) -> bool:
+    def may_start(self) -> bool:
         """Return True if a start has something to do, False once it is started. Raises
         NotStartedError if it is started, but not ``ready``."""
         if self.running is None:
@@ -62,15 +62,15 @@ class Lifecycle(Generic[RunningT]):
         running.instance.check_usable(self._what, running.member)
         return running
 
-    async def undo(self, close: Callable[[RunningT], Coroutine[Any, Any, None]]) -> None:
+    async def undo_start(self, close: Callable[[RunningT], Coroutine[Any, Any, None]]) -> None:
         """Close what a failed start has made. The consumer may be started once more, unless
         somebody has closed it meanwhile."""
         closed = self._close is not None
-        await self.end(close)
+        await self.close_once(close)
         if not closed:
             self.running = self._close = None
 
-    async def end(
+    async def close_once(
         self, close: Callable[[RunningT], Coroutine[Any, Any, None]], *, wait: bool = True
     ) -> None:
         """Close the running object, if there is one, once and to its end. A second call waits for

@@ -73,7 +73,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         waited for), NotStartedError after ``close`` or if it is closed meanwhile. A start that
         fails or is cancelled leaves the group, and may be called again.
         """
-        if not self.lifecycle.begins():
+        if not self.lifecycle.may_start():
             return
         member = InstanceMember(self._group, consumer=self._consumer_data)
         instance = join_instance(self._settings, self._environment, member)
@@ -95,7 +95,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         """Commit and leave the group. With ``auto_commit`` all polled messages but those of the
         last poll are committed; without, offsets given to ``commit`` that the brokers do not have
         yet. May be called twice."""
-        await self.lifecycle.end(RunningLitePull.close)
+        await self.lifecycle.close_once(RunningLitePull.close)
 
     # --- what it reads
 

@@ -1,7 +1,7 @@
-"""Notices when a client's event loop stood still, so that an error can say so: code that blocks the
-loop (a plain call in a coroutine, a long computation) makes answers look late that were in time.
+"""Detection of stalls of a client's event loop, for error texts. Code that blocks the loop (a plain
+call in a coroutine, a long computation) makes answers look late that were in time.
 
-Values in, values out: the loop's time comes in. It must not know who waits.
+Values in, values out: the loop's time comes in. This module must not know who waits.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ STALL_S: Final = 1.0
 
 
 class LoopStalls:
-    """``look`` is to be called every ``LOOK_INTERVAL_S``. ``now``: the loop's time in seconds."""
+    """Stalls of one loop. Call ``look`` every ``LOOK_INTERVAL_S``. ``now``: the loop's time in
+    seconds."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -41,8 +42,8 @@ class LoopStalls:
             _stood_still(late)
 
     def explanation(self, began: float) -> str:
-        """What to add to the error of something that ``began`` then and came too late; empty if
-        the loop did not stand still meanwhile."""
+        """Return a sentence for the error of something that ``began`` then and came too late; empty
+        if the loop did not stand still meanwhile."""
         late = self._lateness()
         if late <= STALL_S and self._ended >= began:
             late = self._seconds

@@ -59,7 +59,7 @@ class OpenTelemetry(SendHook):
     # --- sending
 
     def before(self, context: SendContext) -> None:
-        """An attempt begins: its span is the parent of whatever the message brings about."""
+        """Begin the span of an attempt. It is the parent of all spans that the message causes."""
         properties = context.properties
         span = self._tracer.start_span(
             f"send {context.topic}",
@@ -100,9 +100,9 @@ class OpenTelemetry(SendHook):
     def processing(
         self, message: ReceivedMessage | Sequence[ReceivedMessage], *, group: str | None = None
     ) -> Iterator[Span]:
-        """A span round the handling of a message, child of the one that sent it: ``with
-        telemetry.processing(message):``. An exception marks it as failed and goes on. Of several
-        messages of a queue, at least one, the span is linked to those that sent them."""
+        """Open a span round the handling of a message, child of the span that sent it: ``with
+        telemetry.processing(message):``. An exception marks it as failed and is raised further. For
+        several messages of a queue, at least one, the span is linked to those that sent them."""
         several = [] if isinstance(message, ReceivedMessage) else list(message)
         if not isinstance(message, ReceivedMessage):
             message = message[0]
@@ -135,8 +135,9 @@ class OpenTelemetry(SendHook):
     def traced(
         self, handler: Handler | BatchHandler, *, group: str | None = None
     ) -> Callable[[Any], object]:
-        """``handler`` with a span round each call; coroutine functions stay coroutine functions,
-        plain ones plain. It may be one that gets lists of messages (``handler_batch``)."""
+        """Wrap ``handler`` with a span round each call. Coroutine functions stay coroutine
+        functions, plain ones plain. It may be a handler of lists of messages
+        (``handler_batch``)."""
         if is_coroutine_function(handler):
 
             async def awaited(message: Any) -> object:
@@ -214,8 +215,8 @@ _NUMBERS: Final = {
 
 
 def _kind_of(message: ReceivedMessage) -> MessageKind:
-    """What it was sent as, by what brokers leave in it. Of one that comes again, ``DELAY`` is the
-    broker's word, not the sender's."""
+    """Return the kind that the message was sent as, by the properties that brokers leave in it. For
+    a message that comes again, ``DELAY`` is set by the broker, not by the sender."""
     properties = message.properties
     if message.sys_flag & names.TRANSACTION_MASK == names.SysFlag.TRANSACTION_COMMIT:
         return MessageKind.TRANSACTION_COMMIT

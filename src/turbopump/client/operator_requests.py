@@ -1,8 +1,9 @@
-"""What an operator asks of a running consumer by way of a broker: 220 go on elsewhere, 221 how far
-are you, 307 what are you doing (with the stacks of threads and tasks), 309 handle this message now.
+"""Requests of an operator to a running consumer by way of a broker: 220 continue at other offsets,
+221 report your offsets, 307 report your state (with the stacks of threads and tasks), 309 handle
+this message now.
 
-One rule: a reset is obeyed at once and wins over whatever was on its way. It must not know how a
-consumer works. Source: apache/rocketmq ``ClientRemotingProcessor``,
+One rule: a reset is obeyed at once and wins over commits on their way. This module must not know
+how a consumer works. Source: apache/rocketmq ``ClientRemotingProcessor``,
 ``MQClientInstance.resetOffset``, ``ConsumerRunningInfo``.
 """
 
@@ -116,7 +117,7 @@ def running_info(
     started_ms: int,
     statuses: Mapping[str, consumers.ConsumeStatus],
 ) -> consumers.ConsumerRunningInfo:
-    """What every consumer tells, under Apache's names."""
+    """Return the state of a consumer, under Apache's names."""
     subscriptions = consumer.subscription_data_set
     return consumers.ConsumerRunningInfo(
         properties={

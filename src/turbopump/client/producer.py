@@ -43,7 +43,7 @@ from turbopump.client.tracing import Tracing, trace_topic
 from turbopump.errors import ConfigError, NotStartedError
 from turbopump.message.message import Message, MessageQueue, ReceivedMessage
 from turbopump.message.rules import topic_fault
-from turbopump.remoting.client import Permits
+from turbopump.remoting.permits import Permits
 
 
 class Producer(InContext):
@@ -106,7 +106,7 @@ class Producer(InContext):
             return
         instance = join_instance(self._settings, self._environment, self._member)
         try:
-            await self._begin(instance)
+            await self._make_sender(instance)
             await self._learn_routes()
         except BaseException:
             if self._tracing is not None:
@@ -115,7 +115,7 @@ class Producer(InContext):
             self._member.left = False  # it may be started once more
             raise
 
-    async def _begin(self, instance: ClientInstance) -> None:
+    async def _make_sender(self, instance: ClientInstance) -> None:
         settings = self._settings
         environment = self._environment
         self._pack = Packer(
@@ -274,14 +274,14 @@ class Producer(InContext):
         sender = self._ready()
         target = queue
         if selector is not None or sharding_key is not None:
-            message, target = self._chooser.aim(message, queue, selector, sharding_key)  # type: ignore[assignment]
-        elif self._accumulator is not None and self._accumulator.takes(message):
+            message, target = self._chooser.choose_target(message, queue, selector, sharding_key)  # type: ignore[assignment]
+        elif self._accumulator is not None and self._accumulator.accepts(message):
             piece = self._pack.piece(message)
             if self._limiter.bounded:
                 future = self._limiter.batch(self._accumulator, message, piece, queue, timeout)
                 return await (await future)
             limit = self._rules.timeout if timeout is None else timeout
-            return await self._accumulator.add(message, piece, queue, limit)
+            return await self._accumulator.add_message(message, piece, queue, limit)
         if self._plain:
             return await deliver(sender, self._pack.pack(message), target, timeout)
         return await self._limiter.deliver(sender, self._pack.pack(message), target, timeout)
@@ -331,7 +331,7 @@ class Producer(InContext):
             self._accumulator is not None
             and selector is None
             and sharding_key is None
-            and self._accumulator.takes(message)
+            and self._accumulator.accepts(message)
         ):
             piece = self._pack.piece(message)
             future = await self._limiter.batch(self._accumulator, message, piece, queue, timeout)
@@ -339,9 +339,9 @@ class Producer(InContext):
                 # let the loop write: a caller that only starts sends would never yield
                 await asyncio.sleep(0)
             return future
-        message, target = self._chooser.aim(message, queue, selector, sharding_key)
+        message, target = self._chooser.choose_target(message, queue, selector, sharding_key)
         outgoing = self._pack.pack(message)
-        timeout = await self._limiter.enter(outgoing, timeout)
+        timeout = await self._limiter.wait_for_room(outgoing, timeout)
         task = asyncio.get_running_loop().create_task(
             self._limiter.deliver_entered(sender, outgoing, target, timeout)
         )
@@ -391,8 +391,8 @@ class Producer(InContext):
         """
         message = as_message(message, body, parts)
         sender = self._ready()
-        message, target = self._chooser.aim(message, queue, selector, sharding_key)
-        await send_oneway(sender, self._pack.pack(message), self._chooser.inside(target))
+        message, target = self._chooser.choose_target(message, queue, selector, sharding_key)
+        await send_oneway(sender, self._pack.pack(message), self._chooser.wrapped_target(target))
 
     async def request(
         self,
@@ -415,10 +415,10 @@ class Producer(InContext):
         """
         check_timeout(timeout)
         sender, message = self._ready(), as_message(message, body, parts)
-        message, target = self._chooser.aim(message, queue, selector, sharding_key)
+        message, target = self._chooser.choose_target(message, queue, selector, sharding_key)
         if self._requester is None:
             self._requester = Requester(sender, self._member, self._pack)
-        return await self._requester.request(message, self._chooser.inside(target), timeout)
+        return await self._requester.request(message, self._chooser.wrapped_target(target), timeout)
 
     async def reply(
         self,
@@ -444,19 +444,19 @@ class Producer(InContext):
         its id. Errors: ``client/recall.py``."""
         check_timeout(timeout)
         timeout = self._rules.timeout if timeout is None else timeout
-        topic = self._inside(topic)
+        topic = self._wire_topic(topic)
         return await recall_message(self._ready(), topic, recall_handle, timeout, self._tracing)
 
     async def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the queues that messages of ``topic`` go to, for ``queue=``. Raises
         RouteNotFoundError, and ConfigError for an illegal topic name."""
-        topic = self._inside(topic)
+        topic = self._wire_topic(topic)
         fault = topic_fault(topic)
         if fault is not None:
             raise ConfigError(fault)
         route = await self._ready().route(topic, self._rules.timeout)
         return tuple(unwrapped(self._namespace, queue) for queue in route.publish_queues)
 
-    def _inside(self, topic: str) -> str:
+    def _wire_topic(self, topic: str) -> str:
         TOPIC.check("topic", topic)
         return wrap(self._namespace, topic)

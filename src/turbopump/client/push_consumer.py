@@ -9,19 +9,30 @@ consuming, leaving. It must not know how queues are assigned and lost.
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping, MutableMapping, Sequence
+from pathlib import Path
+from typing import Any, Final
 
+from turbopump.client.consumer.assignment import Assignment
+from turbopump.client.consumer.broker_division import BrokerDivision
 from turbopump.client.consumer.delivery import Delivery, Retry
-from turbopump.client.consumer.group_consumer import GroupConsumer
-from turbopump.client.consumer.offsets import ConsumeFrom
+from turbopump.client.consumer.delivery_policy import Membership
+from turbopump.client.consumer.group_consumer import (
+    GroupConsumer,
+    RunningConsumer,
+    consume_directly,
+)
+from turbopump.client.consumer.handling import HandlerPool
+from turbopump.client.consumer.local_offsets import LocalOffsets, default_directory
+from turbopump.client.consumer.offsets import ConsumeFrom, OffsetStore
 from turbopump.client.consumer.ready_messages import MessageStream, ReadyMessages
-from turbopump.client.consumer.running_push import RunningPush
-from turbopump.client.consumer.send_back import INNER_PRODUCER
+from turbopump.client.consumer.rebalance import Balancer, QueueChange
+from turbopump.client.consumer.send_back import INNER_PRODUCER, SendBack
 from turbopump.client.consumer.settings import CONCURRENCY, PushConsumerSettings
-from turbopump.client.consumer.subscription import ALL, Wanted
+from turbopump.client.consumer.statistics import Consumption
+from turbopump.client.consumer.subscription import ALL, Subscription, Wanted
 from turbopump.client.heartbeat import InstanceMember
+from turbopump.client.instance import ClientInstance
 from turbopump.client.lifecycle import Lifecycle
 from turbopump.client.namespace import unwrap, unwrapped, wrap
 from turbopump.client.request_reply import Replier
@@ -29,23 +40,26 @@ from turbopump.client.sending.send_result import SendResult
 from turbopump.client.setting_rules import whole_from
 from turbopump.client.settings import ClientSettings, keywords_of
 from turbopump.client.shared_instances import join_broadcasting, join_instance
+from turbopump.client.tracing import Tracing
 from turbopump.errors import ConfigError
+from turbopump.message.handles import pop_retry_topic
 from turbopump.message.message import MessageQueue, ReceivedMessage
+from turbopump.message.properties import RETRY_TOPIC
 from turbopump.message.rules import RETRY_PREFIX
 from turbopump.protocol.requests.clients import ConsumerData, ConsumeType, MessageModel
-from turbopump.protocol.requests.consumers import ConsumeStatus
-
-if TYPE_CHECKING:
-    pass
+from turbopump.protocol.requests.consumers import (
+    ConsumeMessageDirectlyResult,
+    ConsumerRunningInfo,
+    ConsumeStatus,
+)
 
 __all__ = ["ConsumeFrom", "Delivery", "PushConsumer", "Retry"]
 
-log = logging.getLogger(__name__)
 
 _COUNT: Final = whole_from(1, " of messages")
 
 
-class PushConsumer(GroupConsumer[RunningPush]):
+class PushConsumer(GroupConsumer["RunningPush"]):
     """Consume as a member of ``group``. Use it as ``async with PushConsumer("127.0.0.1:9876",
     group="g", topic="t") as consumer:`` and then ``async for message in consumer:``, or give a
     ``handler``.
@@ -99,7 +113,8 @@ class PushConsumer(GroupConsumer[RunningPush]):
     @property
     def queues(self) -> list[MessageQueue]:
         """Queues assigned to this consumer at the moment, sorted."""
-        queues = self.lifecycle.running.queues if self.lifecycle.running is not None else ()
+        running = self.lifecycle.running
+        queues = running.assignment.queues if running is not None else ()
         return sorted(
             unwrapped(self._namespace, queue)
             for queue in queues
@@ -128,7 +143,7 @@ class PushConsumer(GroupConsumer[RunningPush]):
         nothing is subscribed. A start that fails or is cancelled leaves the group, and may be
         called again.
         """
-        if not self.lifecycle.begins():
+        if not self.lifecycle.may_start():
             return
         if not self._subscriptions:
             raise ConfigError(
@@ -155,7 +170,7 @@ class PushConsumer(GroupConsumer[RunningPush]):
                 concurrency=self._concurrency,
             )
 
-        await self._run(instance, member, make, self._end)
+        await self._run(instance, member, make, self._close_running)
 
     async def close(self) -> None:
         """Stop pulling, let running handlers finish (``close_timeout`` at most), commit, leave the
@@ -171,10 +186,10 @@ class PushConsumer(GroupConsumer[RunningPush]):
         """Close for a caller in ``thread``. False: a handler asked, so the close has not ended."""
         running = self.lifecycle.running
         in_handler = running is not None and running.is_handling(asyncio.current_task(), thread)
-        await self.lifecycle.end(self._end, wait=not in_handler)
+        await self.lifecycle.close_once(self._close_running, wait=not in_handler)
         return not in_handler
 
-    async def _end(self, running: RunningPush) -> None:
+    async def _close_running(self, running: RunningPush) -> None:
         try:
             await running.close(self._settings.close_timeout)
         finally:
@@ -196,7 +211,7 @@ class PushConsumer(GroupConsumer[RunningPush]):
         _COUNT.check("count", count)
         return await self._readable().take_some(count)
 
-    def _begin(self) -> Delivery | None:
+    def _begin_message(self) -> Delivery | None:
         """Take one message for the blocking client, from any thread and without waiting. None: no
         message is ready, or messages are not for readers."""
         running = self.lifecycle.running
@@ -212,7 +227,7 @@ class PushConsumer(GroupConsumer[RunningPush]):
         if running is not None:
             for message in reversed(messages):
                 if not message.settled:
-                    running.ready.put_back(message)
+                    running.ready.give_back(message)
 
     def set_concurrency(self, concurrency: int) -> None:
         """Change the number of handler calls at once. Messages in handlers are not disturbed.
@@ -231,7 +246,7 @@ class PushConsumer(GroupConsumer[RunningPush]):
     def pause(self) -> None:
         """Hand out no message and pull none until ``resume``. Running handlers may end. The queues
         stay assigned."""
-        self.lifecycle.started().pause()
+        self.lifecycle.started().ready.pause()
 
     def resume(self) -> None:
         """Hand out and pull messages again after ``pause``."""
@@ -296,3 +311,138 @@ class PushConsumer(GroupConsumer[RunningPush]):
             await running.assignment.commit(final=True)
         else:
             running.instance.spawn(running.assignment.commit(), name="commit")
+
+
+class RunningPush(RunningConsumer):
+    """``ready``: what waits to be handled. ``subscriptions``: by topic, as they are at any time.
+    ``tracing`` None: nothing is traced. ``concurrency``: handler calls at once."""
+
+    what = "PushConsumer"
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        member: InstanceMember,
+        settings: PushConsumerSettings,
+        subscriptions: MutableMapping[str, Subscription],
+        tracing: Tracing | None,
+        *,
+        concurrency: int,
+    ) -> None:
+        group, namespace = member.group, settings.namespace
+        self.closed = asyncio.Event()
+        self._subscriptions = subscriptions
+        self._concurrency, self._namespace = concurrency, namespace
+        self._ordered, self._consume_timeout = settings.ordered, settings.consume_timeout
+        self.consumption = Consumption(
+            asyncio.get_running_loop().time, tracing.of_consumer() if tracing is not None else None
+        )
+        self.ready = ReadyMessages(
+            self.consumption.began, batch=settings.handler_batch, ordered=settings.ordered
+        )
+        self._offsets: OffsetStore | LocalOffsets = OffsetStore(instance, group)
+        self._backs: SendBack | None = None
+        if settings.broadcast:
+            directory = Path(settings.offsets_directory or default_directory())
+            self._offsets = LocalOffsets(
+                self._offsets, directory, instance.client_id, group, settings.disk
+            )
+        else:
+            self._backs = SendBack(instance, group, settings.max_reconsume_times, namespace)
+        shared = Membership(
+            instance, group, subscriptions, self.ready, self._backs, self.consumption, settings
+        )
+        self.assignment = Assignment(shared, self._offsets)
+        balancer = Balancer(
+            instance,
+            group,
+            lambda: list(subscriptions),
+            None if settings.broadcast else settings.strategy,
+            assigned=self.assignment.of_topic,
+            apply=self.assignment.apply,
+        )
+        if settings.asks_brokers:
+            balancer.divide = BrokerDivision(shared, self.assignment, balancer.divide).divide
+        self.handlers: HandlerPool | None = None
+        if settings.handler is not None:
+            fate = None
+            if settings.broadcast and not settings.ordered:
+                fate = "is not delivered again (broadcasting)"
+            self.handlers = HandlerPool(
+                settings.handler, self.ready, concurrency=concurrency, fate=fate
+            )
+        super().__init__(instance, member, tracing, self.assignment, balancer)
+
+    # --- life
+
+    async def begin(self) -> None:
+        """Take up this member's share of the queues, and handle what they hold from now on. Raises
+        NotStartedError if it is closed."""
+        await super().begin()
+        if self.assignment.locks is not None:
+            self._spawn(self.assignment.locks.keep(), "locks")
+        if self.handlers is not None:
+            self.handlers.start()
+            if not self._ordered:
+                late = self.handlers.give_back_late(self._consume_timeout)
+                self._spawn(late, "late handlers")
+
+    async def give_up(self, topic: str) -> None:
+        """Consume a topic no longer. Messages that are done are committed, and its queues are left
+        to others. In order, a queue is free when nobody handles a message of it; this does not wait
+        for that."""
+        for name in (topic, pop_retry_topic(topic, self.member.group)):
+            if name in self._subscriptions:
+                self.assignment.stop(name)
+                del self._subscriptions[name]
+                await self.assignment.apply(QueueChange((), self.assignment.of_topic(name)))
+
+    def is_handling(self, task: asyncio.Task[Any] | None, thread: int | None) -> bool:
+        """Return True if this task, or this thread, calls the handler."""
+        return self.handlers is not None and task is not None and self.handlers.has(task, thread)
+
+    def resume(self) -> None:
+        """Hand out messages and read them, after ``ready`` was paused."""
+        self.ready.resume()
+        self.assignment.look()
+
+    async def close(self, timeout: float) -> None:
+        """Stop pulling, let running handlers finish (``timeout`` seconds at most), commit, leave
+        the group, whatever fails on the way."""
+        for task in self._tasks:
+            task.cancel()
+        try:
+            await self._finish(timeout)
+        finally:
+            await self.instance.leave(self.member)
+            self.closed.set()
+
+    async def _finish(self, timeout: float) -> None:
+        self.assignment.stop()
+        self.ready.close()
+        if self.handlers is not None:
+            await self.handlers.stop(timeout)
+        if self._backs is not None:
+            await self._backs.finish(timeout)
+        # A handler in a thread cannot be stopped: what it popped stays invisible for its time.
+        await self.assignment.close(timeout, give_back_taken=self.handlers is None)
+        if isinstance(self._offsets, LocalOffsets):
+            await self._offsets.close()
+        if self._tracing is not None:
+            await self._tracing.close()
+
+    # --- what an operator asks
+
+    def _running_info(self) -> ConsumerRunningInfo:
+        return self._info_with(
+            concurrency=self._concurrency if self.handlers is None else self.handlers.concurrency,
+            ordered=self._ordered,
+            statuses=self.consumption.statuses(),
+        )
+
+    async def _consume_directly(self, message: Delivery) -> ConsumeMessageDirectlyResult:
+        if self.handlers is None:
+            return await super()._consume_directly(message)
+        message.topic = unwrap(self._namespace, message.properties.get(RETRY_TOPIC, message.topic))
+        clock = self.instance.environment.clock
+        return await consume_directly(message, self.handlers.call, clock, ordered=self._ordered)

@@ -60,10 +60,12 @@ async def recall_message(
     request = RecallMessage(producer_group=sender.group, topic=topic, recall_handle=handle)
     deadline = asyncio.get_running_loop().time() + timeout
     with sender.under_way:
-        route, address = await _whom_to_ask(sender, topic, decoded.broker_name, deadline)
+        route, address = await _broker_address(sender, topic, decoded.broker_name, deadline)
         began_ms, good = sender.instance.environment.clock.now_ms(), False
         try:
-            msg_id = await _ask(sender, request, decoded.broker_name, route, address, deadline)
+            msg_id = await _ask_broker(
+                sender, request, decoded.broker_name, route, address, deadline
+            )
             good = True
         finally:
             if tracing is not None:
@@ -74,7 +76,7 @@ async def recall_message(
     return msg_id
 
 
-async def _whom_to_ask(
+async def _broker_address(
     sender: Sender, topic: str, broker_name: str, deadline: float
 ) -> tuple[TopicRoute, str]:
     """Return the address of a broker, by the topic's route. Raises RouteNotFoundError."""
@@ -93,7 +95,7 @@ async def _whom_to_ask(
     return route, address
 
 
-async def _ask(
+async def _ask_broker(
     sender: Sender,
     request: RecallMessage,
     broker_name: str,

@@ -259,9 +259,9 @@ class Routes:
             loop = asyncio.get_running_loop()
             if topic in self.known:
                 self._asked_at[topic] = loop.time()
-            task = loop.create_task(self._ask(topic, inherit), name=f"route of {topic}")
+            task = loop.create_task(self._ask_for_route(topic, inherit), name=f"route of {topic}")
             self._asking[key] = task
-            task.add_done_callback(lambda done: self._asked(key, done))
+            task.add_done_callback(lambda done: self._question_ended(key, done))
         return task
 
     async def refresh_all(self) -> None:
@@ -278,20 +278,20 @@ class Routes:
         for timer in self._shrunk.values():
             timer.cancel()
 
-    def _asked(self, key: str, task: asyncio.Task[TopicRoute]) -> None:
+    def _question_ended(self, key: str, task: asyncio.Task[TopicRoute]) -> None:
         del self._asking[key]
         if not task.cancelled():
             task.exception()  # the callers have it
 
-    async def _ask(self, topic: str, inherit: bool) -> TopicRoute:
+    async def _ask_for_route(self, topic: str, inherit: bool) -> TopicRoute:
         answers = await self._ask_name_servers(topic)
         if isinstance(answers, TopicRoute):
-            return self._keep(answers)
+            return self._keep_route(answers)
         default = None
         if inherit and not answers.all_unreachable:
             default = await self._ask_name_servers(DEFAULT_TOPIC)
         if isinstance(default, TopicRoute) and default.publish_queues:
-            return self._keep(inherited_route(topic, default))
+            return self._keep_route(inherited_route(topic, default))
         if isinstance(default, RouteFailure) and default.all_unreachable:
             answers = default
         text = await self._explain(topic, answers, inherit)
@@ -303,7 +303,7 @@ class Routes:
         log.warning("name servers do not answer topic=%s asked=%s", topic, asked)
         raise NameServersSilentError(text, code=code)
 
-    def _keep(self, route: TopicRoute) -> TopicRoute:
+    def _keep_route(self, route: TopicRoute) -> TopicRoute:
         before = self.known.get(route.topic)
         if before == route:
             return before
@@ -377,7 +377,7 @@ class Routes:
         self.name_server_answers = bool(ignorant)
         return RouteFailure(unreachable, ignorant, silent, answered)
 
-    async def find(self, topics: Collection[str]) -> None:
+    async def find_routes(self, topics: Collection[str]) -> None:
         """Learn these topics' routes; one that does not exist is passed over. Raises
         RouteNotFoundError if no name server answers."""
         for topic in topics:
@@ -419,13 +419,13 @@ class Routes:
                 f"{head}: it does not exist, and no broker ({names}) creates topics on its own "
                 f"(autoCreateTopicEnable=false){also}. Create it: {create} (`{doctor}` shows more)"
             )
-        near = await self._near(topic, answers.ignorant[0])
+        near = await self._similar_topic(topic, answers.ignorant[0])
         return (
             f"{head}: it does not exist{near} on the brokers of {asked} ({names}){also}. It comes "
             f"into being with its first message, or by: {create} (`{doctor}` shows more)"
         )
 
-    async def _near(self, topic: str, name_server: str) -> str:
+    async def _similar_topic(self, topic: str, name_server: str) -> str:
         """Return the topic that was perhaps meant. Asked once for each missing topic: the list of
         all may be long, and a client that waits for a topic asks every second."""
         if topic not in self._meant:

@@ -40,7 +40,7 @@ from turbopump.clock import Clock
 from turbopump.config.tls import ClientTls, meant
 from turbopump.errors import ConfigError
 from turbopump.message.rules import NOT_SENDABLE_TOPICS, group_fault, topic_fault
-from turbopump.remoting.client import PERMITS
+from turbopump.remoting.permits import PERMITS
 
 _NAME: Final = SettingRule(
     lambda value: value is None or is_name(value),

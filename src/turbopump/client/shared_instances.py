@@ -49,7 +49,7 @@ class _Process:
             if instance is not None:
                 yield settings, instance
 
-    def add(self, settings: ClientSettings, instance: ClientInstance) -> None:
+    def add_instance(self, settings: ClientSettings, instance: ClientInstance) -> None:
         self.entries[:] = [entry for entry in self.entries if entry[1]() is not None]
         added = (settings, weakref.ref(instance))
         self.entries.append(added)
@@ -77,11 +77,11 @@ def join_instance(
     Raises ConfigError if the name was given and has such a member already, or an instance with
     other credentials, with another ``namespace_v2`` or on another event loop.
     """
-    _let_go(settings, environment)
+    _collect_dropped_loop(settings, environment)
     named = settings.instance_name is not None
     with _joining:
-        shared = _shared(settings, environment, member)
-        return shared or _new(settings, environment, member, named=named)
+        shared = _shared_instance(settings, environment, member)
+        return shared or _new_instance(settings, environment, member, named=named)
 
 
 def join_broadcasting(
@@ -92,18 +92,18 @@ def join_broadcasting(
     group has in this process. The settings with that name are returned as well."""
     if settings.instance_name is not None:
         return settings, join_instance(settings, environment, member)
-    _let_go(replace(settings, instance_name=BROADCAST_INSTANCE), environment)
+    _collect_dropped_loop(replace(settings, instance_name=BROADCAST_INSTANCE), environment)
     with _joining:
         for number in count(1):
             name = BROADCAST_INSTANCE if number == 1 else f"{BROADCAST_INSTANCE}#{number}"
             named = replace(settings, instance_name=name)
             if all(instance.admits(member) for _, _, instance in _named(environment, named)):
                 break
-        shared = _shared(named, environment, member)
-        return named, shared or _new(named, environment, member, named=False)
+        shared = _shared_instance(named, environment, member)
+        return named, shared or _new_instance(named, environment, member, named=False)
 
 
-def _let_go(settings: ClientSettings, environment: Environment) -> None:
+def _collect_dropped_loop(settings: ClientSettings, environment: Environment) -> None:
     """Collect a loop that was dropped without a close, before its instance blocks the name."""
     if settings.instance_name is None:
         return
@@ -114,7 +114,7 @@ def _let_go(settings: ClientSettings, environment: Environment) -> None:
         gc.collect()
 
 
-def _shared(
+def _shared_instance(
     settings: ClientSettings, environment: Environment, member: InstanceMember
 ) -> ClientInstance | None:
     for other, instance in _process_of(environment).instances():
@@ -125,7 +125,7 @@ def _shared(
     return None
 
 
-def _new(
+def _new_instance(
     settings: ClientSettings, environment: Environment, member: InstanceMember, *, named: bool
 ) -> ClientInstance:
     """Make an instance. ``named``: its user gave the name."""
@@ -134,7 +134,7 @@ def _new(
     process = _process_of(environment)
     name = settings.instance_name or process.next_name()
     instance = ClientInstance(settings, name, environment)
-    process.add(settings, instance)
+    process.add_instance(settings, instance)
     instance.join(member)
     instance.start()
     return instance

@@ -39,7 +39,7 @@ from turbopump.client.shared_instances import join_instance
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.clients import ConsumerData, ConsumeType
-from turbopump.protocol.requests.pop import InitMode, Notification, NotificationReply
+from turbopump.protocol.requests.pop import Notification, NotificationReply
 
 __all__ = ["PoppedMessage", "SimpleConsumer"]
 
@@ -86,28 +86,20 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
         waited for), NotStartedError after ``close``. A start that fails or is cancelled may be
         called again.
         """
-        if not self.lifecycle.begins():
+        if not self.lifecycle.may_start():
             return
         member = InstanceMember(self._group, consumer=self._consumer_data)
         instance = join_instance(self._settings, self._environment, member)
 
         def make() -> RunningSimple:
-            return RunningSimple(
-                instance,
-                member,
-                self._subscriptions,
-                init_mode_of(self._settings.consume_from),
-                retries_max=self._settings.max_reconsume_times,
-                ordered=self._settings.ordered,
-                namespace=self._namespace,
-            )
+            return RunningSimple(instance, member, self._settings, self._subscriptions)
 
         await self._run(instance, member, make, RunningSimple.close)
 
     async def close(self) -> None:
         """Let waiting ``receive`` calls return nothing, and leave the group. Messages that are not
         acknowledged come again in their time. May be called twice."""
-        await self.lifecycle.end(RunningSimple.close)
+        await self.lifecycle.close_once(RunningSimple.close)
 
     # --- what it receives
 
@@ -209,35 +201,31 @@ class RunningSimple(RunningMember):
 
     A message is popped only for a reader that waits. While there is nothing, brokers are asked to
     notify (long polls that take nothing), and a pop whose reader has gone meanwhile is given back.
-    A message that comes again after ``retries_max`` retries becomes a dead letter (None: without
-    limit). This does not hold for ``ordered``, where brokers count for all messages that were taken
-    together.
+    A message that comes again after ``max_reconsume_times`` retries becomes a dead letter. With
+    ``ordered`` none does, for there brokers count for all messages that were taken together.
     """
 
     def __init__(
         self,
         instance: ClientInstance,
         member: InstanceMember,
+        settings: SimpleConsumerSettings,
         subscriptions: Mapping[str, Subscription],
-        init_mode: InitMode,
-        *,
-        retries_max: int | None,
-        ordered: bool,
-        namespace: str | None,
     ) -> None:
         super().__init__(instance, member)
+        retries_max, namespace = settings.max_reconsume_times, settings.namespace
         self._backs = SendBack(instance, member.group, retries_max, namespace)
         self.requests = PopRequests(
             instance,
             member.group,
-            init_mode,
+            init_mode_of(settings.consume_from),
             namespace,
             self._backs,
-            None if ordered else retries_max,
+            None if settings.ordered else retries_max,
         )
         self._group = member.group
         self._subscriptions = subscriptions
-        self._ordered = ordered
+        self._ordered = settings.ordered
         self._unanswered: dict[str, str] = {}
         """Attempt of an ordered pop that got no answer and may have taken messages, by source."""
         self._loop = asyncio.get_running_loop()

@@ -36,7 +36,7 @@ ERROR: Final = "error="
 
 
 class ContextCode(IntEnum):
-    """How the handling of a message ended: Apache's ``ConsumeReturnType``, by its ordinal."""
+    """Outcome of handling a message: Apache's ``ConsumeReturnType``, by its ordinal."""
 
     SUCCESS = 0
     TIME_OUT = 1
@@ -47,8 +47,8 @@ class ContextCode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TracedMessage:
-    """What a record speaks of: a message, and when (ms since 1970 UTC), in which region and by
-    which group something was done with it."""
+    """Message of a record, with the time (ms since 1970 UTC), the region and the group of the
+    traced action."""
 
     topic: str
     msg_id: str

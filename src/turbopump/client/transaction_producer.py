@@ -144,7 +144,7 @@ class TransactionAnswers:
     """Workers that have begun, and the counter that each is counted in as under way."""
     _closed: bool = False
 
-    def take(self, asked: StateQuestion, sender: Sender) -> None:
+    def add_question(self, asked: StateQuestion, sender: Sender) -> None:
         if self._closed:
             return
         if len(self._waiting) >= WAITING_MAX:
@@ -174,7 +174,7 @@ class TransactionAnswers:
         if this in self._working:
             self._working.pop(this).ended()
 
-    async def end(self) -> None:
+    async def cancel_checks(self) -> None:
         """Cancel the checks that are still under way after ``close``."""
         if self._working:
             await cancelled(list(self._working), 0)
@@ -262,7 +262,7 @@ class TransactionProducer(Producer):
             self._checker, self._answer, self._member.group, self._namespace, threads
         )
         self._member.exclusive = True
-        self._member.on_transaction_check = self._asked
+        self._member.on_transaction_check = self._broker_asked
 
     async def __aenter__(self) -> TransactionProducer:
         await self.start()
@@ -292,7 +292,7 @@ class TransactionProducer(Producer):
         if self._sender is not None:
             self._answers.close()
         await super().close()
-        await self._answers.end()
+        await self._answers.cancel_checks()
 
     async def _wait_idle(self, sender: Sender) -> None:
         try:
@@ -382,11 +382,13 @@ class TransactionProducer(Producer):
                     sent.msg_id, message.topic, repr(error), kind=type(error), exc_info=True
                 )
         result = TransactionResult(sent, state, failed, told=False)
-        return replace(result, told=await self._end(sender, half, result))
+        return replace(result, told=await self._end_transaction(sender, half, result))
 
     # --- telling the broker
 
-    async def _end(self, sender: Sender, half: Message, result: TransactionResult) -> bool:
+    async def _end_transaction(
+        self, sender: Sender, half: Message, result: TransactionResult
+    ) -> bool:
         """Report the state to the broker; True if it was written."""
         topic, sent = wrap(self._namespace, half.topic), result.sent
         request = EndTransaction(
@@ -411,7 +413,7 @@ class TransactionProducer(Producer):
         except (ConnectError, ProducerClosedError) as cause:
             _not_told(result.state.name, sent.msg_id, cause, kind=type(cause))
             return False
-        self._write(sender, connection, request, remark, address, half, result.state)
+        self._write_report(sender, connection, request, remark, address, half, result.state)
         return True
 
     @staticmethod
@@ -433,9 +435,11 @@ class TransactionProducer(Producer):
                 return newer, await connect(newer)
         raise refused
 
-    def _asked(self, request: CheckTransactionState, message: ReceivedMessage, peer: Wire) -> None:
+    def _broker_asked(
+        self, request: CheckTransactionState, message: ReceivedMessage, peer: Wire
+    ) -> None:
         if self._sender is not None:
-            self._answers.take(StateQuestion(request, message, peer), self._sender)
+            self._answers.add_question(StateQuestion(request, message, peer), self._sender)
 
     def _answer(
         self,
@@ -448,9 +452,9 @@ class TransactionProducer(Producer):
         if sender.under_way.closed:
             return
         message, peer = asked.message, asked.peer
-        self._write(sender, peer, answer, remark, peer.peer, message, state)
+        self._write_report(sender, peer, answer, remark, peer.peer, message, state)
 
-    def _write(
+    def _write_report(
         self,
         sender: Sender,
         connection: Wire,

@@ -24,18 +24,18 @@ from typing import Any, Final
 from turbopump.errors import NotStartedError
 
 EXIT_PATIENCE_S: Final = 5.0
-"""So long the end of the process waits for a function that runs, if nobody has closed what it
-belongs to."""
+"""Longest wait of the process's end for a running function whose owner was not closed."""
 
 log = logging.getLogger(__name__)
 
 
 class NotCalledError(NotStartedError):
-    """The function was not called: whose it is was closed before."""
+    """The function was not called: its owner was closed before."""
 
 
 class UserFunction:
-    """``threads``: how many calls of a plain function run at the same time; others wait."""
+    """User's function, ready to be called. ``threads``: number of calls of a plain function that
+    run at the same time; others wait."""
 
     def __init__(self, function: Callable[..., object], *, threads: int, name: str) -> None:
         self._function = function
@@ -46,12 +46,12 @@ class UserFunction:
 
     @property
     def plain(self) -> bool:
-        """Whether it is called in a thread."""
+        """True if it is called in a thread."""
         return self._pool is not None
 
     async def call(self, *args: object) -> object:
-        """What it returns. Raises as ``failure_of`` and ``checked_result`` say, and
-        NotCalledError."""
+        """Call the function, and return its result. Raises as ``failure_of`` and ``checked_result``
+        say, and NotCalledError."""
         if self._pool is None:
             result = self._function(*args)
         else:
@@ -59,26 +59,28 @@ class UserFunction:
         return checked_result(await awaited(result) if inspect.isawaitable(result) else result)
 
     def anew(self) -> UserFunction:
-        """The same, to be called after the close of this one."""
+        """Return the same function, to be called after the close of this one."""
         return UserFunction(self._function, threads=self._threads, name=self._name)
 
     def close(self) -> None:
-        """Start no more calls of a plain function: those that wait end with NotCalledError."""
+        """Start no more calls of a plain function: waiting calls end with NotCalledError."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 class CallThreads(Executor):
-    """At most ``count`` threads, made when they are needed, that call users' functions.
+    """Pool of at most ``count`` threads, made when they are needed, that call users' functions.
 
-    The standard library's pool is waited for at the end of the process, however long that takes:
-    one function that hangs (a socket without a timeout, a lock) keeps the process for ever. The end
-    of the process waits for these threads until ``leave_after`` seconds are over, names those that
-    still run in the log, and goes on without them.
+    The end of the process waits for the standard library's pool, however long that takes: one
+    function that hangs (a socket without a timeout, a lock) keeps the process for ever. The end of
+    the process waits for these threads until ``leave_after`` seconds are over, logs the names of
+    those that still run, and does not wait for them.
     """
 
     def __init__(self, count: int, name: str) -> None:
-        self._count, self._name = count, name
+        self.count = count
+        """May grow later."""
+        self._name = name
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._lock = threading.Lock()
@@ -86,17 +88,18 @@ class CallThreads(Executor):
         self._leave_at: float | None = None
         self.threads: list[threading.Thread] = []
         self.busy: set[threading.Thread] = set()
-        """Those that call a function now."""
+        """Threads that call a function now."""
         _pools.add(self)
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:
-        """Raises RuntimeError after the shutdown, and where the system gives no more threads."""
+        """Submit a call. Raises RuntimeError after the shutdown, and where the system gives no more
+        threads."""
         with self._lock:
             if self.closed:
                 raise RuntimeError("cannot schedule new futures after shutdown")
             future: Future[Any] = Future()
             call = partial(_call, future, function, args, named)
-            if self._idle.acquire(blocking=False) or len(self.threads) >= self._count:
+            if self._idle.acquire(blocking=False) or len(self.threads) >= self.count:
                 self._calls.put(call)
             else:
                 name = f"{self._name}-{len(self.threads)}"
@@ -119,8 +122,8 @@ class CallThreads(Executor):
             thread.join()
 
     def leave_after(self, seconds: float) -> None:
-        """What runs has had its time: the end of the process waits for it so long at most, from
-        now on."""
+        """Let the end of the process wait for running functions ``seconds`` at most, from now
+        on."""
         self._leave_at = monotonic() + seconds
 
     def end(self) -> list[str]:
@@ -180,7 +183,7 @@ def _end_calls() -> None:
 
 
 async def in_pool(pool: CallThreads, function: Callable[..., object], *args: object) -> object:
-    """What a plain function returns, called in a thread. Raises as ``failure_of`` says, and
+    """Call a plain function in a thread, and return its result. Raises as ``failure_of`` says, and
     NotCalledError if the pool was closed before."""
     this = asyncio.current_task()
     assert this is not None
@@ -214,8 +217,8 @@ def _ended(
 
 
 def is_coroutine_function(handler: Callable[..., object]) -> bool:
-    """Whether calling it gives a coroutine: an ``async def``, a partial of one, or an object with
-    an ``async def __call__``."""
+    """Return True if a call gives a coroutine: for an ``async def``, a partial of one, or an object
+    with an ``async def __call__``."""
     if inspect.iscoroutinefunction(handler):
         return True
     return inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
@@ -244,8 +247,8 @@ def failure_of(error: BaseException, *, in_thread: bool) -> Exception:
 
 
 async def awaited(awaitable: Awaitable[object]) -> object:
-    """What it gives. Raises as ``failure_of`` says; a cancellation of something that it waited for,
-    not of the task it runs in, is a failure like others."""
+    """Await, and return the result. Raises as ``failure_of`` says. A cancellation of something that
+    was waited for, not of the task that waits, is a failure like others."""
     this = asyncio.current_task()
     assert this is not None
     cancels = this.cancelling()
@@ -263,7 +266,8 @@ async def awaited(awaitable: Awaitable[object]) -> object:
 
 
 def checked_result(result: object) -> object:
-    """``result``, unless it shows that the function's body never ran: then TypeError is raised."""
+    """Return ``result``, unless it shows that the function's body never ran: then raise
+    TypeError."""
     if isinstance(result, CoroutineType):
         result.close()  # else Python warns of it, too
         what = f"the coroutine {result.__qualname__}, which never ran: an await is missing"

@@ -10,8 +10,7 @@ KiB (docs/explanations/decisions/0005):
     send_properties  0.94    0.17                             write_batch  2.3     0.61 a message
     key_hash         0.66    0.10                             batch_reply  9.8     0.64 for a batch of 32
     send_reply       1.1     0.28                             put_entries  0.48    0.06 an entry
-    good_entries     1.7     0.11 an entry                entries_fit  0.75 0.02 an entry
-    gather           1.6     0.08 an entry of 1 KiB       
+    gather           1.6     0.08 an entry of 1 KiB
     identified_item  0.5     0.1                              good_positions 1.2 0.03 an entry of 100 bytes
     unread_messages  3.2     0.50 a message of a pull         property_texts  1.1 0.11 a message looked at by a filter
     walk_entries     0.15    0.01 an entry                    split_properties  0.25 0.03 a message, of four properties each

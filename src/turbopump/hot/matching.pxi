@@ -1,4 +1,4 @@
-# store/queues/queue_reader.py: where the property texts of entries lie, for a filter.
+# store/queues/matching.py: where the property texts of entries lie, for a filter.
 
 
 def property_texts(data):

@@ -1,20 +1,18 @@
-"""Requests that were read and not yet handled, because the loop has had its share of this turn, or
-because a handler must wait for room.
+"""Line of requests that were read and are not handled yet.
 
 One loop serves all connections: a peer that delivers thousands of requests at once must not keep it
 for seconds. After ``TURN_S`` of handling, requests that may wait (``Router.add(…, may_wait=True)``)
-stand in one line, first come, first served, and each turn takes on as many as fit. The line is
-bounded, and so is the wait in it: who would wait longer is refused, and knows that nothing was
-done. Reading, handling and refusing have a share each of the loop's time (``_serve``), so that a
-broker that gets far more than it can do still does half of what it could.
+wait in one line, first come, first served, and each turn handles as many as fit. The line also
+waits while a handler has no room. Its length is bounded, and so is the wait: a request that would
+wait longer is refused, and its sender knows that nothing was done. Reading, handling and refusing
+have a share each of the loop's time (``_serve``), so a broker that gets far more than it can do
+still does half of what it could. While there is no line the clock is read once per ``CREDIT``
+bytes. The line must not know what any request means.
 
-Costs nothing while there is no line: the clock is looked at once per ``CREDIT`` bytes. It must not
-know what any request means.
-
-Other requests wait in their connection, unhandled and in order, where the turn has had its share or
-the peer does not read; so do those behind a request that took as long as hundreds of usual ones
-(``Served.took_long``), which would keep all others in the line waiting. When they may be
-handled, that is long work of their connection (``turns.py``), a step for each.
+Requests of other kinds wait in their connection, unhandled and in order: when the turn is used up,
+when the peer does not read, or behind a request that took as long as hundreds of usual ones
+(``Served.took_long``), which would delay the whole line. They go on as long work of their
+connection (``turns.py``), one a step.
 
 Reading has its share of a turn as well (``may_read_on``): a peer that sends faster than it is read
 is read again in one of the next turns.
@@ -38,31 +36,30 @@ from turbopump.remoting.wire import Wire
 
 TURN_S: Final = 0.02
 CREDIT: Final = 64 * 1024
-"""Bytes of requests, from whatever connections, that are handled without a look at the clock."""
+"""Bytes of requests, from all connections, that are handled between two looks at the clock."""
 STEP_SIZE: Final = 16 * 1024
 """Bytes of requests of one large read between two looks: 16 of 1 KiB, 100 of the smallest."""
 LINE_SIZE_MAX: Final = 128 * 1024 * 1024
-"""Bytes in the line, whatever their number."""
+"""Bytes of all requests in the line."""
 CHECK_S: Final = 0.01
-"""How often the line is looked through while nothing moves."""
+"""Interval at which the line is looked through while a handler has no room."""
 FULL_READ: Final = 224 * 1024
-"""A read of so many bytes has filled the loop's buffer: more waits. uvloop reads on at once then,
-up to 32 times in a row; asyncio in the next turn."""
+"""Size of a read that has filled the loop's buffer, so that more waits. uvloop then reads on at
+once, up to 32 times in a row; asyncio reads in the next turn."""
 READ_A_TURN: Final = 1024 * 1024
 """Bytes that full reads bring in one turn. Cutting them into frames takes 5 ms, more or less."""
 READ_ON_A_TURN: Final = 2
 """Connections that had to wait, and are read again in one turn."""
 ALIKE_S: Final = 0.001
-"""Refusals for one reason, of requests that came within so many seconds and are refused within as
-many, have one answer."""
+"""Seconds within which requests came, and are refused for one reason, that get one answer."""
 REFUSED_TOGETHER: Final = 32
-"""So many at most are refused between two looks at the clock: 0.2 ms."""
+"""Requests that are refused between two looks at the clock: 0.2 ms."""
 FOR_EVER: Final = float("inf")
 
 
 class PeerRequests(Protocol):
-    """The requests of one connection (``Served``), as they are seen here. ``in_line`` of them stand
-    in the line."""
+    """Requests of one connection (``Served``), as they are seen here. ``in_line``: the number of
+    them that are in the line."""
 
     wire: Wire
     in_line: int
@@ -140,7 +137,7 @@ class Backlog:
         self._refuse = refuse
         self._line: deque[_QueuedRequest] = deque()
         self._late: deque[_QueuedRequest] = deque()
-        """Those of the line that have waited too long, until they are refused."""
+        """Requests of the line that have waited too long, until they are refused."""
         self._size = 0
         self._turn_ends: float | None = None
         self._armed: asyncio.Handle | None = None
@@ -160,8 +157,8 @@ class Backlog:
 
     @classmethod
     def without_line(cls) -> Backlog:
-        """For a server none of whose requests may stand in the line: they only leave others their
-        turn."""
+        """Make one for a server none of whose requests may wait in the line: they only leave others
+        their turn."""
         return cls(
             BacklogLimits(),
             lambda why, _waited, _left: refusal(ResponseCode.SYSTEM_BUSY, why.value),
@@ -169,7 +166,7 @@ class Backlog:
 
     @classmethod
     def never_busy(cls) -> Backlog:
-        """For a connection whose requests never wait."""
+        """Make one for a connection whose requests never wait."""
         backlog = cls.without_line()
         backlog.credit = FOR_EVER
         return backlog
@@ -185,7 +182,7 @@ class Backlog:
 
     @property
     def held(self) -> bool:
-        """Whether a handler waits for room."""
+        """True while a handler waits for room."""
         return self._held_since is not None
 
     def take_in_turns(
@@ -227,8 +224,8 @@ class Backlog:
                 return
 
     def may_read_on(self, connection: PeerRequests, size: int) -> bool:
-        """Whether the connection, whose full read brought so many bytes, may be read again in this
-        turn; if not, its ``read_on`` is called in one of the next."""
+        """Return True if a connection whose full read brought ``size`` bytes may be read again in
+        this turn. If not, its ``read_on`` is called in one of the next turns."""
         if not self._read_now and not self._unread:
             self._loop.call_soon(self._read_on)
         self._read_now += size
@@ -247,15 +244,14 @@ class Backlog:
             self._loop.call_soon(self._read_on)
 
     def _look(self, began: float) -> None:
-        """Look at the clock: has this turn, in which this work began at ``began``, handled
-        enough?"""
+        """Become ``busy`` if this turn, whose work began at ``began``, has handled enough."""
         if self._turn_ends is None:
             self._turn_ends = began + TURN_S
             self._arm()
         self._set_busy(self.busy or self._loop.time() >= self._turn_ends)
 
     def _wait(self, waiting: _QueuedRequest) -> None:
-        """Let a request stand in the line, or refuse it."""
+        """Put a request into the line, or refuse it."""
         if waiting.arrived < self._still_until:
             self._refuse_one(waiting, BacklogRefusal.STOOD_STILL)
         elif self._held_for(self.limits.room_s):
@@ -292,8 +288,8 @@ class Backlog:
             self._arm()
 
     def stood_still(self, seconds: float) -> None:
-        """An append or a turn of the loop took so long and is over: refuse what waited behind
-        it."""
+        """Refuse the requests that waited behind an append or a turn of the loop that took
+        ``seconds``."""
         now = self._loop.time()
         if self.limits.wait_s is None:
             return
@@ -305,7 +301,7 @@ class Backlog:
         self._arm()
 
     def finish(self) -> None:
-        """The server ends: handle what waits, or refuse it if there is no room for it."""
+        """Handle all that wait, or refuse them if there is no room: the server ends."""
         self._disarm()
         self._handle(until=FOR_EVER)
         self._refuse_the_late(until=FOR_EVER)
@@ -317,8 +313,8 @@ class Backlog:
         self.credit = 0 if busy else CREDIT
 
     def _turn(self) -> None:
-        """A new turn of the loop, as long as there is a line, and once after a turn that was looked
-        at."""
+        """Begin a turn of the loop: each one while there is a line, and the one after a turn that
+        was timed."""
         self._armed = self._turn_ends = None
         self._serve()
         self._set_busy(bool(self._line) or self._held_since is not None)
@@ -411,8 +407,8 @@ class Backlog:
     def _answer(
         self, why: BacklogRefusal, now: float, arrived: float, left: int
     ) -> Callable[[int], bytes]:
-        """What makes the answer, for one or for all that are alike. The first is counted here:
-        ``refuse`` tells how many there were."""
+        """Return the encoder of the answer, for one request or for all that are alike. The first is
+        counted here, for ``refuse`` tells their number."""
         self.refused[why] += 1
         alike = _Alike(why, int(now / ALIKE_S), int(arrived / ALIKE_S))
         if self._last_refusal is None or self._last_refusal[0] != alike:

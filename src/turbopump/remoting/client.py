@@ -12,10 +12,8 @@ import logging
 import os
 import socket
 import ssl
-from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from turbopump.config.addresses import name_fault
@@ -25,6 +23,7 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Body, Command, encode_command, reply_in, request_command
 from turbopump.protocol.frame import JSON
 from turbopump.protocol.request import ReplyT, Request
+from turbopump.remoting.permits import PERMITS, Permits
 from turbopump.remoting.router import Router
 from turbopump.remoting.served import Served
 from turbopump.remoting.tls import ClientContext, failure_words
@@ -34,9 +33,6 @@ log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S: Final = 3.0
 FAREWELL_S: Final = 1.0
-PERMITS: Final = 65_535
-"""Calls that may wait for their answers at once (apache/rocketmq ``NettySystemConfig``,
-``clientAsyncSemaphoreValue``), and as many that want none (``clientOnewaySemaphoreValue``)."""
 
 
 class RemotingClient:
@@ -177,7 +173,7 @@ class RemotingClient:
         return None if connection is None or connection.closed else connection
 
     def connected(self, address: str) -> bool:
-        """Whether a connection to ``address`` is open now."""
+        """Return True if a connection to ``address`` is open now."""
         connection = self._connections.get(address)
         return connection is not None and not connection.closed
 
@@ -201,7 +197,7 @@ class RemotingClient:
         await asyncio.sleep(0)
 
     async def _farewells(self, leaving: list[Wire]) -> None:
-        """Who speaks TLS says that it ends, and waits to hear the same; not for long."""
+        """Wait, not for long, until the peers have ended their side of TLS."""
         self._leaving.update(connection for connection in leaving if connection.transport)
         try:
             async with asyncio.timeout(FAREWELL_S):
@@ -275,7 +271,7 @@ def _reason(error: OSError) -> str:
 
 
 async def addresses_of(host: str, port: int) -> list[str]:
-    """What a host name stands for now, at least one; an address stands for itself. Raises
+    """Look up the addresses of a host name, at least one; an address stands for itself. Raises
     OSError."""
     with suppress(ValueError):
         ipaddress.ip_address(host)
@@ -298,83 +294,13 @@ def split_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-# --- How much may be under way at once
-
-
-@dataclass(slots=True, eq=False)
-class Permits:
-    """What is under way, counted; more than ``limit`` wait for their turn, first come, first
-    served.
-
-    Add 1 to ``count``; if that makes it more than ``limit``, await ``turn``; in the end take 1 off,
-    and call ``wake`` if ``watched``: a call would cost a send more than that does. ``with permits``
-    (``hold``, ``ended``) is for what takes no permit, and is waited for by ``wait_idle``.
-    Source: apache/rocketmq ``NettyRemotingAbstract.semaphoreAsync``, ``semaphoreOneway``.
-    """
-
-    limit: int = PERMITS
-    count: int = 0
-    """Those that wait for their turn are in it."""
-    watched: bool = False
-    """Whether somebody waits for one of them to end."""
-    idle: asyncio.Event | None = None
-    _turns: deque[asyncio.Future[None]] = field(default_factory=deque)
-
-    def hold(self) -> None:
-        self.count += 1
-        self.limit += 1
-
-    def ended(self) -> None:
-        self.count -= 1
-        self.limit -= 1
-        if self.watched:
-            self.wake()
-
-    def __enter__(self) -> None:
-        self.hold()
-
-    def __exit__(self, *_: object) -> None:
-        self.ended()
-
-    async def turn(self, deadline: float) -> None:
-        """Wait for a permit. Raises TimeoutError at ``deadline`` (loop time)."""
-        mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._turns.append(mine)
-        self.watched = True
-        try:
-            async with asyncio.timeout_at(deadline):
-                await mine
-        finally:
-            if mine in self._turns:
-                self._turns.remove(mine)
-
-    async def wait_idle(self) -> None:
-        """Wait until nothing is under way."""
-        while self.count:
-            self.idle = self.idle or asyncio.Event()
-            self.idle.clear()
-            self.watched = True
-            await self.idle.wait()
-
-    def wake(self) -> None:
-        """Let those go on whose turn it is."""
-        turns = self._turns
-        while turns and self.count - len(turns) < self.limit:
-            first = turns.popleft()
-            if not first.done():
-                first.set_result(None)
-        if self.idle is not None and not self.count:
-            self.idle.set()
-        self.watched = bool(turns) or (self.idle is not None and not self.idle.is_set())
-
-
 # --- Waiting for a task that several wait for: one that gives up does not end it for the others.
 
 T = TypeVar("T")
 
 
 async def outcome_of(task: asyncio.Future[T], ended: Callable[[], Exception]) -> T:
-    """What the task returns, or raises. ``ended`` makes what is raised if the task itself was
+    """Return what the task returns. ``ended`` makes what is raised if the task itself was
     cancelled, and not the tasks that wait for it."""
     try:
         return await asyncio.shield(task)

@@ -1,17 +1,16 @@
-"""The memory that all connections of one server take together, and who is closed when it is too
-much.
+"""Bound of the memory that all connections of one server take together.
 
-Counted is what peers make a server hold: answers that they have not read, requests that wait
-because of that, and the parts of unfinished frames. Its one rule: who reads and sends in time is
-not closed for what others hold. So the first to be closed is the one that holds most for longest,
-in bytes times the seconds in which it has taken or sent nothing.
+Three things count: answers that peers have not read, requests that wait because of that, and parts
+of unfinished frames. The rule: a peer that reads and sends in time is not closed for what others
+hold. The first connection to be closed holds most for longest, in bytes times the seconds in which
+its peer has taken or sent nothing.
 
-Where it is tight, few unfinished frames may grow at the same time: those that end make room for the
-others, and who sends next to nothing in ``SLICE_S`` has to wait. So producers that send more at
-once than fits are slowed down, and not closed.
+When memory is tight, few unfinished frames may grow at the same time. A frame that ends makes room
+for the others, and a peer that sends next to nothing in ``SLICE_S`` has to wait. So producers that
+send more at once than fits are slowed down, not closed.
 
-Sizes are counted when they grow, and looked at again before anything follows from them: a peer that
-reads slowly holds less by then. It must not know what a connection holds, or why.
+Sizes are counted when they grow, and counted again before a connection is closed: a peer that reads
+slowly holds less by then. This module must not know what a connection holds, or why.
 """
 
 from __future__ import annotations
@@ -63,13 +62,13 @@ class ConnectionMemory:
         # dicts: in order of arrival, so that a run can be replayed
         self._held: dict[Holder, int] = {}
         self._growing: dict[Holder, int] = {}
-        """What they held when this slice began."""
+        """Bytes that each held when this slice began."""
         self._waiting: dict[Holder, None] = {}
         self._next_slice: asyncio.TimerHandle | None = None
         self._look_at = self._first_look = int(size_max * TIGHT_SHARE)
 
     def count(self, holder: Holder, size: int) -> None:
-        """``holder`` holds so many bytes now. It, or others, may be closed by this call."""
+        """Note that ``holder`` holds ``size`` bytes now. This call may close it, or others."""
         self.total += size - self._held.get(holder, 0)
         if size:
             self._held[holder] = size
@@ -81,7 +80,8 @@ class ConnectionMemory:
             self.tight, self._look_at = False, self._first_look
 
     def may_grow(self, holder: Holder) -> bool:
-        """Whether its unfinished frame may grow now; if not, it waits for ``grow_on``."""
+        """Return True if the unfinished frame of ``holder`` may grow now. If not, it waits for
+        ``grow_on``."""
         if holder in self._growing:
             if not self._is_scarce or holder is next(iter(self._growing)):
                 return True

@@ -20,7 +20,7 @@ BODY_MAX: Final = FRAME_SIZE_MAX - 64 * 1024
 
 
 class Response(Generic[ReplyT]):
-    """What a handler answers: the reply that the request declares (header fields, or a JSON body),
+    """Answer of a handler: the reply that the request declares (header fields, or a JSON body),
     code, remark, a ``body`` in another form, and ``ext`` for header fields that are not declared.
     ``Response[SendReply]`` answers a ``Request[SendReply]``; a ``Refusal`` answers any."""
 
@@ -63,7 +63,7 @@ class Response(Generic[ReplyT]):
 
     @property
     def has_body(self) -> bool:
-        """Whether the reply is a body, of any size."""
+        """True if the reply is a body, of any size."""
         return self.reply is not None and not isinstance(self.reply, Header)
 
 
@@ -87,7 +87,7 @@ def encode_response(opaque: int, response: Response[Any]) -> bytes:
 
 
 def response_steps(opaque: int, response: Response[Any]) -> Steps[bytes]:
-    """The same in steps, for a reply that is a body of any size."""
+    """Encode a response in steps, whose reply is a body of any size."""
     body = yield from fastjson.encode_steps(response.reply)
     return _response_frame(opaque, response, body)
 
@@ -115,8 +115,8 @@ def _response_frame(opaque: int, response: Response[Any], body: bytes) -> bytes:
 
 
 def encoder_of(response: Refusal) -> Callable[[int], bytes]:
-    """What makes the frame that answers a request from its number, for many that are refused alike:
-    a broker that has more to do than it can refuses thousands a second."""
+    """Return a function from the number of a request to the frame that refuses it. For many that
+    are refused alike: an overloaded broker refuses thousands a second."""
     if response.remark is None or not response.remark.isascii():
         return lambda opaque: encode_response(opaque, response)
     return _EncodedRefusal(int(response.code), response.remark).frame
@@ -132,7 +132,7 @@ class _EncodedRefusal:
         self._begin = b"%b%d%b" % (begin, code, ident)
         self._end = b"%b%b%b" % (said, _encode_remark(remark), end)
         self._begins: dict[int, bytes] = {}
-        """What comes before a number of so many digits: lengths count them."""
+        """Bytes before the number, by its count of digits, on which lengths in the frame depend."""
 
     def frame(self, opaque: int) -> bytes:
         number = b"%d" % opaque

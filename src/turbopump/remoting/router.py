@@ -75,13 +75,13 @@ Outcome = (
 RequestHandler = Callable[[Any, "RequestContext"], Outcome[Any]]
 
 Authorise = Callable[[Request[Any], "RequestContext"], Refusal | Steps[Refusal | None] | None]
-"""Says whether a request may be handled: None, or the answer that refuses it; of one that names
-thousands of resources in steps, while others have their turn. It is asked between
-decoding and the handler, for every request of a server, and sees the typed request, and in the
-context every header field as it came (``command.ext``, with AccessKey and Signature), the raw body
-that a signature covers, and the peer. Each server has a router, so it knows whose request it is. Of
-a request that has no handler, or cannot be read, it sees ``UNREAD``: to be told that is a right,
-too."""
+"""Judge of requests: it returns None, or the answer that refuses the request. For a request that
+names thousands of resources it returns steps.
+
+The router asks it for every request, between decoding and the handler. It sees the typed request,
+and in the context every header field as it came (``command.ext``, with AccessKey and Signature),
+the raw body that a signature covers, and the peer. For a request that has no handler, or cannot be
+read, it sees ``UNREAD``: to be told that is a right, too."""
 
 
 class _UnreadRequest(Request[None]):
@@ -123,8 +123,8 @@ class RequestContext(msgspec.Struct, gc=False):
         return bool(self.flag & FLAG_ONEWAY)
 
     def refused(self, topic: str, group: str | None = None) -> Refusal | None:
-        """Why who asks may not have a message of this topic, for handlers that have found it by its
-        place; None: it may be had. ``group``: for whom it is consumed."""
+        """Return the refusal of a message of this topic, for handlers that have found it by its
+        offset; None: the peer may have it. ``group``: the group that consumes it."""
         return None if self.judge_topic is None else self.judge_topic(topic, group)
 
     def answer(self, response: Response[Any]) -> None:
@@ -210,14 +210,14 @@ class RequestType(Protocol[RequestT, ReplyT]):
 
 
 class RequestWithBodyType(RequestType[RequestT, ReplyT], Protocol[RequestT, BodyT, ReplyT]):
-    """The same of a request that declares its JSON body, a ``BodyT``."""
+    """Class of a request that declares its JSON body, a ``BodyT``."""
 
     @property
     def body(self) -> type[BodyT]: ...
 
 
 class _Number(msgspec.Struct):
-    """What of a header is wanted to refuse it."""
+    """Fields of a header that a refusal needs."""
 
     opaque: int
     flag: int = 0
@@ -241,7 +241,7 @@ class Router:
         self._codes: dict[bytes, int] = {}
         self._patient: set[int] = set()
         self._patient_begins: set[bytes] = set()
-        """How their headers begin, as most clients write them: twelve bytes."""
+        """First twelve bytes of their headers, as most clients write them."""
         self.refusals: dict[int, Refusal] = {}
         """Codes that are known, and answered with a reason instead of "not supported"."""
 
@@ -274,7 +274,7 @@ class Router:
         request_type: RequestWithBodyType[RequestT, BodyT, ReplyT],
         handler: Callable[[RequestT, BodyT, RequestContext], Outcome[ReplyT]],
     ) -> None:
-        """The same for a request that declares its JSON body: ``handler`` gets that too. No body is
+        """Add a request that declares its JSON body: ``handler`` gets that too. No body is
         an empty one. One that cannot be read is refused with code 1."""
 
         def handle(request: Any, context: RequestContext) -> Outcome[ReplyT]:
@@ -394,7 +394,7 @@ class Router:
         return typed, found[1]
 
     def may_wait(self, frame: Frame) -> bool:
-        """Whether a request, which may have any form, is one that may stand in the line."""
+        """Return True if a request, in any form, may wait in the line."""
         if frame.header[:12] in self._patient_begins and frame.serialize_type == JSON:
             return True  # nearly always
         if frame.serialize_type == JSON and frame.header.startswith(b'{"code":'):
@@ -419,7 +419,8 @@ class Router:
             return None
 
     def resolve(self, command: Command) -> tuple[TypedJsonHeader[Any], RequestHandler] | Refusal:
-        """The same of a command in any form, or the answer that says why it has no handler."""
+        """Return the typed request and the handler of a command in any form, or the answer that
+        says why it has no handler."""
         route = self.routes.get(command.code)
         if route is None:
             return self.refusals.get(command.code) or refusal(

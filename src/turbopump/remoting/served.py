@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from turbopump.errors import ProtocolError
 from turbopump.protocol.frame import FRAME_SIZE_MAX, JSON, Frame
-from turbopump.remoting.backlog import FULL_READ, Backlog
+from turbopump.remoting.backlog import FULL_READ, TURN_S, Backlog
 from turbopump.remoting.connection_memory import ConnectionMemory
 from turbopump.remoting.turns import Steps, Turns
 from turbopump.remoting.wire import WAITING_MAX, Wire
@@ -33,10 +33,6 @@ _held_most = RepeatedLine(
     "unread_bytes=%d waiting_requests_bytes=%d connectionMemoryMax=%d",
 )
 
-TURN_S: Final = 0.02
-"""A read whose answers fill more than one write is handled for so long before others have their
-turn."""
-
 LONG_WORK_MAX: Final = 100
 """Requests of one connection whose work is not over; those behind them wait unhandled."""
 
@@ -50,7 +46,7 @@ DUE_SIZE: Final = 1024
 """Bytes of a request that was kept, and whose answer waits for the peer to read others."""
 
 INSTANT_S: Final = 0.01
-"""What is held counts for so long at least, however lately its peer has read or sent."""
+"""Least number of seconds for which held bytes count, even if the peer has just read or sent."""
 
 KEPT_S: Final = 1.0
 """Requests that wait for something else than their peer count for so long, however long they do:
@@ -169,9 +165,12 @@ class Served:
             return
         backlog.credit -= size
         if backlog.credit > 0:  # nearly always
-            rest = iter(frames)
+            typed, handle, rest = wire.calls.typed, self._router.handle, iter(frames)
             for frame in rest:
-                self.take(frame)
+                if typed:
+                    self.take(frame)
+                else:  # saves a call for each frame of a server
+                    handle(frame, self)
                 if self.interrupted and self.stops(rest, now):
                     return
                 if backlog.busy:
@@ -539,7 +538,7 @@ class _Lag:
         self.last_taken = now
 
     def wrote(self, size: int, waiting: int) -> None:
-        """So many bytes were written; all that waits now is ``waiting``."""
+        """Note a write of ``size`` bytes, after which ``waiting`` bytes wait in all."""
         if not self._written:
             self._taken = self._taken_at_once = max(size - waiting, 0)
         self._written += size

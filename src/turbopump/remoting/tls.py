@@ -68,7 +68,8 @@ class ServerContext:
         self._files = _Files((tls.certificate, tls.key, tls.trust), self._make)
 
     def at(self, now: float) -> ssl.SSLContext:
-        """That of a connection which comes ``now`` (seconds on any clock that only grows)."""
+        """Return the context for a connection which comes ``now`` (seconds on any clock that only
+        grows)."""
         return self._files.context(now)
 
     def _make(self) -> ssl.SSLContext:
@@ -97,7 +98,7 @@ class ClientContext:
         self._files = _Files(paths, self._make)
 
     def at(self, now: float) -> ssl.SSLContext:
-        """As ``ServerContext.at``."""
+        """Return the context for a connection that is made ``now``, as ``ServerContext.at``."""
         return self._files.context(now)
 
     def _make(self) -> ssl.SSLContext:
@@ -205,7 +206,7 @@ def _read(path: str) -> bytes:
 
 # Until when a certificate is valid.
 def expiry_warning(end: datetime, now: datetime) -> str | None:
-    """What is to be said of a certificate that is valid until ``end``; None: nothing yet."""
+    """Return a warning for a certificate that is valid until ``end``; None: nothing yet."""
     left = end - now
     if left.total_seconds() <= 0:
         return f"expired on {end:%Y-%m-%d %H:%M} UTC: clients that check it refuse the connection"
@@ -270,7 +271,7 @@ def _element(data: bytes, at: int) -> tuple[int, bytes, int]:
 
 
 def failure_words(error: Exception) -> str:
-    """What went wrong in a handshake, in words."""
+    """Say in words what went wrong in a handshake."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLError) and error.reason:

@@ -1,10 +1,10 @@
-"""Work for requests that is too long for one turn of the loop: it is done in slices, and others
-have their turn between them.
+"""Driver of long work, which shares each turn of the event loop among those who ask for it.
 
-Such work is a generator that yields where it may pause, every millisecond at least, and returns its
-outcome. Its one rule: all of it together takes no more than a slice of each turn, however many ask
-for it. Short work is done at once. The work of one connection is done one after the other, so that
-it holds memory for one; connections get a slice each in turn. It must not know what the work is.
+Work is a generator (``Steps``) that yields after each item and returns its outcome, or a coroutine
+that awaits ``pause`` between two items. The driver looks at the clock after each step. One rule:
+all work together takes no more than a slice of each turn, however much there is. Short work is done
+at once. The work of one connection is done in order, so that it holds memory for one request at a
+time; connections get their slices one after the other. The driver must not know what the work is.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Steps = Generator[None, None, T]
 
 SLICE_MIN_S: Final = 0.001
 SLICE_MAX_S: Final = 0.01
-"""Seconds of a turn that such work takes, and one step more: as many as the loop has had for other
-work since the last slice, within these bounds."""
+"""Seconds of a slice: as many as the loop had for everything else since the last slice, within
+these bounds. One step more may follow."""
 STARTS_A_TURN: Final = 16
-"""Handlers that wait are tasks. So many of them begin, or go on after a pause, in one turn; some ms
-each at most."""
+"""Tasks that begin, or go on after a pause, in one turn. The clock does not see what they do: they
+run after the slice."""
 
 
 def _ignore(_outcome: object) -> None:
@@ -44,11 +44,13 @@ class _Work:
 
 
 class Turns:
-    """The lines of one server."""
+    """Driver of the long work of one server, or of its background jobs."""
 
     def __init__(self) -> None:
         self._lines: dict[Hashable, deque[_Work]] = {}
-        """By connection, in the order in which they get their slices."""
+        """By connection."""
+        self._order: deque[Hashable] = deque()
+        """Connections, in the order in which they get their slices."""
         self._slice_ends: float | None = None
         self._rested_since = 0.0
         """When the last slice was over, and the loop had time for other work."""
@@ -63,21 +65,23 @@ class Turns:
         done: Callable[[T], None] = _ignore,
         failed: Callable[[Exception], None] = _raise,
     ) -> None:
-        """Do the work of a connection, now or later. ``done`` gets the outcome, ``failed`` what is
-        raised."""
+        """Do the work of a connection, now or later. ``done`` gets the outcome, ``failed`` the
+        error."""
         work = _Work(steps, done, failed)
         if self._slice_ends is None:
             self._begin_slice()
-        if self._lines or not self._go_on(work):
-            self._lines.setdefault(whose, deque()).append(work)
+        if self._lines or not self._has_time() or not self._go_on(work):
+            if whose not in self._lines:
+                self._lines[whose] = deque()
+                self._order.append(whose)
+            self._lines[whose].append(work)
 
     def waiting(self, whose: Hashable) -> int:
         """Return how much work of a connection is not over."""
         return len(self._lines.get(whose, ()))
 
     def start(self, action: Callable[[], object]) -> None:
-        """Call ``action``, which starts a task, now or, where many are to be started, in a later
-        turn: what a task does before it waits is done in the turn behind its start."""
+        """Call ``action``, which starts a task; in a later turn if many are to be started."""
         if self._slice_ends is None:
             self._begin_slice()
         if self._started < STARTS_A_TURN and not self._starting:
@@ -87,8 +91,8 @@ class Turns:
             self._starting.append(action)
 
     async def pause(self) -> None:
-        """Between two items of work: where this turn has had its share, go on in one of the
-        next."""
+        """Wait for one of the next turns if this one has had its slice. Call it between two items
+        of work."""
         if self._slice_ends is None:
             self._begin_slice()
         if self._has_time():
@@ -98,7 +102,7 @@ class Turns:
         await later
 
     async def outcome(self, whose: Hashable, steps: Steps[T]) -> T:
-        """The outcome, for one who waits. Raises what the steps raise."""
+        """Do the work of a connection and return its outcome. Raises what the steps raise."""
         later: asyncio.Future[T]
         later, done, failed = awaited()
         self.run(whose, steps, done, failed)
@@ -117,22 +121,29 @@ class Turns:
         if not lines and not starting:
             self._slice_ends = None
             return
+        # A slice of fixed length would either hold up sends on a busy broker, or leave long work
+        # undone while sends take 20 ms of each turn. So it gets half of the loop: as long as
+        # everything else took since the last slice.
         rested = self._now() - self._rested_since
         self._begin_slice(min(max(rested, SLICE_MIN_S), SLICE_MAX_S))
         while starting and self._started < STARTS_A_TURN:
             self._started += 1
             starting.popleft()()
-        over = True
-        while over and lines:
-            whose, line = next(iter(lines.items()))
+        while self._order:
+            whose = self._order.popleft()
+            line = lines[whose]
+            over = True
             try:
                 over = self._go_on(line[0])
             finally:
                 if over:
                     line.popleft()
-                del lines[whose]
                 if line:
-                    lines[whose] = line  # behind the others
+                    self._order.append(whose)
+                else:
+                    del lines[whose]
+            if not self._has_time():
+                break
         self._rested_since = self._now()
 
     def _has_time(self) -> bool:
@@ -140,10 +151,11 @@ class Turns:
         return self._now() < self._slice_ends
 
     def _go_on(self, work: _Work) -> bool:
-        """Whether it is over; if not, the slice is."""
+        """Do one step, and more while the slice lasts. Return True if the work is over."""
         now, ends = self._now, self._slice_ends
         assert ends is not None
         try:
+            next(work.steps)
             while now() < ends:
                 next(work.steps)
         except StopIteration as end:
@@ -156,7 +168,7 @@ class Turns:
 
 
 def finished(steps: Steps[T]) -> T:
-    """The outcome of work that is known to be short, all of it now."""
+    """Do all steps now and return the outcome; for work that is known to be short."""
     try:
         while True:
             next(steps)
@@ -165,8 +177,8 @@ def finished(steps: Steps[T]) -> T:
 
 
 def awaited() -> tuple[asyncio.Future[T], Callable[[T], None], Callable[[Exception], None]]:
-    """A future for one who waits, and what to call with the outcome or the error. They do nothing
-    if the task that waited was cancelled."""
+    """Return a future, and two functions that give it the outcome or the error. They do nothing if
+    the task that waited was cancelled."""
     later: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
     def done(outcome: T) -> None:

@@ -36,7 +36,7 @@ FRAME_PACE: Final = 64 * 1024
 """A frame may take so many seconds, and one more for each so many bytes that have come."""
 
 CLOSE_WAIT_S: Final = 5.0
-"""How long a closing connection waits for a slow reader to take what was written."""
+"""Longest that a closing connection waits for a slow reader to take what was written."""
 
 
 class Receiver(Protocol):
@@ -55,7 +55,7 @@ class Receiver(Protocol):
         """The peer has read everything."""
 
     def wrote(self, size: int) -> None:
-        """So many bytes were written, and bytes wait for the peer."""
+        """Note a write of ``size`` bytes, while bytes wait for the peer."""
 
     def peer_ended(self) -> bool:
         """The peer sends no more. Return True to close the connection later."""

@@ -28,7 +28,7 @@ from turbopump.errors import (
     RoomInMakingError,
     StoreError,
 )
-from turbopump.remoting.server import FirstByte, ListeningPort, bound_sockets
+from turbopump.remoting.listening_port import FirstByte, ListeningPort, bound_sockets
 from turbopump.remoting.tls import HANDSHAKE_S, ClientContext, failure_words
 from turbopump.repeated_line import RepeatedLine
 from turbopump.replication.comparison import (

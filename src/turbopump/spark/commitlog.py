@@ -139,7 +139,7 @@ def log_options(options: Mapping[str, str]) -> LogOptions:
     values = {name: value for name, (_, value) in given_values(options, LOG_OPTIONS).items()}
     if "path" not in values:
         raise ConfigError(
-            "no path is given: give the store\\'s directory, or its commitlog folder, "
+            "no path is given: give the store's directory, or its commitlog folder, "
             'such as .load("/data/store")'
         )
     check_order(values, "partitions_min", "partitions_max", "minPartitions", "maxPartitions")

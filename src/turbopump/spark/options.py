@@ -208,15 +208,7 @@ def read_options(
     """
     given = given_values(options, OPTIONS, hint=_hint)
     values = {name: value for name, (_, value) in given.items()}
-    values |= name_servers_of(environment, values)
-    if "name_servers" not in values:
-        raise ConfigError(
-            (
-                "no name server is given: set the option nameServer, such as 127.0.0.1:9876, "
-                "or NAMESRV_ADDR"
-            )
-            + (f". {_OF_TABLES}" if not options else "")
-        )
+    values |= connection_of(values, environment, hint="" if options else f". {_OF_TABLES}")
     _check_one(given, ("topics", "topic_pattern", "assigned"), needed=True)
     _check_one(given, ("tags", "sql_filter"), needed=False)
     check_order(values, "partitions_min", "partitions_max", "minPartitions", "maxPartitions")
@@ -231,20 +223,35 @@ def read_options(
         if "columns" in values:
             raise ConfigError("includeHeaders and columns both choose columns: use only columns")
         values["columns"] = tuple(name for name in COLUMN_NAMES if name != "properties")
+    return ReadOptions(**values)
+
+
+def connection_of(
+    values: dict[str, Any], environment: Mapping[str, str], hint: str = ""
+) -> dict[str, Any]:
+    """Take the fields of ``CONNECTION_OPTIONS`` out of ``values``, and return the fields
+    ``name_servers``, ``credentials`` and ``tls``. A field without an option is read from
+    ``environment``. Raises ConfigError; ``hint`` is the end of its sentence if no name server is
+    given."""
     secrets = {name: values.pop(name, None) for name in SECRET_FIELDS}
-    tls = tls_of({name: values.pop(name, None) for name in VARIABLES}, environment)
-    return ReadOptions(**values, credentials=credentials_of(secrets, environment), tls=tls)
-
-
-def name_servers_of(environment: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The name servers of NAMESRV_ADDR, if the options name none."""
-    text = environment.get("NAMESRV_ADDR", "").strip()
-    if "name_servers" in given or not text:
-        return {}
-    try:
-        return {"name_servers": read_addresses(text)}
-    except ConfigError as error:
-        raise ConfigError(f"the variable NAMESRV_ADDR: {error}") from None
+    tls = {name: values.pop(name, None) for name in VARIABLES}
+    name_servers = values.pop("name_servers", None)
+    if name_servers is None:
+        text = environment.get("NAMESRV_ADDR", "").strip()
+        if not text:
+            raise ConfigError(
+                "no name server is given: set the option nameServer, such as 127.0.0.1:9876, "
+                f"or NAMESRV_ADDR{hint}"
+            )
+        try:
+            name_servers = read_addresses(text)
+        except ConfigError as error:
+            raise ConfigError(f"the variable NAMESRV_ADDR: {error}") from None
+    return {
+        "name_servers": name_servers,
+        "credentials": credentials_of(secrets, environment),
+        "tls": tls_of(tls, environment),
+    }
 
 
 def options_of_mode(options: ReadOptions, mode: str) -> list[str]:
@@ -531,14 +538,19 @@ class Option:
     alias_of: str | None = None
 
 
-TLS_OPTIONS: Final[Mapping[str, Option]] = {
+CONNECTION_OPTIONS: Final[Mapping[str, Option]] = {
+    "nameServer": Option("name_servers", read_addresses),
+    "namesrvAddr": Option("name_servers", read_addresses, alias_of="nameServer"),
+    "accessKey": Option("access_key", not_empty),
+    "secretKey": Option("secret_key", not_empty),
+    "securityToken": Option("security_token", not_empty),
+    "credentialsFile": Option("credentials_file", not_empty),
     "tls": Option("tls", _one_of("true", "false")),
     "tlsTrust": Option("tls_trust", not_empty),
     "tlsConfigFile": Option("tls_config", not_empty),
 }
 OPTIONS: Final[Mapping[str, Option]] = {
-    "nameServer": Option("name_servers", read_addresses),
-    "namesrvAddr": Option("name_servers", read_addresses, alias_of="nameServer"),
+    **CONNECTION_OPTIONS,
     "topic": Option("topics", read_topics),
     "subscribe": Option("topics", read_topics, alias_of="topic"),
     "subscribePattern": Option("topic_pattern", _pattern),
@@ -572,11 +584,6 @@ OPTIONS: Final[Mapping[str, Option]] = {
     "kafkaConsumer.pollTimeoutMs": Option("pull_timeout_ms", _TIMEOUT_MS, alias_of="pullTimeoutMs"),
     "failOnDataLoss": Option("fail_on_data_loss", true_or_false),
     "brokerOfflineStrategy": Option("broker_offline", _one_of("fail", "skip")),
-    "accessKey": Option("access_key", not_empty),
-    "secretKey": Option("secret_key", not_empty),
-    "securityToken": Option("security_token", not_empty),
-    "credentialsFile": Option("credentials_file", not_empty),
-    **TLS_OPTIONS,
 }
 """Every option of a read; docs/reference/spark.md says what each means."""
 OPTION_NAMES: Final = tuple(OPTIONS)

@@ -1,5 +1,4 @@
-"""What an earlier attempt has sent already, found in the target itself: for writes whose rows have
-keys.
+"""Rows that an earlier attempt of a write has sent, found in the target by their keys.
 
 Every message of such a write has two properties::
 
@@ -18,13 +17,14 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
+from turbopump.client.sent_already import SenderMark, SentAlready
 from turbopump.errors import ConfigError
 from turbopump.message.message import MessageQueue
 from turbopump.spark.cluster import Cluster
@@ -134,34 +134,35 @@ def decode_mark(text: str | None) -> Mark | None:
     return Mark(parts[0], int(parts[1]), int(parts[2]), parts[3])
 
 
-@dataclass
-class SentKeys:
-    """What is in a topic of this batch: keys, and how often; and where the search began, in each
-    queue. ``again``: whether another attempt of this very partition has sent some of it."""
+@dataclass(eq=False)
+class SentKeys(SentAlready):
+    """Keys of this batch that a topic has. ``again``: another attempt of this very partition has
+    sent some of them."""
 
-    keys: Counter[str] = field(default_factory=Counter)
-    ends: dict[MessageQueue, int] = field(default_factory=dict)
     again: bool = False
 
 
 @dataclass(eq=False)
 class ReadBack:
-    """Looks for the messages of one attempt's batch. Blocking; one thread at a time."""
+    """Reader of the messages of one attempt's batch. Blocking; one thread at a time."""
 
     options: WriteOptions
     attempt: TaskAttempt
 
-    def look(self, topic: str) -> SentKeys:
-        """What earlier attempts have sent to a topic. Raises what reading it raises."""
+    def __post_init__(self) -> None:
+        self._mark = SenderMark(MARK, f"{self.attempt.write}/", KEY)
+
+    def look_up(self, topic: str) -> SentKeys:
+        """Return what earlier attempts have sent to a topic. Raises what reading it raises."""
         found = SentKeys()
         since_ms = self.attempt.since_ms
         with self._cluster() as cluster:
             queues = cluster.queues(topic)
-            found.ends = {queue: cluster.offset_max(queue) for queue in queues}
+            found.read_to = {queue: cluster.offset_max(queue) for queue in queues}
             if not self.attempt.looks:
                 return found
             lows = {queue: cluster.offset_min(queue) for queue in queues}
-        left = {queue: end for queue, end in found.ends.items() if end > lows[queue]}
+        left = {queue: end for queue, end in found.read_to.items() if end > lows[queue]}
         step = _STEP
         while left:  # all queues side by side: what is found in one bounds the others
             for queue, end in list(left.items()):
@@ -177,62 +178,57 @@ class ReadBack:
         return found
 
     def _count(self, wanted: OffsetRange, found: SentKeys) -> tuple[int, int | None]:
-        """Add what a range has of this batch; the time of its oldest message, and that of a message
-        of an older batch of this write, if there is one."""
+        """Add what a range has of this batch. Return the time of its oldest message, and that of a
+        message of an older batch of this write, if there is one."""
         mine = self.attempt
         oldest_ms = older_ms = None
-        for times, marks, keys in self._marked(wanted):
+        for times, marked in self._read(wanted):
             if oldest_ms is None and len(times):
                 oldest_ms = times[0].value // 1000
-            for at, mark in marks.items():
+            for at, mark, key in marked:
+                same_partition = mark.partition == mine.partition
                 if mark.batch < mine.batch:
                     older_ms = times[at].value // 1000
-                elif mark.batch == mine.batch and (
-                    mine.any_partition or mark.partition == mine.partition
-                ):
-                    found.keys[keys[at].as_py()] += 1
-                    found.again |= mark.partition == mine.partition
+                elif mark.batch == mine.batch and (mine.any_partition or same_partition):
+                    found.ids[key] += 1
+                    found.again |= same_partition
         return (0 if oldest_ms is None else oldest_ms), older_ms
 
     def strays(self, found: SentKeys) -> Counter[str]:
-        """The keys of what an older attempt of this partition has sent since ``found`` was looked
-        for, and this one may have sent too."""
-        mine, keys_there = self.attempt, Counter[str]()
-        for wanted in self._since(found.ends):
-            for _, marks, keys in self._marked(wanted):
-                for at, mark in marks.items():
-                    same = (mark.batch, mark.partition) == (mine.batch, mine.partition)
-                    if same and mark.token != f"{mine.run}.{mine.token}":
-                        keys_there[keys[at].as_py()] += 1
-        return keys_there
+        """Return the keys that an older attempt of this partition has sent since ``found`` was
+        looked up. This attempt may have sent them too."""
+        mine = self.attempt
+        return Counter(
+            key
+            for mark, key in self._since(found.read_to)
+            if (mark.batch, mark.partition) == (mine.batch, mine.partition)
+            and mark.token != f"{mine.run}.{mine.token}"
+        )
 
     def own(self, queue: MessageQueue, begin: int) -> Counter[str]:
-        """The keys of what this very attempt has in a queue from an offset on."""
-        mine, keys_there = self.attempt, Counter[str]()
-        for wanted in self._since({queue: begin}):
-            for _, marks, keys in self._marked(wanted):
-                for at, mark in marks.items():
-                    if mark.token == f"{mine.run}.{mine.token}":
-                        keys_there[keys[at].as_py()] += 1
-        return keys_there
+        """Return the keys of this very attempt that a queue has from an offset on."""
+        token = f"{self.attempt.run}.{self.attempt.token}"
+        return Counter(key for mark, key in self._since({queue: begin}) if mark.token == token)
 
     def _cluster(self) -> Cluster:
         options = self.options
         return Cluster(options.name_servers, credentials=options.credentials, tls=options.tls)
 
-    def _since(self, begins: Mapping[MessageQueue, int]) -> list[OffsetRange]:
+    def _since(self, begins: Mapping[MessageQueue, int]) -> Iterator[tuple[Mark, str]]:
+        """Yield the marks and keys of this write from these offsets to the ends of the queues."""
         with self._cluster() as cluster:
-            ranges = [
-                OffsetRange(queue, begin, cluster.offset_max(queue))
-                for queue, begin in begins.items()
-            ]
-        return [wanted for wanted in ranges if wanted.end > wanted.begin]
+            ends = {queue: cluster.offset_max(queue) for queue in begins}
+        for queue, begin in begins.items():
+            if ends[queue] > begin:
+                for _, marked in self._read(OffsetRange(queue, begin, ends[queue])):
+                    for _, mark, key in marked:
+                        yield mark, key
 
-    def _marked(
+    def _read(
         self, wanted: OffsetRange
-    ) -> Iterator[tuple[pa.TimestampArray, dict[int, Mark], pa.StringArray]]:
-        """Of the messages in a range: their times, and by number the marks of this write, with
-        keys."""
+    ) -> Iterator[tuple[pa.TimestampArray, list[tuple[int, Mark, str]]]]:
+        """Yield the times of a range's messages, and of those of this write the number, the mark
+        and the key."""
         options = ReadOptions(
             name_servers=self.options.name_servers,
             topics=(wanted.queue.topic,),
@@ -243,9 +239,12 @@ class ReadBack:
         )
         for batch in read_ranges([wanted], options):
             times, properties = batch.columns
-            texts = pc.map_lookup(properties, pa.scalar(MARK), "last")
-            ours = pc.starts_with(texts, f"{self.attempt.write}/").fill_null(False)
-            numbers = pc.indices_nonzero(ours).to_pylist()
-            marks = {at: decode_mark(texts[at].as_py()) for at in numbers}
-            keys = pc.map_lookup(properties, pa.scalar(KEY), "last")
-            yield times, {at: mark for at, mark in marks.items() if mark is not None}, keys
+            senders = pc.map_lookup(properties, pa.scalar(self._mark.sender), "last")
+            ours = pc.starts_with(senders, self._mark.prefix).fill_null(False)
+            keys = pc.map_lookup(properties, pa.scalar(self._mark.id), "last")
+            marked = []
+            for at in pc.indices_nonzero(ours).to_pylist():
+                mark = decode_mark(senders[at].as_py())
+                if mark is not None:
+                    marked.append((at, mark, keys[at].as_py()))
+            yield times, marked

@@ -261,7 +261,7 @@ class Outbox:
 
     def _look(self, topic: str) -> SentKeys:
         try:
-            return self._read_back.look(topic)
+            return self._read_back.look_up(topic)
         except RouteNotFoundError:  # it comes into being with its first message
             return SentKeys()
 
@@ -285,13 +285,13 @@ class Outbox:
 
     def _absent(self, encoded: Encoded) -> Mask | None:
         """Mark the rows that are not in their topic yet; None: all are."""
-        if encoded.keys is None or not any(one.keys for one in self._found.values()):
+        if encoded.keys is None or not any(one.ids for one in self._found.values()):
             return None
         there = np.zeros(len(encoded), np.bool_)
         for number, topic in enumerate(encoded.topics):
             rows = np.flatnonzero(encoded.topic_of == number)
             keys = encoded.keys.take(pa.array(rows))
-            there[rows] = take_present(keys, self._found[topic].keys)
+            there[rows] = take_present(keys, self._found[topic].ids)
         self.skipped += int(there.sum())
         return ~there
 
@@ -398,7 +398,7 @@ class Outbox:
     def _begin(self, queue: MessageQueue) -> int:
         """An offset before which nothing is that is sent from now on."""
         found = self._found.get(queue.topic)
-        return self._sent_to.get(queue) or (0 if found is None else found.ends.get(queue, 0))
+        return self._sent_to.get(queue) or (0 if found is None else found.read_to.get(queue, 0))
 
     async def _not_there(
         self, packed: PackedRows, queue: MessageQueue, begin: int

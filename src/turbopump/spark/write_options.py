@@ -14,22 +14,19 @@ from typing import Final
 
 import pyarrow as pa
 
-from turbopump.auth.credentials import SECRET_FIELDS, credentials_of
 from turbopump.auth.signatures import Credentials
-from turbopump.config.tls import VARIABLES, ClientTls, tls_of
+from turbopump.config.tls import ClientTls
 from turbopump.errors import ConfigError
 from turbopump.message.rules import NOT_SENDABLE_TOPICS, topic_fault
 from turbopump.spark.options import (
     COLUMN_NAMES,
-    TLS_OPTIONS,
+    CONNECTION_OPTIONS,
     Option,
+    connection_of,
     did_you_mean,
     given_values,
     group_name,
     hint_of_kafka,
-    name_servers_of,
-    not_empty,
-    read_addresses,
     true_or_false,
     whole_number,
 )
@@ -75,15 +72,7 @@ def write_options(
         hint=lambda name: hint_of_kafka(name, {}),
     )
     values = {field: value for field, (_, value) in given.items()}
-    values |= name_servers_of(environment, values)
-    if "name_servers" not in values:
-        raise ConfigError(
-            "no name server is given: set the option nameServer, such as 127.0.0.1:9876, "
-            "or NAMESRV_ADDR"
-        )
-    secrets = {name: values.pop(name, None) for name in SECRET_FIELDS}
-    values["credentials"] = credentials_of(secrets, environment)
-    values["tls"] = tls_of({name: values.pop(name, None) for name in VARIABLES}, environment)
+    values |= connection_of(values, environment)
     if values.get("idempotency_key") is None and values.get("skips_present"):
         if "idempotency_key" in values:
             raise ConfigError("onConflict=skip needs a key: idempotencyKey must not be none")
@@ -280,8 +269,7 @@ def _name(text: str) -> str:
 
 
 WRITE_OPTIONS: Final[Mapping[str, Option]] = {
-    "nameServer": Option("name_servers", read_addresses),
-    "namesrvAddr": Option("name_servers", read_addresses, alias_of="nameServer"),
+    **CONNECTION_OPTIONS,
     "topic": Option("topic", _topic),
     "idempotencyKey": Option("idempotency_key", _key),
     "onConflict": Option("skips_present", _conflict),
@@ -295,11 +283,6 @@ WRITE_OPTIONS: Final[Mapping[str, Option]] = {
     "group": Option("producer_group", group_name, alias_of="producerGroup"),
     "writeId": Option("write_id", _name),
     "readBackMs": Option("read_back_ms", whole_number(1, 2**53)),
-    "accessKey": Option("access_key", not_empty),
-    "secretKey": Option("secret_key", not_empty),
-    "securityToken": Option("security_token", not_empty),
-    "credentialsFile": Option("credentials_file", not_empty),
-    **TLS_OPTIONS,
 }
 """Every option of a write; docs/reference/spark.md says what each means."""
 WRITE_OPTION_NAMES: Final = tuple(WRITE_OPTIONS)

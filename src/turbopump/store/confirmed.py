@@ -1,19 +1,20 @@
-"""How far the log is confirmed: the one module that says what readers may see.
+"""Offset up to which the log is confirmed. This module alone decides what readers may see.
 
 ::
 
-    durable     on this disk: what lies before it survives a power cut
+    durable     on this disk: everything before it survives a power cut
     copied      enough slaves have it (SYNC_MASTER with inSyncReplicas of 2 or more)
     confirmed   readers see it, and its senders have their answer:
-                under SYNC_FLUSH what is durable, else all that is written;
-                of that, where slaves are waited for, what is copied
+                under SYNC_FLUSH durable, otherwise all that is written;
+                if sends wait for slaves, also copied
 
-``durable`` moves with every sync; a sync that fails ends it, and with it all writing. A message may
-be forgotten (a delay that was delivered, a message that was acknowledged) only when its copy is
-``durable``, whatever the flush. What a client may learn waits for ``confirmed``.
+``durable`` moves with every sync. A failed sync ends it, and with it all writing. A message may be
+forgotten (a delivered delay, an acknowledged message) only when its copy is ``durable``, for every
+flush type. Answers to clients wait for ``confirmed``.
 
-While too few slaves are in sync the broker is ``alone``: readers see what is here, and senders are
-told that no slave has it. So readers go on, and nobody takes a message for safe that is not.
+While too few slaves are in sync the broker is ``alone``: readers see its messages, and senders
+learn that no slave has them. So readers continue, and nobody takes an unsafe message for a safe
+one.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Confirmed:
         self._copied = 0
         self._confirmed = Watermark() if copied_only else self.durable
         self.alone = copied_only
-        """Whether too few slaves are in sync to wait for them."""
+        """True if too few slaves are in sync to wait for them."""
         self.hidden: deque[tuple[int, ConsumeQueue, int]] | None = (
             deque() if flushed_only or copied_only else None
         )
@@ -60,7 +61,7 @@ class Confirmed:
 
     @property
     def error(self) -> Exception | None:
-        """Why nothing more will be confirmed; None while it goes on."""
+        """The reason why nothing more will be confirmed, or None."""
         return self.durable.error
 
     def when(self, offset: int, wake: Callable[[], None]) -> Waiter:
@@ -80,7 +81,7 @@ class Confirmed:
         self.look()
 
     def fail(self, error: Exception) -> None:
-        """Nothing more will be durable."""
+        """Stop ``durable`` for good."""
         self.durable.fail(error)
         if self._confirmed is not self.durable:
             self._confirmed.fail(error)

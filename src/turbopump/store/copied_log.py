@@ -1,9 +1,8 @@
 """A slave's way into the store: the bytes of its master's log, whole entries at a time.
 
-The rule: the log gets the very bytes that came, at the very offset, and only whole entries and
-blanks that were checked. What is derived from an entry is what recovery derives from it: the same
-``LogReplay`` says where it belongs, the same dispatcher writes it to the queues and the index. This
-module must not know where the bytes come from.
+The log gets the received bytes unchanged, at the same offset, and only whole entries and blanks
+that were checked. Queues and index are derived as in recovery: the same ``LogReplay`` finds the
+place of an entry, the same dispatcher writes it. The source of the bytes is unknown here.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ _QUEUES_OF_RUN: Final = 64
 
 
 class Copied(NamedTuple):
-    """``end``: where the log ends now. ``wanted``: so many bytes from there on it takes to go
-    on."""
+    """``end``: the new end of the log. ``wanted``: number of bytes from there on that the next
+    entry needs."""
 
     end: int
     wanted: int
@@ -186,9 +185,9 @@ def _asks_no_crc(_offset: int) -> bool:
 
 
 class Run(NamedTuple):
-    """Good entries side by side: their ``size`` in bytes, the store time of the last, what the key
-    index gets of all, and for each queue its topic, its id, the queue offset of its first message
-    here, and the units of all, packed."""
+    """Adjacent good entries: their ``size`` in bytes, the store time of the last, the index keys of
+    all, and for each queue its topic, its id, the queue offset of its first message here, and the
+    packed units of all."""
 
     size: int
     stored_ms: int
@@ -197,10 +196,10 @@ class Run(NamedTuple):
 
 
 def pack_run(data: bytes, at: int, end: int, position: int, topics: dict[bytes, str]) -> Run:
-    """The good entries of ``data`` from byte ``at`` on, which lies at ``position`` of the log,
-    until the first that does not end by byte ``end``, does not follow the one before it in its
-    queue, or is not of the usual kind: as ``parse_usual_entries``, and prepared, inner batches and
-    delayed ones left out."""
+    """Pack the good entries of ``data`` from byte ``at`` on, which is ``position`` in the log. Stop
+    at the first entry that does not end by byte ``end``, does not follow the one before it in its
+    queue, or is unusual: as for ``parse_usual_entries``, and also prepared, delayed and inner-batch
+    entries."""
     return Run(*packed_run(data, at, end, position, topics))
 
 

@@ -1,13 +1,13 @@
-"""The seam to the disk: every file the store touches is touched through a ``Disk``.
+"""The seam to the disk: the store accesses every file through a ``Disk``.
 
-The rule: nothing else in ``store/`` opens, maps, syncs, renames or removes a file, or starts a
-thread, but what this module is built on (``mapped_segments.py``, ``read_only_disk.py``,
-``system_calls.py``). Production is ``SystemDisk``; tests put in a simulated disk that crashes,
-tears and fails on command. It must not know what the files mean.
+Nothing else in ``store/`` opens, maps, syncs, renames or removes a file, or starts a thread, except
+for the modules below this one (``mapped_segments.py``, ``read_only_disk.py``, ``system_calls.py``).
+Production uses ``SystemDisk``; tests use a simulated disk that crashes, tears and fails on command.
+The meaning of files is unknown here.
 
-Threads: ``start`` runs a blocking operation beside the owner's thread and hands the outcome back
-*in* the owner's thread, by way of the ``post`` function given (``loop.call_soon_threadsafe`` under
-asyncio). Without ``post`` it runs on the spot, which suits tools.
+Threads: ``start`` runs a blocking operation beside the owner's thread and returns the outcome *in*
+the owner's thread, through the given ``post`` function (``loop.call_soon_threadsafe`` under
+asyncio). Without ``post`` it runs at once in the same thread, which suits tools.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ PRIVATE_MODE = 0o600
 _READERS = 4
 """Threads of their own for reads, so that no sync waits behind a device that reads."""
 _SYNCERS = 3
-"""And for syncs, of the log, of what is derived and of the checkpoint: none waits for a table that
-is saved or a file that is made."""
+"""Threads for syncs of the log, of derived files and of the checkpoint: none of these waits for a
+saved table or a new file."""
 _SYNCED_SINGLY = 32
-"""So many sparse segments are synced one by one: for more of them, syncing all of their file system
-costs less."""
+"""Maximum number of sparse segments that are synced one by one; for more, a sync of their whole
+file system costs less."""
 
 
 class SystemDisk(ReadOnlyDisk):
@@ -313,7 +313,7 @@ class SystemDisk(ReadOnlyDisk):
 
 
 def read_now(piece: Piece) -> Found:
-    """What ``read_cold`` gives of a piece, or its error."""
+    """Read a piece with ``read_cold`` and return its bytes or its error."""
     try:
         return piece.segment.read_cold(piece.at, piece.size)
     except OSError as error:
@@ -354,7 +354,7 @@ def fsync_directory(path: Path) -> None:
 Post = Callable[[Callable[[], None]], object]
 Done = Callable[[OSError | None], None]
 Found = bytes | OSError
-"""What a read gave."""
+"""Outcome of a read."""
 
 
 class Space(NamedTuple):
@@ -389,8 +389,8 @@ class Segment(Protocol):
         the GIL. Runs in a thread."""
 
     def read_cached(self, at: int, size: int) -> bytes | None:
-        """The same bytes if the system has all of them in memory, at once; None if it has not, or
-        cannot tell."""
+        """Return the same bytes at once if the system has all of them in memory; None if it has
+        not, or cannot tell."""
 
     def read_cached_into(self, buffer: Any, at: int) -> bool:
         """Fill a ``buffer`` with them in the same case; else False, and what it holds then is
@@ -401,8 +401,8 @@ class Segment(Protocol):
         again; nothing is lost."""
 
     def read_ahead(self, *, enabled: bool) -> None:
-        """Whether the system may read more of the file than ``read_cold`` asks for, because more of
-        it may follow. It may unless told."""
+        """Allow or forbid the system to read more of the file than ``read_cold`` asks for. It is
+        allowed by default."""
 
     def data_from(self, at: int) -> int | None:
         """The first offset at or after ``at`` where bytes may not be zero; None: the rest is a
@@ -420,16 +420,15 @@ class Segment(Protocol):
         """fdatasync; raises OSError, after which the file must not be trusted or synced again."""
 
     def lost(self, *, by_name: bool = False) -> str | None:
-        """What was done to the file so that a start would not find all of it: deleted, or cut
-        (``by_name``: or moved, or replaced by another). None if nothing was. Costs one or two
-        system calls."""
+        """Describe damage to the file that a start would notice: deleted, or cut (``by_name``: or
+        moved, or replaced by another). None if there is none. Costs one or two system calls."""
 
     def hold(self, *, reading: bool = False) -> None:
         """Something beside the owner's thread begins to use the file, ``reading`` it or else
         syncing it: until ``release`` it stays open, even if the segment is closed."""
 
     def release(self) -> None:
-        """That has ended. Both are called in the owner's thread."""
+        """End a ``hold``. Both are called in the owner's thread."""
 
     def close(self) -> None:
         """Let go of the file, once nothing holds it. Views of ``buffer`` that are still there stay
@@ -446,8 +445,8 @@ class SparseSegment(Segment, Protocol):
         disk fails here, cleanly, and not in the map."""
 
     def tail(self, size: int) -> tuple[int, bytes]:
-        """Where they begin, and the last ``size`` bytes before a byte behind which all is zero;
-        fewer if there are no more. Where the file system tells of holes, little more is read."""
+        """Return the last ``size`` bytes before the final zeros of the file, and their offset;
+        fewer if there are no more. On a file system that reports holes little more is read."""
 
     def unmap(self) -> bool:
         """Let go of the map, until ``buffer`` is asked for again; what was written must have been
@@ -467,7 +466,7 @@ class Lock(Protocol):
 
     @property
     def found(self) -> bytes:
-        """What the file held when it was locked, as far as it is of interest (64 bytes)."""
+        """First 64 bytes of the file at the time it was locked."""
 
     def mark(self, data: bytes) -> None:
         """Overwrite what the file holds, and sync. (By any other descriptor of it, closing that
@@ -477,7 +476,7 @@ class Lock(Protocol):
 
 
 class Disk(Protocol):
-    """What the store may ask of a file system. Methods raise OSError as the system does."""
+    """Operations of a file system that the store uses. Methods raise OSError as the system does."""
 
     def make_directory(self, path: Path) -> None: ...
     def list_directory(self, path: Path) -> list[str]:
@@ -485,8 +484,8 @@ class Disk(Protocol):
 
     def is_directory(self, path: Path) -> bool: ...
     def is_writable(self, path: Path) -> bool:
-        """Whether files can be made in a directory, as far as its permissions and its file system
-        tell."""
+        """Return True if files can be made in a directory, according to its permissions and its
+        file system."""
 
     def file_size(self, path: Path | str) -> int | None:
         """Bytes, or None if there is no such file."""
@@ -502,11 +501,11 @@ class Disk(Protocol):
         """A new file of ``size`` zero bytes without any blocks."""
 
     def open_sparse(self, path: Path | str, size: int) -> SparseSegment:
-        """An existing file of ``size`` bytes. Nothing is looked at before it is used."""
+        """Open an existing file of ``size`` bytes. It is not read before its first use."""
 
     @property
     def maps_max(self) -> int:
-        """How many files may be mapped at a time."""
+        """Maximum number of files mapped at a time."""
 
     def rename_segment(self, segment: Segment, path: Path) -> None:
         """Give an open segment another name in the same file system; its ``path`` changes with
@@ -523,7 +522,8 @@ class Disk(Protocol):
 
     def replace_file(self, path: Path, data: bytes, *, private: bool = False) -> None:
         """Replace the content in one step: temporary file, fsync, rename, directory fsync. The old
-        content stays as ``.bak``. Who may read it stays as it was; ``private``: its owner alone."""
+        content stays as ``.bak``. The file keeps its mode; ``private``: only its owner can read
+        it."""
 
     def remove(self, path: Path) -> None:
         """Remove a file or an empty directory; no error if it is not there."""
@@ -532,25 +532,27 @@ class Disk(Protocol):
         """When the file was last written, in ms since 1970."""
 
     def file_mode(self, path: Path) -> int | None:
-        """Who may read and write a file, as chmod has it; None: there is no such file."""
+        """Return the mode of a file, as for chmod; None if there is no such file."""
 
     def lock(self, path: Path) -> Lock:
         """Hold ``path`` exclusively. Raises StoreLockedError if another process, or another store
         of this one, does."""
 
     def lock_directories(self, paths: Iterable[Path]) -> Callable[[], None]:
-        """Hold directories exclusively, until what is returned is called; leaves nothing in them.
-        Where the file system cannot, nothing is held. Raises StoreLockedError like ``lock``."""
+        """Lock directories exclusively until the returned function is called; no file is left in
+        them. On a file system without such locks nothing is locked. Raises StoreLockedError like
+        ``lock``."""
 
     def space(self, path: Path) -> Space:
-        """How much room there is. A disk that hangs does not answer: to be asked in a thread."""
+        """Return the free and total space. Call it in a thread: a disk that hangs does not
+        answer."""
 
     def same_file_system(self, one: Path, other: Path) -> bool:
-        """Whether a file can be renamed from one of two directories into the other."""
+        """Return True if a file can be renamed from one of two directories into the other."""
 
     def lost_pages(self) -> int:
-        """How many pages of maps the files of this process no longer had when they were touched:
-        what was written to those is lost. See ``system_calls.outlive_lost_pages``."""
+        """Count pages of maps that the files of this process no longer had when they were touched;
+        data written to those is lost. See ``system_calls.outlive_lost_pages``."""
 
     def sync_directory(self, path: Path) -> None:
         """Make names that were added to a directory, or removed from it, durable. May block."""

@@ -1,23 +1,21 @@
-"""Whether there is room: how full the file systems of log, queues and indexes are, and what follows
-from it.
+"""Disk space: the fill level of the file systems of log, queues and indexes, and its consequences.
 
 ::
 
     used > diskMaxUsedSpaceRatio 75 %         files older than fileReservedTime go, at any hour
-         > diskSpaceCleanForciblyRatio 85 %   no new file in a root of the log that is so full while
-                                              another is not; with cleanFileForciblyEnable the
-                                              oldest files go, whatever their age
-         > diskSpaceWarningLevelRatio 90 %    sends are refused until it is at most 85 % again; what
-                                              the broker itself appends goes on, for what it has
-                                              yet to deliver holds segments
+         > diskSpaceCleanForciblyRatio 85 %   no new file in this root of the log while another root
+                                              has space; with cleanFileForciblyEnable the oldest
+                                              files go, at any age
+         > diskSpaceWarningLevelRatio 90 %    sends are refused until it is at most 85 % again; the
+                                              broker's own appends continue, because undelivered
+                                              messages hold segments
 
-Of several roots of the log the least used one counts. Where free bytes are judged instead
-(``free_min``) the three levels are 2.5, 1.5 and 1 times that many, which is how 25, 15 and 10 %
-relate. A file that finds no room has sends refused as well, until there is. Source: apache/rocketmq
-``CleanCommitLogService.isSpaceToDelete``, ``HookUtils.checkBeforePutMessage`` (there the broker's
-own appends are refused as sends are). The rule: levels are made from numbers; the numbers are asked
-for beside the owner's thread, since a disk that hangs does not answer. It must not know what is
-deleted.
+Of several roots of the log the least used one counts. With ``free_min`` the three levels are 2.5,
+1.5 and 1 times that many free bytes, the same relation as 25, 15 and 10 %. Sends are also refused
+while a new file finds no space. Source: apache/rocketmq ``CleanCommitLogService.isSpaceToDelete``,
+``HookUtils.checkBeforePutMessage`` (there the broker's own appends are refused like sends). Levels
+are computed from numbers here; the numbers are read beside the owner's thread, because a disk that
+hangs does not answer. The deleted files are unknown here.
 """
 
 from __future__ import annotations
@@ -40,14 +38,15 @@ leave free while sends are refused: for offsets and other small files."""
 
 
 def descriptor_advice(error: OSError) -> str | None:
-    """What to do if a file was not opened for want of a descriptor; None: it was something else."""
+    """Return the advice for a file that was not opened for lack of a descriptor; None for another
+    error."""
     if error.errno not in _NO_DESCRIPTOR:
         return None
     return "raise the limit of open files (ulimit -n), or let fewer clients connect"
 
 
 class SpaceLevel(IntEnum):
-    """How pressing it is."""
+    """Urgency of a lack of space."""
 
     NORMAL = 0
     CLEAN = 1
@@ -86,7 +85,7 @@ class SpaceLimits:
         return SpaceLevel.CLEAN if used > self.used_max else SpaceLevel.NORMAL
 
     def describe(self) -> str:
-        """Which setting says that it is full, and when it no longer is."""
+        """Name the setting whose limit is reached, and the level at which it ends."""
         if self.free_min:
             return (
                 f"it had less than diskFreeSpaceMin={self.free_min}, and sends are taken again "
@@ -102,13 +101,14 @@ class SpaceLimits:
 
 @dataclass(eq=False)
 class SpaceWatch:
-    """``look`` now and then; ``refusal`` says why messages are not taken, None while they are.
+    """Watch of the disk space; call ``look`` now and then. ``refusal``: the reason to refuse
+    messages, or None.
 
-    ``level`` is how pressing it is, ``full_roots`` are those in which no new file should be made,
-    ``figures`` what was last found, by directory. ``log_error`` gets a line when sends begin to be
-    refused and when the system does not tell how much room there is, ``log_info`` one when sends
-    are taken again. ``forcibly``: the oldest files are deleted while space is short; the refusal
-    does not advise it then.
+    ``level``: the urgency. ``full_roots``: roots in which no new file should be made. ``figures``:
+    the last numbers, by directory. ``log_error`` gets a line when sends begin to be refused and
+    when the system does not report the space; ``log_info`` gets one when sends are accepted again.
+    ``forcibly``: the oldest files are deleted while space is short, so the refusal does not advise
+    it.
     """
 
     disk: Disk
@@ -127,7 +127,7 @@ class SpaceWatch:
     _busy: bool = False
     _silent: str | None = None
     _reported: bool = False
-    """Whether a line said since the last ``look`` that a file could not be had."""
+    """True if a line since the last ``look`` reported a file without space."""
 
     def look(self, then: Callable[[], None] = lambda: None) -> None:
         """Ask how much room there is, and call ``then`` when that is known; nothing happens while
@@ -219,10 +219,10 @@ class SpaceWatch:
         return refusal
 
     def has_room_beside_reserve(self, log_size: int, queue_size: int) -> bool:
-        """Whether so many bytes more (0: none) in the log and in the queues leave the reserve free,
-        as far as is known. What fits into the blocks that files have needs no room. Queues, which
-        grow by small steps, may take half of the reserve: where what the broker delivers found no
-        room in them, nothing could ever be deleted."""
+        """Return True if this many more bytes (0: none) in the log and in the queues leave the
+        reserve free, as far as known. Bytes in allocated blocks need no space. Queues, which grow
+        by small steps, may use half of the reserve: if deliveries of the broker found no space in
+        them, nothing could ever be deleted."""
         roots = [space for path in self.log_roots if (space := self.figures.get(path)) is not None]
         queues = self.figures.get(self.others[0]) if self.others else None
         fits_log = (
@@ -294,7 +294,7 @@ class StartReserve:
     path: Path
     log_info: Callable[[str], None]
     _given_up: int = 0
-    """How many bytes it had when it was given up."""
+    """Size of the reserve when it was given up, in bytes."""
     _there: bool = False
     _making: bool = False
 

@@ -99,8 +99,8 @@ class Dispatcher:
         self.last_store_timestamp = store_timestamp
 
     def dispatch_parsed(self, parsed: ParsedEntry, queue: ConsumeQueue | None) -> None:
-        """Hand on an entry found by walking the log, whose queue offset is known to fit; None: it
-        has no queue any more. What readers see does not change."""
+        """Dispatch an entry found by a walk over the log, with a checked queue offset. None: its
+        queue no longer exists. Readers see no change."""
         text = parsed.properties
         if queue is not None and not parsed.sys_flag & _PREPARED:
             queue.append(parsed.queue_offset, parsed.offset, parsed.size, self.unit_tags(parsed))

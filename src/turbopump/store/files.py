@@ -31,8 +31,8 @@ from turbopump.errors import StoreError
 
 @dataclass(frozen=True, slots=True)
 class StorePaths:
-    """Where things are: below ``root``, unless said otherwise. In ``read_only_commit_logs`` no new
-    segment is made."""
+    """Paths of a store: below ``root``, unless set otherwise. No new segment is made in
+    ``read_only_commit_logs``."""
 
     root: Path
     commit_log_directories: tuple[Path, ...] = ()
@@ -120,7 +120,7 @@ class StorePaths:
 
 
 def is_directory_name(topic: str) -> bool:
-    """Whether a topic can have a directory of its own, inside the store."""
+    """Return True if a topic can have a directory of its own inside the store."""
     return "/" not in topic and "\0" not in topic and topic not in ("", ".", "..")
 
 

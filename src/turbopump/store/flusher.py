@@ -1,11 +1,11 @@
-"""Bringing written bytes to the disk: one fdatasync at a time per kind, in a thread, and what it
-proves.
+"""Flushing of written bytes to the disk: one fdatasync at a time per kind, in a thread, and the
+offsets that it proves.
 
 A failed sync of the log is final: the kernel may have dropped the dirty pages, so a second
-fdatasync would lie. Then ``durable`` has failed, its waiters know, and the store takes no more
-writes. So it is with a file of the log that was deleted or cut under the running process: a sync
-of it succeeds and keeps nothing. Each sync looks at the files that it has synced before it says so,
-and ``look_at_files`` at those that are not synced.
+fdatasync would report a false success. Then ``durable`` has failed, its waiters get the error, and
+the store accepts no more writes. The same holds for a file of the log that was deleted or cut under
+the running process: its sync succeeds and keeps nothing. Each sync checks the synced files before
+it reports success, and ``look_at_files`` checks the others.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Flusher:
     """Up to which offset of the log everything derived from it is on the disk, as far as this run
     knows."""
     queues_failed: bool = False
-    """Whether a sync of a queue has failed: what the queues have on the disk is unknown from then
+    """True if a sync of a queue has failed: the content of queues on the disk is unknown from then
     on, until they are rebuilt."""
     log_busy: bool = False
     _lost_pages: int = 0
@@ -105,7 +105,7 @@ class Flusher:
                 self.log_error(f"{fault}; a start without it is refused")
 
     def _lost(self, segments: list[Segment], *, by_name: bool = False) -> str | None:
-        """What was done to files of the log so that they do not keep what is written to them."""
+        """Describe damage to files of the log because of which they do not keep written bytes."""
         for segment in segments:
             if (lost := segment.lost(by_name=by_name)) is not None:
                 return f"a file of the commit log is lost: {lost}"
@@ -180,7 +180,7 @@ class Flusher:
         self.disk.sync([checkpoint.segment])
 
     def _dirty_derived(self) -> list[Segment]:
-        """What was written of queues and indexes since it was last asked for."""
+        """Return the segments of queues and indexes written since the last call."""
         segments = self.queues.take_dirty()
         if self.index is not None:
             segments.extend(self.index.dirty_segments())

@@ -1,14 +1,15 @@
 """A small table kept as one JSON file: topics, groups, consumer offsets.
 
-The rule: load before the first save, replace in one step (temporary file, fsync, rename, directory
-fsync; the old file stays as ``.bak``), never in the owner's thread. It knows bytes; what they mean
-is the owner's: ``decode`` raises ValueError or a TurbopumpError for bytes that make no sense.
+The table is loaded before its first save, and replaced in one step (temporary file, fsync, rename,
+directory fsync; the old file stays as ``.bak``), never in the owner's thread. This module handles
+bytes; their meaning is the owner's: ``decode`` raises ValueError or a TurbopumpError for invalid
+bytes.
 
-A start never fails for the content of a table. A file that cannot be read falls back to its
-``.bak``, which the first save makes too, so that there always is one. Where none can be read, the
-damaged file is kept as ``.damaged``, what stands before the damage is used, and
-that is reported. Unlike a failed sync of the log, a failed save is repeated: each writes the
-whole content anew.
+A start never fails because of the content of a table. An unreadable file falls back to its
+``.bak``, which the first save also makes, so that there always is one. If neither is readable, the
+damaged file is kept as ``.damaged``, the part before the damage is used, and a log line reports it.
+A failed save is repeated, unlike a failed sync of the log, because each save writes the whole
+content.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Content = bytes | Callable[[], bytes]
-"""What is to be saved, or what makes it, in the thread that writes it."""
+"""Content to save, or a function that makes it in the writing thread."""
 
 ATTEMPTS_AT_ONCE: Final = 3
-"""How often ``save_now`` tries."""
+"""Attempts of ``save_now``."""
 FAILURES_PER_REPORT: Final = 60
 """A save that keeps failing is reported the first time and then this often."""
 
@@ -61,13 +62,12 @@ class JsonTable:
 
     @property
     def saving(self) -> bool:
-        """Whether a ``save`` is under way."""
+        """True while a ``save`` is running."""
         return self._saving
 
     @property
     def damaged(self) -> bool:
-        """Whether ``load`` did not find the file as it was saved, and took what it could find;
-        until the next save."""
+        """True if ``load`` found a damaged file and used a part of it; until the next save."""
         return self._torn
 
     def load(self, decode: Callable[[bytes], T], empty: Callable[[], T]) -> T:
@@ -198,7 +198,7 @@ class JsonTable:
 # member, with its brackets closed. Keys may be numbers, as in fastjson's dialect.
 
 TRIES: Final = 64
-"""How many members from the end are given up at most: a damage may have left odd bytes before
+"""Maximum number of members given up at the end: the damage may have left invalid bytes before
 it."""
 
 _CLOSER: Final = {ord("{"): b"}", ord("["): b"]"}

@@ -43,11 +43,11 @@ class HasData(Protocol):
 
 
 class MappedFile:
-    """One file: ``start`` and ``end`` are offsets in the row, ``buffer`` is the map. What is before
-    ``room``, an offset too, may be written: that is all of a file, or, of a sparse one, what
-    ``MappedFiles.make_room`` was asked for; with no map there is none. ``dirty`` while written and
-    not yet synced; ``is_warm``: in use since it was last looked for cold ones; ``reported_lost``
-    once a line said that the file is not there any more."""
+    """One file. ``start`` and ``end`` are offsets in the row, ``buffer`` is the map. ``room`` is an
+    offset too: bytes before it may be written. In a whole file that is all of it, in a sparse one
+    the result of ``MappedFiles.make_room``; without a map there is none. ``dirty``: written and not
+    yet synced. ``is_warm``: used since the last search for cold files. ``reported_lost``: a log
+    line has reported the file as missing."""
 
     __slots__ = ("buffer", "dirty", "end", "is_warm", "reported_lost", "room", "segment", "start")
 
@@ -69,8 +69,8 @@ class MappedFile:
         return True
 
     def read_at_start(self, at: int, size: int) -> bytes:
-        """``segment.read_cold``, for a start, which cannot go on without: its OSError says what
-        cannot be read, and what can be done."""
+        """Read with ``segment.read_cold`` at a start, which cannot continue without the bytes: the
+        OSError names the unreadable part and the fix."""
         try:
             return self.segment.read_cold(at, size)
         except OSError as error:
@@ -85,11 +85,10 @@ class MappedFile:
 
 
 class OpenFiles:
-    """The sparse files of many rows: which of them are mapped, about ``limit`` at most, and which
-    are dirty.
+    """Sparse files of many rows: the mapped ones, about ``limit`` at most, and the dirty ones.
 
-    When there are more, those that were not written for longest are unmapped. A dirty one never is:
-    the system would tell nobody, if it could not be written then.
+    Above the limit, the files with the oldest write are unmapped. A dirty file stays mapped: nobody
+    would learn of a failed write of the system.
     """
 
     def __init__(self, limit: int) -> None:
@@ -106,13 +105,13 @@ class OpenFiles:
             self._unmap_cold(_LOOKED_AT)
 
     def written(self, file: MappedFile) -> None:
-        """It was written, and was clean before."""
+        """Record the first write to a clean file."""
         file.dirty = True
         self._dirty.append(file)
 
     def take_dirty(self) -> list[Segment]:
-        """What was written since this was last asked; it counts as clean from now on, and is to be
-        synced at once."""
+        """Return the segments written since the last call. They count as clean from now on and must
+        be synced at once."""
         if len(self._mapped) > self._limit:
             self._unmap_cold(len(self._mapped))
         written, self._dirty = self._dirty, []
@@ -139,16 +138,16 @@ class OpenFiles:
 
 
 class MappedFiles:
-    """The row in the directories ``roots``, every file ``file_size`` bytes. In ``read_only`` roots
-    files are found, and none is made. ``ahead``: a spare next file is kept, beside its root (where
-    only whole names are expected), or in it if the root is a file system of its own: then by the
-    name that it will have, as Apache's broker keeps it. ``full_roots`` tells in which roots no file
-    should be made. ``aligned``: the row begins at a multiple of ``file_size``, as Apache's broker
-    reckons (one that already does not goes on). ``open_files``: the row is sparse, and written in
-    units of ``unit_size`` bytes.
+    """A row of files in the directories ``roots``, each of ``file_size`` bytes. Files in
+    ``read_only`` roots are found, and none is made there. ``ahead``: keep a spare next file, beside
+    its root (which may contain only complete names), or in the root if that is a file system of its
+    own: then under its final name, as Apache's broker does. ``full_roots`` returns the roots in
+    which no file should be made. ``aligned``: the row begins at a multiple of ``file_size``, as
+    Apache's broker assumes (an existing unaligned row continues). ``open_files``: the row is
+    sparse, and written in units of ``unit_size`` bytes.
 
-    Raises StoreDamagedError on ``load`` if a file but the last has another size, or if files do not
-    follow each other.
+    ``load`` raises StoreDamagedError if a file other than the last has another size, or if files do
+    not follow each other.
     """
 
     def __init__(
@@ -178,8 +177,8 @@ class MappedFiles:
         self.spare: Segment | None = None
         self._spare_in_making = False
         self.on_spare: Callable[[], None] | None = None
-        """Called when a spare file is there, or could not be made. None: whoever needs a file
-        meanwhile makes it on the spot."""
+        """Called when a spare file exists, or could not be made. None: a needed file is made at
+        once, in the caller's thread."""
         self._closed = False
 
     def load(self) -> None:
@@ -240,8 +239,8 @@ class MappedFiles:
         return True
 
     def read_ahead(self, *, enabled: bool) -> None:
-        """Whether the system may read more of these files, and of those to come, than what is asked
-        for; so it does unless told."""
+        """Allow or forbid the system to read ahead in these files and in later ones. It is allowed
+        by default."""
         self._read_ahead = enabled
         for file in self.files:
             file.segment.read_ahead(enabled=enabled)
@@ -320,12 +319,12 @@ class MappedFiles:
 
     @property
     def has_spare(self) -> bool:
-        """Whether the next file takes no more room: it is there, or being made."""
+        """True if the next file needs no more space: it exists, or is being made."""
         return self.spare is not None or self._spare_in_making
 
     @property
     def wait_for_spare(self) -> bool:
-        """Whether a spare file will soon be there, and somebody will be told."""
+        """Return True if a spare file will soon exist and ``on_spare`` will be called."""
         return self._spare_in_making and self.on_spare is not None
 
     def prepare_next(self) -> None:
@@ -432,7 +431,7 @@ class MappedFiles:
         return sorted(found.items())
 
     def _root_for(self, start: int) -> Path:
-        """Where the file that begins at ``start`` goes."""
+        """Return the directory for the file that begins at ``start``."""
         full = self._full_roots()
         roots = [root for root in self._writable if root not in full] or self._writable
         return roots[start // self.file_size % len(roots)]
@@ -464,8 +463,8 @@ class MappedFiles:
         )
 
     def _is_unfinished(self, path: Path, size: int) -> bool:
-        """Whether a kill has cut short the making of this file: it is shorter than the others, and
-        blank."""
+        """Return True if a kill interrupted the making of this file: it is shorter than the others,
+        and blank."""
         if not 0 < size < self.file_size:
             return size == 0
         segment = self._disk.open_segment(path)
@@ -539,8 +538,8 @@ class MappedFiles:
 
 
 def grown(size: int, size_max: int) -> int:
-    """So many bytes a sparse file should have blocks for that is to have ``size``: its next step,
-    and it is doubled until it grows by ``GROWTH_MAX``."""
+    """Return the number of allocated bytes for a sparse file of ``size`` bytes: the size is doubled
+    until it grows by ``GROWTH_MAX``."""
     step = PAGE
     while step <= size and step < GROWTH_MAX:
         step *= 2
@@ -548,10 +547,10 @@ def grown(size: int, size_max: int) -> int:
 
 
 def data_steps(segment: HasData, at: int) -> Iterator[int]:
-    """Where in a file, from ``at`` on, there are ``STEP`` bytes that may not all be zero.
+    """Yield the offsets from ``at`` on of ``STEP`` bytes that may not all be zero.
 
-    Asked a good way ahead of what the caller reads: the system reads ahead too, and pages of a hole
-    that are in its cache count as data.
+    Ask well ahead of the caller's reads: the system reads ahead too, and cached pages of a hole
+    count as data.
     """
     ahead: deque[int] = deque()
     following: int | None = at

@@ -1,7 +1,6 @@
 """Mapped files of the system's disk: whole ones, such as the log's, and sparse ones, such as a
-queue's, of which there may be thousands. What each method promises: ``Segment`` and
-``SparseSegment`` in ``disk.py``.
-"""
+queue's, of which there may be thousands. ``Segment`` and ``SparseSegment`` in ``disk.py`` describe
+the methods."""
 
 from __future__ import annotations
 
@@ -276,8 +275,8 @@ class MappedSparseSegment:
 
 
 class FileSystems:
-    """A directory of each file system in which a sparse segment was mapped, opened before anything
-    was written there: a sync of all of it then reports whatever could not be written since."""
+    """An open directory of each file system with a mapped sparse segment. It is opened before the
+    first write, so a sync of the file system reports every later write error."""
 
     def __init__(self) -> None:
         self._directories: dict[int, int] = {}
@@ -291,8 +290,8 @@ class FileSystems:
         return device
 
     def sync(self, devices: Iterable[int]) -> bool:
-        """Whether all that was written in these is on the disk now. False: it is not, or it is not
-        known, or something that is not ours could not be written: sync each file."""
+        """Sync these file systems. Return False if some bytes are not on the disk, if that is
+        unknown, or if a file of another program failed: sync each file then."""
         try:
             return all(sync_file_system(self._directories[device]) for device in devices)
         except (OSError, KeyError):

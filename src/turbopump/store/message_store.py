@@ -36,7 +36,6 @@ from turbopump.store.log.commit_log import PutResult as PutResult
 from turbopump.store.mapped_file import GROWTH_MAX
 from turbopump.store.packed_batch import PackedBatch, write_batch
 from turbopump.store.provenance import ABORT_MARK, LOCK_MARK, LastRun, Provenance
-from turbopump.store.queues.checked_entries import GetResult, ReadLimits
 from turbopump.store.queues.consume_queue import UNIT_SIZE, ConsumeQueue, unpack_unit
 from turbopump.store.queues.consume_queue_table import (
     ConsumeQueueTable,
@@ -46,6 +45,7 @@ from turbopump.store.queues.consume_queue_table import (
 from turbopump.store.queues.lookup import Lookup
 from turbopump.store.queues.queue_ends import NotedQueueEnds, QueueEnds
 from turbopump.store.queues.queue_reader import QueueReader
+from turbopump.store.queues.read_result import GetResult, ReadLimits
 from turbopump.store.recovery.checkpoint import StoreCheckpoint
 from turbopump.store.recovery.known_log_end import KnownLogEnd
 from turbopump.store.recovery.recovery import Recovery, RecoveryReport
@@ -104,7 +104,7 @@ class MessageStore:
         self._sealed = config.is_copy
         """No message is put into it."""
         self._parts = ExitStack()
-        """What is to be closed, the last first."""
+        """Parts to close, the last one first."""
         # whether a copied entry has a CRC is for its master to say
         self.with_crc = config.with_crc and not config.is_copy
         self._overhead = FIXED_SIZE - 16 + (CRC_SUFFIX_SIZE if self.with_crc else 0)
@@ -204,7 +204,7 @@ class MessageStore:
         """Up to here the log is surely what it was when our last run ended; 0 if another program
         has had the directory since."""
         self.copied: CopiedLog | None = None
-        """Where a slave puts what it has from its master; there from ``open`` on if ``is_copy``."""
+        """Destination of a slave for its master's bytes; set from ``open`` on if ``is_copy``."""
 
     @classmethod
     def open(
@@ -570,7 +570,7 @@ class MessageStore:
         self._deletions.delete(topic, then, until)
 
     def is_hot(self, topic: str, queue_id: int, index: int) -> bool:
-        """Whether a queue's message would be read from memory; True too where there is no such
+        """Return True if a queue's message would be read from memory; also if there is no such
         message."""
         queue = self.queues.find(topic, queue_id)
         unit = queue.unit(index) if queue is not None else None
@@ -619,7 +619,7 @@ class MessageStore:
         )
 
     def _no_room(self, error: OSError) -> Exception:
-        """What to raise where a new file cannot be made."""
+        """Make the error for a new file that cannot be made."""
         if (
             error.filename is not None
             and Path(error.filename).parent in self._config.paths.commit_logs

@@ -38,11 +38,10 @@ class PackedBatch(msgspec.Struct, frozen=True, gc=False):
     property texts, and of the longest text) count ``added``, but no CRC."""
 
     data: bytes
-    """The request's body; behind it the property texts that had to be written anew."""
+    """The request's body, followed by rewritten property texts."""
     spans: bytes
     keys: list[int]
-    """What the messages are indexed by, in their order: the number of the message · 2³² + the key's
-    hash."""
+    """Index keys of the messages, in order: number of the message · 2³² + hash of the key."""
     size: int
     properties_size_max: int
     special: list[str]

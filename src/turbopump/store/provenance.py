@@ -1,12 +1,11 @@
-"""Who wrote what: which ranges of the log came from this program, and which index files there
-should be.
+"""Origin of a store's files: the ranges of the log that this program wrote, and the index files
+that must exist.
 
-Ours are written with a whole-entry CRC, so that its absence is damage; Apache's usually are not.
-The file ``turbopump.json`` in the root remembers our ranges (an open one has no end until the clean
-stop), and the abort file tells whether a crashed run was ours: together with the lock file, for
-Apache's 4.9 leaves an abort file as it finds it, but every broker of Apache's writes ``lock`` over
-the lock file first. Where somebody has removed the abort file, ``turbopump.json`` still says that
-our run has not ended.
+Our entries have a whole-entry CRC, so a missing one is damage; Apache's usually have none. The file
+``turbopump.json`` in the root records our ranges (the last has no end until the clean stop). The
+abort file together with the lock file shows if a crashed run was ours: Apache's 4.9 leaves an
+existing abort file unchanged, but every broker of Apache's first writes ``lock`` over the lock
+file. If somebody removed the abort file, ``turbopump.json`` still shows that our run has not ended.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from turbopump.store.disk import Disk
 from turbopump.struct_decoders import decoder_of
 
 ABORT_MARK: Final = b" turbopump"
-"""What our abort files hold after the process id; those of Apache's 5.x hold the id alone, those of
-4.9 nothing."""
+"""Text after the process id in our abort files; those of Apache's 5.x have only the id, those of
+4.9 are empty."""
 APACHE_LOCK_MARK: Final = b"lock"
 LOCK_MARK: Final = b"turbopump"
-"""What our lock files hold; whatever ran since has begun them with ``lock``."""
+"""Content of our lock files; every other broker starts them with ``lock``."""
 
 
 class Provenance:
@@ -46,11 +45,11 @@ class Provenance:
         self.crashed_here = False
         self._running = False
         self.index_incomplete = False
-        """Whether our last run did not index everything: it was told not to, or could not."""
+        """True if our last run did not index everything, by its settings or by a failure."""
 
     def unfinished(self) -> bool:
-        """Whether our last run did not stop cleanly, by what it noted; whether another ran since,
-        the lock file tells."""
+        """Return True if our last run did not stop cleanly, according to its record. The lock file
+        shows if another broker ran since."""
         known = self._read()
         written = known.get("written")
         return bool(known.get("running", written and written[-1][1] is None))
@@ -72,7 +71,7 @@ class Provenance:
             self.index_names = None
 
     def requires_crc(self, offset: int) -> bool:
-        """Whether the entry at this offset of the log is ours."""
+        """Return True if this program wrote the entry at this offset of the log."""
         for start, end in reversed(self._written):
             if start is not None and start <= offset and (end is None or offset < end):
                 return True
@@ -121,7 +120,7 @@ class Provenance:
         self._save()
 
     def read_roots(self) -> dict[str, int]:
-        """What was noted last, before ``load``."""
+        """Read the last recorded roots, before ``load``."""
         roots: dict[str, int] = self._read().get("roots", {})
         return roots
 
@@ -158,8 +157,8 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class LastRun:
-    """Who had the directory last: ``ours``, and nobody since, or ``apache``'s broker; ``clean``: it
-    was stopped; ``crashed_here``: it was one of ours that was killed."""
+    """The last user of the directory: ``ours``, or ``apache``'s broker. ``clean``: it was stopped;
+    ``crashed_here``: it was one of ours that was killed."""
 
     ours: bool
     apache: bool
@@ -168,7 +167,8 @@ class LastRun:
 
     @classmethod
     def of(cls, lock_mark: bytes, abort: bytes | None, provenance: Provenance) -> LastRun:
-        """By what the lock file held and what the abort file holds (None: it is not there)."""
+        """Find the last run from the content of the lock file and of the abort file (None: it is
+        missing)."""
         ours, apache = lock_mark == LOCK_MARK, lock_mark.startswith(APACHE_LOCK_MARK)
         clean = abort is None and (apache or not provenance.unfinished())
         return cls(
@@ -180,7 +180,7 @@ class LastRun:
 
 
 class _Known(msgspec.Struct):
-    """What the file must look like to be believed."""
+    """Required form of the file."""
 
     written: list[tuple[int, int | None]]
     indexes: list[str] | None = None

@@ -1,10 +1,9 @@
-"""The disk of tools that look at a store and must not change it: every file is opened for reading
-only.
+"""The disk of tools that read a store without changing it: every file is opened for reading only.
 
-The rule: no call here can create, change, lock or remove anything, in the file system or in another
-process. Files are read with ``pread``, not mapped: a bad sector is then an OSError that names the
-byte, where a map would end the process by SIGBUS, and a store of any size needs no more memory than
-the pieces asked for. It must not know what the files mean.
+No call here can create, change, lock or remove anything, in the file system or in another process.
+Files are read with ``pread``, not mapped: a bad sector is then an OSError with the offset, whereas
+a map would end the process by SIGBUS, and a store of any size needs only the memory of the
+requested pieces. The meaning of files is unknown here.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _BSD_FLOCK: Final = struct.Struct("qqihh")  # start, length, pid, type, whence
 
 
 class LockState(NamedTuple):
-    """Whether a lock is held, and by which process as far as the system tells."""
+    """State of a lock: True if it is held, and the process id if the system reports it."""
 
     held: bool
     pid: int | None = None
@@ -91,8 +90,8 @@ def data_from(fd: int, at: int, size: int) -> int | None:
 
 
 def data_until(fd: int, at: int, size: int) -> int:
-    """The first offset at or after ``at`` of a file of ``size`` bytes where a hole begins; its size
-    if none does, or the file system cannot tell."""
+    """Return the first hole at or after ``at`` in a file of ``size`` bytes; the size if there is
+    none, or the file system does not report holes."""
     if at >= size or not hasattr(os, "SEEK_HOLE"):
         return size
     try:
@@ -132,11 +131,10 @@ class ReadOnlyDisk:
             return None
 
     def lock_state(self, path: Path) -> LockState:
-        """Whether another process holds the lock that a broker takes on ``path``. Asks, and takes
-        nothing.
+        """Return the state of a broker's lock on ``path``. It only asks, and locks nothing.
 
-        Must not be called by a process that itself holds the lock: closing any descriptor of the
-        file would release it.
+        A process that itself holds the lock must not call this: closing any descriptor of the file
+        would release the lock.
         """
         import fcntl
 

@@ -1,22 +1,22 @@
-"""What is deleted, and when: whole segments from the front of the log, then the queue and index
-files that only point into them.
+"""Retention: deletion of whole segments at the front of the log, then of queue and index files that
+only point into them.
 
-1. It is time if the hour is one of ``deleteWhen``, if space is short (``disk_space.py``), or if it
-   was asked for. Then segments last written ``fileReservedTime`` ago go; where space is so short
-   that it forces, the oldest go whatever their age.
-2. Segments go one at a time, in order. Each removal is made durable before the next begins: a crash
-   leaves a log without its front, never one with a hole. Some segments stay, however short space
-   is: the last one; those whose queue units are not known to be on the disk, since a queue without
-   messages must still know at which offset it goes on; and those with messages that the broker has
-   still to deliver (``needed_from``).
-3. Then queues begin at their first unit whose message the log still has. Queue files whose units
-   all lie before it go, but never the last of a queue. Index files go likewise. Where queues begin,
-   and which index files there are, is saved before any are removed: their absence is then no
+1. Deletion starts in an hour of ``deleteWhen``, if space is short (``disk_space.py``), or on
+   request. Then segments last written ``fileReservedTime`` ago go; if space is so short that
+   deletion is forced, the oldest go at any age.
+2. Segments go one at a time, in order. Each removal is durable before the next begins: a crash
+   leaves a log without its front, never one with a hole. Some segments always stay: the last one;
+   those whose queue units are not known to be on the disk, since a queue without messages must
+   still know its next offset; and those with messages that the broker has not delivered yet
+   (``needed_from``).
+3. Then queues begin at their first unit whose message the log still has. Queue files with only
+   older units go, but never the last of a queue. Index files go likewise. The new starts of queues
+   and the list of index files are saved before any are removed, so that their absence is no
    damage.
 
-Whatever is being read in a thread stays open until that read ends (``Segment.hold``): its name
-goes, its bytes do not. Each step runs beside the owner's thread and then calls ``then``; pausing
-between them is for the owner of the clock. Source: apache/rocketmq ``CleanCommitLogService``,
+A file that a thread is reading stays open until that read ends (``Segment.hold``): its name goes,
+its bytes do not. Each step runs beside the owner's thread and then calls ``then``; the owner of the
+clock pauses between steps. Source: apache/rocketmq ``CleanCommitLogService``,
 ``CleanConsumeQueueService``.
 """
 
@@ -51,7 +51,7 @@ QUEUE_FILES_AT_ONCE: Final = 50
 
 
 class NextStep(Enum):
-    """What may come after a step."""
+    """Next step of a deletion."""
 
     NOTHING = 0
     AT_ONCE = 1
@@ -90,8 +90,8 @@ class Retention:
     log_error: Callable[[str], None]
     log_info: Callable[[str], None]
     needed_from: list[Callable[[], int | None]] = field(default_factory=list)
-    """Each tells from which offset of the log on messages wait that it has still to deliver
-    (delays, timers); None: there are none."""
+    """Functions that return the offset in the log of the first undelivered message (delays,
+    timers), or None."""
     _manual_rounds: int = 0
     _deleted: int = 0
     _forced: bool = False
@@ -102,7 +102,7 @@ class Retention:
     _trim_again: bool = False
 
     def ask(self) -> None:
-        """Let expired files go in the next rounds, whatever the hour. RocketMQ:
+        """Delete expired files in the next rounds, at any hour. RocketMQ:
         ``executeDeleteFilesManually``."""
         self._manual_rounds = MANUAL_ROUNDS
 

@@ -1,10 +1,10 @@
-"""The directories of a store: made, checked, and, as far as its log lies in them, remembered.
+"""Directories of a store: creating, checking and remembering them.
 
-The rule: a log of which a root is missing (a disk that is not mounted, a root that the
-configuration no longer names) is refused, not cut to what is left. A missing segment between others
-is found from their names. For the first and the last ones ``turbopump.json`` names a segment of
-each root, the newest when the file was written. That segment must exist in some root, or its root
-must have others (another broker deletes old segments, too).
+A log with a missing root (a disk that is not mounted, a root removed from the configuration) is
+refused, not cut to the remaining part. A missing segment between others is found from their names.
+For the first and the last segments ``turbopump.json`` names a segment of each root, the newest when
+the file was written. That segment must exist in some root, or its root must have others (another
+broker deletes old segments too).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from turbopump.store.provenance import Provenance
 
 
 class StoreLock:
-    """What a store holds: its lock file, as Apache's broker does, and each of its directories, so
-    that no other broker of ours writes to one of them, whatever root it has, and even if the lock
-    file has been removed."""
+    """Locks of a store: its lock file, as with Apache's broker, and each of its directories. So no
+    other broker of ours writes to one of them, even with another root, or after the lock file was
+    removed."""
 
     def __init__(self, disk: Disk, paths: StorePaths) -> None:
         """Make the store's directory if need be, and lock it. Raises StoreLockedError,
@@ -42,7 +42,7 @@ class StoreLock:
 
     @property
     def found(self) -> bytes:
-        """What the lock file held."""
+        """Content of the lock file before it was locked."""
         return self._file.found
 
     def mark(self, data: bytes) -> None:
@@ -137,7 +137,7 @@ def _is_there(disk: Disk, path: Path) -> bool:
 
 @dataclass(slots=True, eq=False)
 class LogRoots:
-    """What is known of the roots of the log ``files``."""
+    """Facts about the roots of the log ``files``."""
 
     _disk: Disk
     _files: MappedFiles

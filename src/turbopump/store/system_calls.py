@@ -29,8 +29,8 @@ from turbopump.errors import StoreLockedError
 
 FILE_MODE: Final = 0o640
 DIRECTORY_MODE: Final = 0o750
-"""What is made is for its owner to write and for its group to read, since it holds messages. The
-umask may take more away."""
+"""Mode of new directories: the owner writes, the group reads, since they hold messages. The umask
+may remove more."""
 
 AT_ONCE_MAX: Final = 8
 """Syncs under way at a time; one more is refused."""
@@ -53,7 +53,7 @@ library has no functions for them."""
 
 
 class Loop(Protocol):
-    """As much of an event loop as is needed: it calls back, in the owner's thread, while a
+    """The part of an event loop that is needed: calling back, in the owner's thread, while a
     descriptor can be read."""
 
     def add_reader(self, fd: int, callback: Callable[[], None], /) -> Any: ...
@@ -102,7 +102,7 @@ class KernelSyncs:
         return True
 
     def _open(self) -> bool:
-        """Whether the kernel does this, and may be asked to."""
+        """Return True if the kernel supports this and allows it."""
         numbers = (
             _NUMBERS.get(os.uname().machine)
             if sys.platform == "linux" and sys.maxsize > 1 << 32
@@ -184,15 +184,15 @@ _MADV_POPULATE_WRITE = 23  # Linux 5.14; faults pages in for writing without cha
 
 
 def populate_write(buffer: Any, at: int, size: int, *, small: bool = False) -> None:
-    """Ask for pages ahead of need: a page fault inside a map holds the GIL, ``madvise`` called
-    through ctypes does not.
+    """Fault in pages before they are needed: a page fault inside a map holds the GIL, ``madvise``
+    called through ctypes does not.
 
-    ``small``: in pieces of one page. Left to itself the system reads a file ahead into pieces of up
-    to 2 MiB, and one byte written into such a piece through a map makes all of it dirty, to be
-    written by the next sync (ext4 since Linux 6.16, XFS since 5.18).
+    ``small``: in pieces of one page. By default the system reads a file ahead into pieces of up to
+    2 MiB, and one byte written into such a piece through a map makes all of it dirty, to be written
+    by the next sync (ext4 since Linux 6.16, XFS since 5.18).
 
-    Where the system does not know the request nothing happens: the pages then come one by one, on
-    first touch.
+    On a system without this request nothing happens: the pages then come one by one, on first
+    touch.
     """
     if not sys.platform.startswith("linux") or size <= 0:
         return
@@ -214,15 +214,16 @@ def populate_write(buffer: Any, at: int, size: int, *, small: bool = False) -> N
 
 @has_twin
 def outlive_lost_pages() -> bool:
-    """From now on a page of a map that its file no longer has, or that the disk cannot give, does
-    not end this process: it is zeros, and writing to it reaches no file. Whether that is so; it is
-    not where nothing is compiled. For the whole process, so a server's command asks for it."""
+    """Keep this process alive after access to a page of a map that its file no longer has, or that
+    the disk cannot give: the page becomes zeros, and writes to it reach no file. Return False
+    without the compiled module. The setting holds for the whole process, so only server commands
+    call it."""
     return False
 
 
 @has_twin
 def lost_pages() -> int:
-    """How many such pages there were."""
+    """Return the number of such pages."""
     return 0
 
 
@@ -252,7 +253,7 @@ def _c_functions() -> Any:
 
 @cache
 def _map_of(size: int) -> Any:
-    """The class of maps of so many bytes. A map ends with the last view of it."""
+    """Make the class of maps of this size. A map ends with its last view."""
     import ctypes
 
     unmap, address_of = _c_functions().munmap, ctypes.addressof
@@ -284,8 +285,8 @@ def map_file(fd: int, size: int) -> memoryview:
 
 
 def sync_map(view: memoryview) -> None:
-    """Bring to the disk what was written through a map of ``map_file``: an fdatasync of its file.
-    What went wrong with the file since it was mapped is reported, once. Raises OSError."""
+    """Write bytes of a map of ``map_file`` to the disk: an fdatasync of its file. An error of the
+    file since it was mapped is reported, once. Raises OSError."""
     import ctypes
 
     whole = view.obj
@@ -294,9 +295,9 @@ def sync_map(view: memoryview) -> None:
 
 
 def sync_file_system(fd: int) -> bool:
-    """Bring to the disk all that was written to the file system in which the descriptor lies; False
-    if this system cannot, or would not say that something could not be written. What went wrong
-    with any file there since the descriptor was opened is reported, once. Raises OSError."""
+    """Write all dirty bytes of the descriptor's file system to the disk. Return False if this
+    system cannot, or would not report a failed write. An error of any file there since the
+    descriptor was opened is reported, once. Raises OSError."""
     if not _syncfs_tells():
         return False
     import ctypes
@@ -315,8 +316,8 @@ def _syncfs_tells() -> bool:
 
 
 def maps_max() -> int:
-    """How many files a process should have mapped at most: three quarters of what the system
-    allows, for libraries, threads and memory need maps too."""
+    """Return the maximum number of files that a process should map: three quarters of the system's
+    limit, because libraries, threads and memory need maps too."""
     try:
         allowed = int(Path("/proc/sys/vm/max_map_count").read_text())
     except (OSError, ValueError):
@@ -371,9 +372,9 @@ def _locked_text(path: Path) -> str:
 
 
 def lock_directories(paths: Iterable[Path]) -> Callable[[], None]:
-    """Hold directories by ``flock`` on themselves, which needs no file in them and which no program
-    of Apache's asks for; the function that lets them go. Where the file system knows no such lock
-    (NFS), nothing is held. Raises StoreLockedError."""
+    """Lock directories with ``flock`` on themselves, which needs no file in them and which no
+    program of Apache's uses. Return the function that unlocks them. On a file system without this
+    lock (NFS) nothing is locked. Raises StoreLockedError."""
     held: set[tuple[int, int]] = set()
     with contextlib.ExitStack() as stack:
         for path in paths:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 CANCELLED_KEPT: Final = 32
-"""So few cancelled waiters are not worth a clean-up."""
+"""Number of cancelled waiters up to which no clean-up is worth its cost."""
 
 
 class Waiter:
@@ -67,7 +67,7 @@ class Watermark:
             _wake(heapq.heappop(waiters))
 
     def fail(self, error: Exception) -> None:
-        """It will not grow any more: wake everyone."""
+        """Wake everyone with an error: the watermark will not grow any more."""
         self.error = error
         waiters, self._waiters = self._waiters, []
         for waiter in sorted(waiters):

@@ -26,7 +26,7 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command
 from turbopump.protocol.requests.pull import ViewMessageById
 from turbopump.protocol.requests.replication import NOT_PROVED
-from turbopump.store.log.cold_reads import Steps
+from turbopump.store.log.cold_reads import ReadSteps
 from turbopump.store.queues.lookup import Lookup, StoredEntry
 
 
@@ -176,7 +176,7 @@ async def test_a_newest_message_that_cannot_be_read_here_proves_nothing(
     newest = asked.asked[0]
     entry_at = Lookup.entry_at
 
-    def damaged(lookup: Lookup, offset: int) -> Steps[StoredEntry | None]:
+    def damaged(lookup: Lookup, offset: int) -> ReadSteps[StoredEntry | None]:
         entry = yield from entry_at(lookup, offset)
         if entry is not None and offset == newest:
             return entry._replace(fault="its CRC is another one")

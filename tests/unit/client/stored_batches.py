@@ -14,9 +14,9 @@ from turbopump.message.batch import encode_batch
 from turbopump.message.codec import encode_host
 from turbopump.message.message import Message
 from turbopump.message.properties import SysFlag
-from turbopump.store.log.cold_reads import Steps
+from turbopump.store.log.cold_reads import ReadSteps
 from turbopump.store.message_store import MessageStore, NewMessage
-from turbopump.store.queues.checked_entries import GetResult, GetStatus
+from turbopump.store.queues.read_result import GetResult, GetStatus
 from turbopump.testing import BrokerThread
 
 BODIES = [b"%d" % number for number in range(12)]
@@ -108,7 +108,7 @@ def _read_whole(store: MessageStore, topic: str, batches: list[InnerBatch]) -> N
 
         setattr(reader, name, read)
 
-    def in_steps(result: GetResult) -> Steps[GetResult]:
+    def in_steps(result: GetResult) -> ReadSteps[GetResult]:
         yield []
         return result
 

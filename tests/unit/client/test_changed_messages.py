@@ -44,9 +44,9 @@ def nobody(*_: object) -> None:
         ({"properties": {"n": 5}}, "property 'n' has the value 5; names and values are text"),
         ({"properties": {5: "n"}}, "property 5 has the value 'n'"),
         ({"properties": {"a": None}}, "property 'a' has the value None"),
-        ({"properties": 5}, "properties=5 is no mapping"),
-        ({"topic": None}, "topic=None is no topic"),
-        ({"topic": 5}, "topic=5 is no topic"),
+        ({"properties": 5}, "properties=5 is not a mapping"),
+        ({"topic": None}, "topic=None is not a topic"),
+        ({"topic": 5}, "topic=5 is not a topic"),
         ({"body": None}, "a body is bytes or a str, not NoneType"),
         ({"flag": 2**40}, "flag=1099511627776 does not fit"),
         ({"flag": "x"}, "flag='x' does not fit"),
@@ -173,7 +173,7 @@ async def test_what_is_no_message_or_queue_is_said_to_be_none(
         ) as seller:
             with pytest.raises(TypeError, match="'orders' must be a Message, as in"):
                 await seller.send_in_transaction(odd)
-            with pytest.raises(MessageError, match="properties=5 is no mapping"):
+            with pytest.raises(MessageError, match="properties=5 is not a mapping"):
                 await seller.send_in_transaction(changed(properties=5))
 
 

@@ -18,10 +18,11 @@ from tests.unit.remoting.transports import SlowTransport
 from turbopump.protocol.requests.offsets import GetMinOffset, OffsetReply
 from turbopump.remoting.backlog import Backlog
 from turbopump.remoting.connection_memory import ConnectionMemory
+from turbopump.remoting.listening_port import ACCEPTED_A_TURN, LEFT_FOR_FILES_MIN
 from turbopump.remoting.response import Response
 from turbopump.remoting.router import RequestContext, Router
 from turbopump.remoting.served import Served
-from turbopump.remoting.server import ACCEPTED_A_TURN, LEFT_FOR_FILES_MIN, RemotingServer
+from turbopump.remoting.server import RemotingServer
 from turbopump.remoting.turns import SLICE_MIN_S, Turns
 
 HOST, PORT = "10.0.0.1", 10911

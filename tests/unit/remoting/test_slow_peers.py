@@ -12,11 +12,11 @@ from tests.unit.remoting.serving import frame, raw_peer, serving
 from tests.unit.remoting.transports import SlowTransport
 
 from turbopump.protocol.requests.offsets import GetMaxOffset, GetMinOffset, OffsetReply
-from turbopump.remoting.backlog import FULL_READ, READ_A_TURN, Backlog
+from turbopump.remoting.backlog import FULL_READ, READ_A_TURN, TURN_S, Backlog
 from turbopump.remoting.connection_memory import ConnectionMemory
 from turbopump.remoting.response import Response
 from turbopump.remoting.router import RequestContext, Router
-from turbopump.remoting.served import TURN_S, Served
+from turbopump.remoting.served import Served
 from turbopump.remoting.turns import SLICE_MIN_S, Turns
 from turbopump.remoting.wire import WAITING_MAX, WRITE_SIZE, Wire
 

@@ -14,8 +14,10 @@ from tests.unit.remoting.handshakes import Handshake
 from tests.unit.remoting.serving import frame, serving, until
 
 from turbopump.protocol.requests.offsets import GetMinOffset
+from turbopump.remoting import listening_port
 from turbopump.remoting import server as server_module
-from turbopump.remoting.server import LOOKED_AT_A_TURN, FirstByte, ListeningPort, RemotingServer
+from turbopump.remoting.listening_port import LOOKED_AT_A_TURN, FirstByte, ListeningPort
+from turbopump.remoting.server import RemotingServer
 from turbopump.remoting.wire import Wire
 from turbopump.repeated_line import report_all
 
@@ -139,7 +141,7 @@ async def test_many_strangers_who_do_one_thing_at_once_are_served_or_dropped_in_
         await until(lambda: greeting(server) == count)
         monkeypatch.setattr(ListeningPort, ended_by, counted)
         if ending == "they are late":
-            monkeypatch.setattr(server_module, "HANDSHAKE_S", -1.0)
+            monkeypatch.setattr(listening_port, "HANDSHAKE_S", -1.0)
             server.ports[0].close_silent(0.0)
             server.ports[0].close_silent(0.0)
         for _, writer in peers:
@@ -183,7 +185,7 @@ async def test_connections_that_fall_silent_together_are_closed_in_turns(
 async def test_few_handshakes_are_under_way_and_the_address_with_most_makes_room(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(server_module, "HANDSHAKES_MAX", 4)
+    monkeypatch.setattr(listening_port, "HANDSHAKES_MAX", 4)
     slow = Handshake()
     async with (
         serving(answering(), tls=pair.server()) as (server, host, port),
@@ -222,7 +224,7 @@ async def test_who_has_not_ended_a_handshake_makes_room_where_a_server_is_full(
 async def test_a_client_hello_that_is_not_ended_in_time_is_closed(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(server_module, "HANDSHAKE_S", 0.0)
+    monkeypatch.setattr(listening_port, "HANDSHAKE_S", 0.0)
     monkeypatch.setattr(server_module, "SWEEP_S", 0.01)
     async with (
         serving(answering(), tls=pair.server()) as (server, _, port),

@@ -1,7 +1,7 @@
 """Questions to ``Lookup``, answered on the spot."""
 
 from turbopump.message.message import ReceivedMessage
-from turbopump.store.log.cold_reads import Steps, finish_now
+from turbopump.store.log.cold_reads import ReadSteps, finish_now
 from turbopump.store.queues.lookup import COUNT_MAX, Lookup, StoredEntry
 
 
@@ -17,7 +17,7 @@ def message_in_queue(
     return _good(lookup.entry_in_queue(topic, queue_id, index))
 
 
-def _good(question: Steps[StoredEntry | None]) -> ReceivedMessage | None:
+def _good(question: ReadSteps[StoredEntry | None]) -> ReceivedMessage | None:
     entry = finish_now(question)
     return entry.message if entry is not None and entry.fault is None else None
 

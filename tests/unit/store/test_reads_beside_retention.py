@@ -13,7 +13,7 @@ from tests.unit.store.segments import forget_all
 
 from turbopump.store.disk import Found, Piece, SystemDisk
 from turbopump.store.message_store import MessageStore
-from turbopump.store.queues.checked_entries import GetResult, GetStatus
+from turbopump.store.queues.read_result import GetResult, GetStatus
 from turbopump.store.repair.scrub import Scrub
 
 COUNT = 60

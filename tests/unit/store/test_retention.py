@@ -33,7 +33,7 @@ from turbopump.store.disk_space import SpaceLevel
 from turbopump.store.files import StorePaths
 from turbopump.store.log.scanner import EntryWalk
 from turbopump.store.message_store import MessageStore, NewMessage, StoreConfig
-from turbopump.store.queues.checked_entries import GetStatus
+from turbopump.store.queues.read_result import GetStatus
 from turbopump.store.retention import MANUAL_ROUNDS, NextStep
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from turbopump.broker.pop.held_pops import ANY_QUEUE
+from turbopump.broker.pop.view import ANY_QUEUE
 from turbopump.broker.registration import TopicRoutes
 from turbopump.broker.saved_table import not_saved
 from turbopump.broker.stored import Stored
@@ -139,9 +139,9 @@ def allocate_for_pop(
     client_id: str,
     share: int,
 ) -> list[MessageQueue]:
-    """The queues that a client pops: those that ``strategy`` gives to it and to the ``share``
-    clients behind it. Where that is everybody, or ``share`` is no number of clients: all queues of
-    every broker."""
+    """Return the queues that a client pops: those that ``strategy`` assigns to it and to the
+    ``share`` clients behind it. If that is every client, or ``share`` is not a number of clients:
+    all queues of every broker."""
     if share <= 0 or share >= len(clients) - 1:
         return list(
             dict.fromkeys(

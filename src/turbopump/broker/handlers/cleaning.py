@@ -1,8 +1,8 @@
-"""Answers to 306, 316 and 329: an operator wants room.
+"""Answers to 306, 316 and 329: deletions requested by an operator.
 
-The broker cleans by itself (``store/retention.py``); these only let it begin now. Source:
-apache/rocketmq ``AdminBrokerProcessor.cleanExpiredConsumeQueue`` and its neighbours. Better than
-Apache's: the last file of a queue stays, so that an empty queue still knows its next offset.
+The broker deletes files by itself (``store/retention.py``); these requests start a round now.
+Source: apache/rocketmq ``AdminBrokerProcessor.cleanExpiredConsumeQueue`` and its neighbours. Unlike
+Apache's, the last file of a queue stays, so that an empty queue still knows its next offset.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from turbopump.remoting.response import Response, refusal
 from turbopump.remoting.router import RequestContext, Router
 
 ROUND_WAIT_S: Final = 2.0
-"""How long an answer waits for the end of the round: tools wait 3 to 5 s for it."""
+"""Seconds that an answer waits for the end of the round; tools wait 3 to 5 s for it."""
 
 log = logging.getLogger(__name__)
 

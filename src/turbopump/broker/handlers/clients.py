@@ -53,12 +53,13 @@ from turbopump.remoting.wire import Wire
 from turbopump.repeated_line import RepeatedLine
 
 SMALL_GROUP: Final = 100
-"""So many members are compared at every heartbeat; more, not again before LOOK_PAUSE_S seconds a
-member, unless one comes or goes while nothing is wrong."""
+"""Maximum members of a group that is compared at every heartbeat. A larger group is compared after
+LOOK_PAUSE_S seconds a member, or when a member joins or leaves while nothing is wrong."""
 LOOK_PAUSE_S: Final = 0.01
 NOTICE_AT_ONCE: Final = 50
-"""So many members are told at once of each that comes or goes; more, not again before
-NOTICE_PAUSE_S seconds a member: each then asks for the whole list, which takes some 0.1 ms."""
+"""Maximum members of a group that is notified at once of each change. A larger group is notified
+after NOTICE_PAUSE_S seconds a member, for each member then requests the whole list, which takes
+some 0.1 ms."""
 NOTICE_PAUSE_S: Final = 0.001
 NOTICE_PAUSE_MAX_S: Final = 2.0
 
@@ -88,12 +89,12 @@ class ClientsHandler:
 
     def __post_init__(self) -> None:
         self._conflicts: dict[str, tuple[str, ...]] = {}
-        """What was wrong in each group when it was looked at last, and when a large one is looked
-        at again."""
+        """Conflicts found in each group at its last check, and the time of the next check of a
+        large group."""
         self._next_look: dict[str, float] = {}
         self._to_notify: set[str] = set()
         self._noticed: dict[str, float] = {}
-        """When the members of large groups were told last that it has changed."""
+        """Time of the last notification of large groups."""
 
     def add_to(self, router: Router) -> None:
         """Answer these requests."""
@@ -118,8 +119,8 @@ class ClientsHandler:
         return (yield from self._note(data, context, producing=producing))
 
     def _may_produce(self, client_id: str, context: RequestContext) -> bool:
-        """Whether the groups of producers in a heartbeat count: the broker asks their members about
-        half messages, and sends replies to the client id. RocketMQ: they always do."""
+        """Return True if the producer groups in a heartbeat count: the broker sends their members
+        checks of half messages, and replies to their client ids. RocketMQ: they always count."""
         peer, holder = context.peer, self.stored.clients.find_producer(client_id)
         if holder is not None and not holder.closed and holder.user != peer.user:
             _another_s(client_id, peer.user, peer.peer, holder.user, kind=(client_id, peer.user))
@@ -183,7 +184,7 @@ class ClientsHandler:
         )
 
     def conflicts(self, name: str) -> tuple[str, ...]:
-        """What is wrong among the members of a group now, a sentence each."""
+        """Return the present conflicts among the members of a group, a sentence each."""
         group = self.stored.clients.groups.get(name)
         if group is None or group.alike:
             return ()
@@ -196,9 +197,8 @@ class ClientsHandler:
         )
 
     def _look_for_conflicts(self, name: str, now: float, *, changed: bool) -> tuple[str, ...]:
-        """What is wrong in a group, as the log is told once; what was wrong when it was looked at
-        last, if it is large and not to be looked at yet. A look costs 4 µs a member, nothing where
-        they are alike."""
+        """Find conflicts in a group; each is logged once. A large group that is not due yet has the
+        conflicts of its last check. A check costs 4 µs a member, and nothing for equal members."""
         before = self._conflicts.get(name, ())
         if self._next_look.get(name, 0.0) > now and (before or not changed):
             return before
@@ -250,7 +250,7 @@ class ClientsHandler:
         body: requests.CheckClientRequestBody,
         _context: RequestContext,
     ) -> Response[None]:
-        """Whether a consumer's subscription will be understood."""
+        """Check that a consumer's subscription is valid."""
         data = body.subscription_data
         if data is None or data.expression_type in (None, "", TAG):
             return Response()
@@ -266,7 +266,7 @@ class ClientsHandler:
         self.turns.run(peer, self._leave(self.stored.clients.remove_peer(peer), peer.now()))
 
     def _leave(self, groups: Iterator[str], now: float) -> Steps[None]:
-        """These groups lose a member each."""
+        """Handle the loss of one member in each of these groups."""
         for name in groups:
             self._look_for_conflicts(name, now, changed=True)
             self.notify(name)
@@ -296,8 +296,8 @@ class ClientsHandler:
         return None
 
     def notify(self, name: str) -> None:
-        """Tell the members of a group that it has changed: at the end of this turn of the loop, or
-        when the pause of a large group is over."""
+        """Notify the members of a group of a change: at the end of this turn of the loop, or after
+        the pause of a large group."""
         group = self.stored.clients.groups.get(name)
         if group is None:
             self._noticed.pop(name, None)
@@ -362,7 +362,8 @@ class ClientQuestionsHandler:
     async def status(
         self, request: GetConsumerStatus, _context: RequestContext
     ) -> Response[GetConsumerStatusBody]:
-        """How far each consumer of a group is; who does not answer is left out."""
+        """Return the offsets of each consumer of a group; consumers that do not answer are left
+        out."""
         group = self.stored.clients.groups.get(request.group)
         if group is None:
             remark = f"No Any Consumer online in the consumer group: [{request.group}]"

@@ -15,7 +15,8 @@ from turbopump.broker.consumers import Member
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.held_pulls import HeldPulls
 from turbopump.broker.offsets import ConsumerOffsets
-from turbopump.broker.pop.held_pops import HeldPops, TopicGroup
+from turbopump.broker.pop.held_pops import HeldPops
+from turbopump.broker.pop.view import TopicGroup
 from turbopump.broker.reading import answer
 from turbopump.broker.saved_table import not_saved, table_answer
 from turbopump.broker.send_checks import topic_name_fault
@@ -53,7 +54,7 @@ from turbopump.protocol.requests.topics import QUEUES_MAX, TopicConfig, TopicLis
 from turbopump.remoting.response import Response, refusal
 from turbopump.remoting.router import Outcome, RequestContext, Router
 from turbopump.remoting.wire import Wire
-from turbopump.store.log.cold_reads import Steps
+from turbopump.store.log.cold_reads import ReadSteps
 
 log = logging.getLogger(__name__)
 
@@ -167,7 +168,7 @@ class ConsumersHandler:
         """The group's offset in each queue, and the end of each."""
         return answer(self.stored.store.cold_reads, self._how_far(request), Response, context)
 
-    def _how_far(self, request: GetConsumeStats) -> Steps[ConsumeStats]:
+    def _how_far(self, request: GetConsumeStats) -> ReadSteps[ConsumeStats]:
         body = ConsumeStats()
         for name in self._topics_for(request):
             topic = self.stored.tables.topics.find(name)
@@ -180,11 +181,11 @@ class ConsumersHandler:
     def all_standings(
         self, request: GetBrokerConsumeStats, context: RequestContext
     ) -> Outcome[ConsumeStatsList]:
-        """How far every group is in each of its topics. What members do not subscribe to any more
-        is left out, as by Apache's broker."""
+        """Return the offsets of every group in each of its topics. Topics without a present
+        subscription are left out, as by Apache's broker."""
         return answer(self.stored.store.cold_reads, self._all_standings(request), Response, context)
 
-    def _all_standings(self, request: GetBrokerConsumeStats) -> Steps[ConsumeStatsList]:
+    def _all_standings(self, request: GetBrokerConsumeStats) -> ReadSteps[ConsumeStatsList]:
         body = ConsumeStatsList(broker_addr=self.address)
         for group in self.stored.tables.groups.names():
             standings: list[ConsumeStats] = []
@@ -200,7 +201,9 @@ class ConsumersHandler:
             yield []
         return body
 
-    def _standing(self, group: str, name: str, topic: TopicConfig | None) -> Steps[ConsumeStats]:
+    def _standing(
+        self, group: str, name: str, topic: TopicConfig | None
+    ) -> ReadSteps[ConsumeStats]:
         """Its offset in each queue of one topic; none of a topic that is unknown, or not served."""
         body = ConsumeStats()
         if topic is None or is_batch_cq(topic):
@@ -246,7 +249,9 @@ class ConsumersHandler:
         spans = self._spans(request, topic.write_queue_nums)
         return answer(self.stored.store.cold_reads, spans, Response, context)
 
-    def _spans(self, request: QueryConsumeTimeSpan, queues: int) -> Steps[QueryConsumeTimeSpanBody]:
+    def _spans(
+        self, request: QueryConsumeTimeSpan, queues: int
+    ) -> ReadSteps[QueryConsumeTimeSpanBody]:
         body = QueryConsumeTimeSpanBody()
         for queue_id in range(queues):
             if queue_id % QUEUES_AT_ONCE == QUEUES_AT_ONCE - 1:
@@ -255,7 +260,7 @@ class ConsumersHandler:
             body.consume_time_span_set.append(span)
         return body
 
-    def _span(self, request: QueryConsumeTimeSpan, queue_id: int) -> Steps[QueueTimeSpan]:
+    def _span(self, request: QueryConsumeTimeSpan, queue_id: int) -> ReadSteps[QueueTimeSpan]:
         name = request.topic
         first = yield from self.stored.store.lookup.earliest_time(name, queue_id)
         end = self.stored.store.max_offset(name, queue_id)
@@ -274,7 +279,7 @@ class ConsumersHandler:
             delay_time=delay,
         )
 
-    def _stored_at(self, topic: str, queue_id: int, index: int) -> Steps[int]:
+    def _stored_at(self, topic: str, queue_id: int, index: int) -> ReadSteps[int]:
         """When the message at a queue offset was stored (ms); −1 if it is not there."""
         if index < 0:
             return -1
@@ -367,8 +372,8 @@ class GroupsHandler:
     async def ban(
         self, request: group_requests.UpdateGroupForbidden, context: RequestContext
     ) -> Response[group_requests.GroupForbidden]:
-        """Ban a group from a topic, or allow it again, if that is asked for; whether it may read
-        now. Who waits for messages of it hears of the ban at once."""
+        """Ban a group from a topic, or allow it again, if requested. Return its present permission.
+        Waiting requests of the group learn of a ban at once."""
         group, topic = request.group, request.topic
         if request.readable is not None:
             fault = group_fault(group) or topic_name_fault(topic)

@@ -1,6 +1,6 @@
 """Answers to 41 and 42: locks on queues for ordered consumption.
 
-A client is told that it holds a queue once the disk knows it, too. Source: apache/rocketmq
+A client gets a lock only when it is on the disk. Source: apache/rocketmq
 ``AdminBrokerProcessor.lockBatchMQ``.
 """
 
@@ -33,7 +33,7 @@ SAVE_PATIENCE_S: Final = 0.7
 """Longest wait for the disk: Java's clients wait a second for the answer."""
 CLIENT_ID_MAX: Final = 1024
 NAME_MAX: Final = 255
-"""Of brokers. What is longer is kept in nobody's memory."""
+"""Maximum characters of a broker's name; longer ones are not stored."""
 
 
 @dataclass(eq=False)
@@ -83,7 +83,7 @@ class LocksHandler:
         return self._when_saved(granted)
 
     def _is_here(self, queue: MessageQueue) -> bool:
-        """Whether this broker has such a queue. RocketMQ: any may be locked."""
+        """Return True if this broker has such a queue. RocketMQ: any queue may be locked."""
         topic = self.topics.find(queue.topic)
         return (
             topic is not None
@@ -110,7 +110,8 @@ class LocksHandler:
     async def _when_saved(
         self, granted: dict[MessageQueue, int]
     ) -> Response[LockBatchResponseBody]:
-        """What a disk that is late does not know yet is not granted: the client asks again."""
+        """Answer with the locks that are on the disk in time; the client asks again for the
+        others."""
         saved = self.saved_locks.saved_change
         reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiter = saved.when(

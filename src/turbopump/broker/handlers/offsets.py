@@ -41,7 +41,7 @@ from turbopump.protocol.requests.statistics import QueryCorrectionOffsetBody
 from turbopump.remoting.response import Response, refusal
 from turbopump.remoting.router import Outcome, RequestContext, Router
 from turbopump.remoting.turns import Steps
-from turbopump.store.log.cold_reads import Steps as ReadSteps
+from turbopump.store.log.cold_reads import ReadSteps
 
 log = logging.getLogger(__name__)
 
@@ -63,11 +63,11 @@ class OffsetsHandler:
     def query(
         self, request: QueryConsumerOffset, _context: RequestContext
     ) -> Response[OffsetReply]:
-        """The group's offset. Without one: 0 for a queue whose first message is still hot, else not
-        found.
+        """Return the group's offset. Without one: 0 for a queue whose first message is still hot,
+        else not found.
 
-        RocketMQ: a new group of a young queue therefore begins at 0, whatever its consumeFromWhere
-        says.
+        RocketMQ: a new group of a young queue therefore begins at 0 and ignores its
+        consumeFromWhere.
         """
         offset = self.stored.tables.offsets.find(
             request.consumer_group, request.topic, request.queue_id
@@ -117,7 +117,8 @@ class OffsetsHandler:
         return Response()
 
     def _has_offset(self, request: UpdateConsumerOffset) -> bool:
-        """Whether the group has one there: the topic may have had more queues."""
+        """Return True if the group has an offset there, although the topic may have fewer queues
+        now."""
         assert request.queue_id is not None
         stands = self.stored.tables.offsets.find(
             request.consumer_group, request.topic, request.queue_id
@@ -207,7 +208,7 @@ class OffsetControlHandler:
         )
 
     def _at_time(self, request: ResetOffset, queue_ids: Sequence[int]) -> ReadSteps[dict[int, int]]:
-        """Where each queue was at the time of the request, which may be its end."""
+        """Find the offset of each queue at the requested time; the end if the time is later."""
         found: dict[int, int] = {}
         for number, queue_id in enumerate(queue_ids, 1):
             if request.timestamp < 0:

@@ -18,11 +18,11 @@ from turbopump.broker.consumers import (
     read_subscription,
 )
 from turbopump.broker.forwarding import Forwarding
-from turbopump.broker.pop.held_pops import ANY_QUEUE, TopicGroup
 from turbopump.broker.pop.offsets import GroupQueue
 from turbopump.broker.pop.pop import Pop
 from turbopump.broker.pop.reader import PoppedEntries, PopQuery, peek
 from turbopump.broker.pop.records import COUNT_MAX
+from turbopump.broker.pop.view import ANY_QUEUE, TopicGroup
 from turbopump.broker.read_checks import (
     ban_remark,
     no_group_remark,
@@ -54,11 +54,11 @@ from turbopump.store.queues.consume_queue_table import unserved_text
 HeaderT = TypeVar("HeaderT", bound=Reply)
 
 LATE_MS: Final = 500
-"""A pop whose time was up so long ago is not looked at: its client does not wait any more."""
+"""Milliseconds after which an expired pop is not read: its client no longer waits."""
 EARLY_S: Final = 0.05
-"""So long before its time is up a waiting pop is answered."""
+"""Seconds before its deadline at which a waiting pop is answered."""
 HOLD_MAX_S: Final = 120.0
-"""Longest that one is held, whatever it asks for."""
+"""Maximum seconds for which a pop is held."""
 _POP_AT_SLAVE: Final = (
     "this broker is a slave (brokerRole=SLAVE), and cannot note what it lends; pop from its "
     "master. It can be pulled from"
@@ -286,7 +286,7 @@ class PopHandler:
         return Response(NotificationReply(has_msg=found))
 
     def _look(self, line: TopicGroup, queue_id: int, *, ordered: bool) -> Steps[bool]:
-        """Whether a pop would find something."""
+        """Return True if a pop would find a message."""
         view = self._pop.view
         for queue in view.queues(line, queue_id, ordered=ordered):
             if view.has_more(queue):
@@ -295,7 +295,7 @@ class PopHandler:
         return False
 
     def waiting(self, request: PollingInfo, _context: RequestContext) -> Response[PollingInfoReply]:
-        """How many pops wait."""
+        """Count the waiting pops."""
         refused = self._refusal(
             request.consumer_group,
             request.topic,

@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from turbopump.broker.forwarding import Forwarding
-from turbopump.broker.pop.held_pops import TopicGroup
 from turbopump.broker.pop.offsets import GroupQueue
 from turbopump.broker.pop.pop import Pop
 from turbopump.broker.pop.records import Checkpoint, PopKey
+from turbopump.broker.pop.view import TopicGroup
 from turbopump.broker.read_checks import no_queue_remark, no_topic_remark
 from turbopump.broker.stored import Stored
 from turbopump.broker.topics import unserved_refusal

@@ -33,14 +33,15 @@ from turbopump.protocol.requests.pull import (
 from turbopump.remoting.response import Response, encode_response, refusal
 from turbopump.remoting.router import HELD, Outcome, RequestContext, Router
 from turbopump.repeated_line import RepeatedLine
-from turbopump.store.queues.checked_entries import REBUILDING, GetResult, GetStatus
+from turbopump.store.queues.checked_entries import REBUILDING
+from turbopump.store.queues.read_result import GetResult, GetStatus
 
 SUSPEND_MAX_S: Final = 120.0
-"""Longest that a pull is held, whatever it asks for."""
+"""Maximum seconds for which a pull is held."""
 
 COLD_HOLD_S: Final = 3.0
-"""For how long a consumer that pulls by itself is kept waiting (``coldHoldTimeoutMillis``), and
-COLD_HELD_MAX how many at most."""
+"""Seconds for which a pull consumer is kept waiting (``coldHoldTimeoutMillis``), and COLD_HELD_MAX
+pulls at most."""
 COLD_HELD_MAX: Final = 10_000
 
 log = logging.getLogger(__name__)
@@ -345,9 +346,9 @@ class PullHandler:
         return _CODES[result.status]
 
     def _suggested(self, request: PullMessage, result: GetResult) -> int:
-        """Which broker of this name is to be asked next: another one if what follows may not be in
-        this one's memory (accessMessageInMemoryMaxRatio). RocketMQ: ``isSuggestPullingFromSlave``.
-        """
+        """Return the id of the broker to ask next: another one if the following messages may not be
+        in this one's memory (accessMessageInMemoryMaxRatio). RocketMQ:
+        ``isSuggestPullingFromSlave``."""
         read_at = int.from_bytes(result.data[28:36])  # where the first message lies in the log
         group = self._groups.find(request.consumer_group)
         if group is None:
@@ -373,7 +374,7 @@ class PullHandler:
 
 
 def _nothing_of(result: GetResult, offset: int) -> GetResult:
-    """As if the queue ended at ``offset``."""
+    """Make the result of a queue that ends at ``offset``."""
     ends = GetStatus.OFFSET_OVERFLOW_ONE
     return GetResult(ends, offset, result.min_offset, result.max_offset)
 

@@ -2,8 +2,8 @@
 age of a queue) and 321 (its units).
 
 Source: apache/rocketmq ``QueryMessageProcessor``, ``AdminBrokerProcessor.getEarliestMsgStoretime``.
-Where RocketMQ gives whatever the index points to, collisions of hashes included, we give messages
-that have the key and whose CRC is right.
+RocketMQ returns everything that the index points to, hash collisions included; we return messages
+that have the key and a correct CRC.
 """
 
 from __future__ import annotations

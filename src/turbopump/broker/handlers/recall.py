@@ -1,10 +1,10 @@
-"""Answers to 370: call a timer message back before it is delivered.
+"""Answers to 370: recall a timer message before its delivery.
 
-A recall is a message of its own (TIMER_DEL_UNIQKEY) in the slot of the one it is for. Either it is
-stored before that slot's time, and its message is not delivered; or it is refused as too late.
-Source: apache/rocketmq ``RecallMessageProcessor``. Ours: accepted up to the moment of delivery,
-where RocketMQ refuses in the last second; refused where the broker can tell that there is no such
-message.
+A recall is a message of its own (TIMER_DEL_UNIQKEY) in the slot of its target. If it is stored
+before that slot's time, the target is not delivered; otherwise it is refused as too late. Source:
+apache/rocketmq ``RecallMessageProcessor``. Ours accepts a recall up to the moment of delivery
+(RocketMQ refuses in the last second), and refuses one if the broker knows that its target does not
+exist.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ class RecallHandler:
         return refused or self._answer(Response(RecallMessageReply(msg_id=handle.unique_id)))
 
     async def _find(self, handle: RecallHandle, out: int) -> TimerMessage | Refusal | None:
-        """The message that got the slot ``out``, or why there is none, as far as the index tells;
-        None: nobody knows."""
+        """Find the message in the slot ``out`` through the index. Return it, or a refusal; None if
+        the index does not tell."""
         lookup = self._store.lookup
         if lookup.no_index_because is not None:
             return None

@@ -36,7 +36,7 @@ from turbopump.remoting.router import RequestContext, Router
 
 @dataclass(eq=False)
 class ReplicationHandler:
-    """Tells slaves and tools what a broker knows. The tables go as their files have them."""
+    """Answers to slaves and tools about a broker's state. Tables are sent as in their files."""
 
     stored: Stored
     listening: Listening
@@ -95,8 +95,8 @@ class ReplicationHandler:
     def exchange(
         self, request: ExchangeHAInfo, _context: RequestContext
     ) -> Response[ExchangeHAInfoReply]:
-        """A slave asks its master, or is told where a new one is. RocketMQ: the flushed offset is
-        that of the start; a slave that is told another's address keeps it."""
+        """Return the addresses of a master, or set a slave's new master. RocketMQ: the flushed
+        offset is that of the start; a slave keeps the new address."""
         if request.master_ha_address is not None:
             self.copying.follow_master(request.master_address, request.master_ha_address)
             return Response(ExchangeHAInfoReply())
@@ -121,6 +121,7 @@ class ReplicationHandler:
         return Response()
 
     def _log_span(self) -> dict[str, str]:
-        """What was delivered when the answer was made lies before the end."""
+        """Return the offsets of the log; messages delivered before the answer are before its
+        end."""
         log = self.stored.store.log
         return {LOG_START: str(log.start), LOG_END: str(log.end)}

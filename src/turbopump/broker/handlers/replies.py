@@ -1,9 +1,9 @@
-"""Answers to 324 and 325: a reply is pushed (326) to the producer that waits for it, and kept in
-its topic as a record.
+"""Answers to 324 and 325: a reply is pushed (326) to the waiting producer, and kept in its topic as
+a record.
 
-One rule: the answer says whether the reply reached the producer that asked; that it is stored is no
-part of the promise. So nobody waits for the disk, and what the store refuses is counted, not
-reported to the sender. Source: apache/rocketmq ``ReplyMessageProcessor``.
+The answer says if the reply reached the producer; it does not promise that the reply is stored. So
+nobody waits for the disk, and a refusal by the store is counted, not reported to the sender.
+Source: apache/rocketmq ``ReplyMessageProcessor``.
 """
 
 from __future__ import annotations
@@ -196,5 +196,5 @@ class RepliesHandler:
 
 
 def _host_text(host: tuple[str, int]) -> str:
-    """As Java writes a socket address here: no brackets round an IPv6 address."""
+    """Format a socket address like Java here: without brackets around an IPv6 address."""
     return f"{host[0]}:{host[1]}"

@@ -1,7 +1,7 @@
-"""Answers to 10, 310, 320: check, store, say where. The hottest way through the broker: everything
-here runs once per message.
+"""Answers to 10, 310, 320: check, store, return the position. This is the hottest path of the
+broker: everything here runs once per message.
 
-What a send must pass first is in ``send_checks.py``. Order of checks and codes: apache/rocketmq
+The checks of a send are in ``send_checks.py``. Order of checks and codes: apache/rocketmq
 ``SendMessageProcessor``, ``HookUtils.checkBeforePutMessage``.
 """
 
@@ -63,11 +63,12 @@ from turbopump.store.packed_batch import pack_batch
 from turbopump.store.queues.consume_queue import UNIT_SIZE
 
 ANNOUNCE_WAIT_S: Final = 1.0
-"""How long the answer to a first send waits for name servers that do not take the new topic."""
+"""Seconds that the answer to a first send waits for name servers that do not accept the new
+topic."""
 
 _NOT_HOSTS: Final = ~(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
-"""These bits say how long the hosts in the entry are: they are ours to set, whatever a client
-claims."""
+"""Mask without the bits for the size of the hosts in the entry: the broker sets these, whatever a
+client sends."""
 
 _DO_NOT_WAIT = f"{WAIT_STORE_MSG_OK}{NAME_END}false"
 
@@ -293,8 +294,8 @@ class SendHandler:
         return HELD
 
     def _late(self, frame: bytes, copied: bool) -> bytes:
-        """The answer ``frame``, of a message that is stored and not confirmed. ``copied``: enough
-        slaves have it. If not, that is what is told. RocketMQ: the same."""
+        """Make the answer for a message that is stored but not confirmed in time. ``copied``:
+        enough slaves have it; if not, the answer says so. RocketMQ: the same."""
         config = self._config
         if copied:
             code, cause = (
@@ -359,7 +360,7 @@ _frame_head: Final = struct.Struct(">II").pack  # frame.frame_head for a JSON he
 
 
 def reply_ends(region: str, trace_on: bool) -> tuple[bytes, bytes]:
-    """What stands before and behind what differs: for ``send_reply``."""
+    """Return the constant start and end of an answer, for ``send_reply``."""
     trace = "true" if trace_on else "false"
     name = msgspec.json.encode(region).decode()
     head = f'{{"code":0,"extFields":{{"MSG_REGION":{name},"TRACE_ON":"{trace}","msgId":"'
@@ -451,7 +452,8 @@ _Held = tuple[int, Wire, bytes]
 
 
 def confirm_wait_s(config: BrokerConfig) -> float:
-    """How long a send waits for what its broker's settings promise, in seconds."""
+    """Return the seconds that a send waits for the flush and the copies of its broker's
+    settings."""
     flush = (
         config.sync_flush_timeout if config.flush_disk_type == FlushDiskType.SYNC_FLUSH else None
     )

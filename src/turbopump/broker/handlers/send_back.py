@@ -36,8 +36,8 @@ from turbopump.remoting.router import Outcome, RequestContext, Router
 
 @dataclass(eq=False)
 class SendBackHandler:
-    """Takes messages back. Where members of a group give different maxima, that of the one that was
-    started last is right for all of them."""
+    """Handler of messages that consumers return. If members of a group have different maxima, that
+    of the last started one counts for all."""
 
     stored: Stored
     forwarding: Forwarding

@@ -34,7 +34,7 @@ from turbopump.store.queues.lookup import StoredEntry
 
 
 class StatisticsHandler:
-    """Tells figures."""
+    """Answers with figures."""
 
     def __init__(
         self, statistics: Statistics, runtime: RuntimeInfo, store: MessageStore, reads: ColdReads

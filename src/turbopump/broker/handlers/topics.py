@@ -56,14 +56,13 @@ from turbopump.protocol.requests.topics import (
 from turbopump.remoting.response import Refusal, Response, refusal
 from turbopump.remoting.router import Outcome, RequestContext, Router
 from turbopump.remoting.turns import Steps
-from turbopump.store.log.cold_reads import ColdReads
-from turbopump.store.log.cold_reads import Steps as ReadSteps
+from turbopump.store.log.cold_reads import ColdReads, ReadSteps
 from turbopump.store.message_store import MessageStore
 
 ANNOUNCE_WAIT_S: Final = 2.0
-"""How long the answer waits for name servers that do not take the topic."""
+"""Seconds that the answer waits for name servers that do not accept the topic."""
 _NEEDED: Final = ("readQueueNums", "writeQueueNums", "perm")
-"""Without one of these request 17 is no wish; RocketMQ: a NullPointerException."""
+"""Fields that request 17 needs; RocketMQ: a NullPointerException without them."""
 QUEUES_AT_ONCE: Final = 16
 """So many queues are looked at before others have their turn; some 10 µs each."""
 LIST_MAX: Final = 10_000
@@ -202,7 +201,7 @@ class TopicsHandler:
         return await self._safe(self._topics)
 
     async def _safe(self, *tables: SavedTable[Any]) -> Response[None]:
-        """The answer, once these are on the disk and the name servers have been told."""
+        """Answer when these tables are on the disk and the name servers have the topic."""
         return await not_saved(*tables, told=self.announce()) or Response()
 
     def _judge(self, topic: TopicConfig, changes: Mapping[str, str] | str) -> TopicConfig | Refusal:
@@ -283,8 +282,8 @@ class TopicsHandler:
     def queues(
         self, request: GetTopicStatsInfo, context: RequestContext
     ) -> Outcome[TopicStatsTable]:
-        """Where each queue of a topic begins and ends, when it last got a message, and messages a
-        second over the last minute."""
+        """Return the first and next offset of each queue, the time of its last message, and
+        messages a second over the last minute."""
         topic = self._topics.find(request.topic)
         if topic is None:
             return refusal(

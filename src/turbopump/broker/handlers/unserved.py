@@ -1,5 +1,6 @@
-"""Requests that Apache's broker serves and this one does not: code 1, and why, before anything has
-changed. What Apache's broker does not know either is refused with 3 by the router."""
+"""Requests that Apache's broker serves and this one does not: they get code 1 and a reason, before
+anything has changed. The router refuses requests that Apache's broker does not know either with
+code 3."""
 
 from __future__ import annotations
 

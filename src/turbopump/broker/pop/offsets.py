@@ -1,8 +1,7 @@
-"""The next offset that a pop of each group takes in each queue, and which queues are being popped
-just now.
+"""The next offset to pop of each group in each queue, and the queues that are being popped now.
 
-The next pop goes on at once where the one before ended. The group's committed offset, at which a
-restart begins, follows when the checkpoint is on the disk. So what was popped either has a
+The next pop starts at once at the end of the one before. The group's committed offset, the start
+after a restart, follows when the checkpoint is on the disk. So a popped message either has a
 checkpoint there, or comes again. RocketMQ: ``PopBufferMergeService.commitOffsets``,
 ``QueueLockManager``.
 """
@@ -45,7 +44,7 @@ class PopOffsets:
 
     @property
     def waiting(self) -> bool:
-        """Whether an offset waits for the disk."""
+        """True if an offset waits for the disk."""
         return bool(self._ahead)
 
     def find(self, queue: GroupQueue) -> int | None:
@@ -57,24 +56,25 @@ class PopOffsets:
         return waiting[-1][1] if committed is None else max(waiting[-1][1], committed)
 
     def is_reset(self, queue: GroupQueue) -> bool:
-        """Whether an operator wants the group to go on elsewhere."""
+        """Return True if an operator has reset the group's offset."""
         return self._offsets.is_reset(*queue)
 
     def take_reset(self, queue: GroupQueue) -> int | None:
-        """Where an operator wants the group to go on, once; None: nowhere else."""
+        """Return the offset set by an operator, once; None if there is none."""
         offset = self._offsets.take_reset(*queue)
         if offset is not None:
             self._ahead.pop(queue, None)
         return offset
 
     def begin(self, queue: GroupQueue, offset: int) -> None:
-        """Go on at ``offset``, which may be before the offset until now."""
+        """Set the next offset to pop, which may be lower than the present one."""
         self._ahead.pop(queue, None)
         self._offsets.commit(*queue, offset)
 
     def commit(self, queue: GroupQueue, offset: int, log_end: int) -> None:
-        """Go on at ``offset``: what is before it has a checkpoint, which ends at ``log_end`` of the
-        log, or is not for this group. It becomes the group's behind those before it."""
+        """Set the next offset to pop. The messages before it have a checkpoint, which ends at
+        ``log_end`` of the log, or are not for this group. The committed offset follows in order,
+        once the log is flushed to ``log_end``."""
         waiting = self._ahead.get(queue)
         if waiting:
             waiting.append((max(log_end, waiting[-1][0]), offset))
@@ -129,20 +129,21 @@ class InFlight:
         self._out: dict[GroupQueue, set[int]] = {}
 
     def count(self, queue: GroupQueue) -> int:
-        """How many are out."""
+        """Count the popped messages that are not acknowledged."""
         return len(self._out.get(queue, ()))
 
     def is_full(self, queue: GroupQueue) -> bool:
-        """Whether more are out than may be."""
+        """Return True if more messages are unacknowledged than allowed."""
         return self._limit is not None and self.count(queue) > self._limit
 
     def took(self, queue: GroupQueue, offsets: Iterable[int]) -> None:
-        """These queue offsets are popped."""
+        """Record these queue offsets as popped."""
         if self._limit is not None:
             self._out.setdefault(queue, set()).update(offsets)
 
     def ended(self, queue: GroupQueue, offsets: Iterable[int]) -> bool:
-        """They are acknowledged, or put back; True if the queue may be popped again now."""
+        """Record these queue offsets as acknowledged or put back. Return True if the queue may be
+        popped again now."""
         out = self._out.get(queue)
         if out is None:
             return False
@@ -153,7 +154,7 @@ class InFlight:
         return was_full and not self.is_full(queue)
 
     def forget(self, queue: GroupQueue) -> None:
-        """The group goes on elsewhere: what is out will not be waited for."""
+        """Forget the popped messages of a queue, because the group's offset was reset."""
         self._out.pop(queue, None)
 
 
@@ -166,9 +167,9 @@ class InFlight:
 
 
 class TakenInOrder(msgspec.Struct, kw_only=True):
-    """What the last ordered pop of a queue took: ``o`` in the file is the first offset and the
-    distances of the others. ``following``, ours, is where the queue goes on behind it, if that is
-    not the next offset: damaged messages were passed over."""
+    """Messages of a queue's last ordered pop. ``o`` in the file: the first offset and the distances
+    of the others. ``following``, a field of ours: the queue's next offset, if damaged messages were
+    skipped."""
 
     pop_time: Int64 = msgspec.field(default=0, name="popTime")
     invisible: Int64 | None = msgspec.field(default=None, name="i")
@@ -202,7 +203,7 @@ class OrderInfoTable(msgspec.Struct, kw_only=True):
 
 
 class OrderInfo(SavedTable[OrderInfoTable]):
-    """What ordered pops have taken, by group and queue."""
+    """Messages of the last ordered pops, by group and queue."""
 
     def __init__(self, file: JsonTable) -> None:
         super().__init__(file, OrderInfoTable)
@@ -230,8 +231,8 @@ class OrderInfo(SavedTable[OrderInfoTable]):
     def took(
         self, queue: GroupQueue, offsets: Sequence[int], taken: TakenInOrder, following: int
     ) -> list[tuple[QueueKey, int]]:
-        """Note what an ordered pop has ``taken`` at these offsets, and where the queue goes on;
-        entries for ``orderCountInfo``: how often each message came."""
+        """Record the messages ``taken`` by an ordered pop, and the queue's next offset. Return
+        entries for ``orderCountInfo``: the number of deliveries of each message."""
         last = self._find(queue)
         counts: dict[int, int] = {}
         if last is not None:
@@ -257,12 +258,14 @@ class OrderInfo(SavedTable[OrderInfoTable]):
     def acknowledge(
         self, queue: GroupQueue, offset: int, pop_time_ms: int, stands: int | None
     ) -> int | None:
-        """Where the group stands when this message is done; None: where it ``stands``, for the
-        message was taken again since. Raises LookupError if the last pop did not take it.
+        """Acknowledge a message and return the group's new offset; None: the offset stays at
+        ``stands``, because the message was popped again since. Raises LookupError if the last pop
+        did not take it.
 
-        What was taken may have been forgotten, by a kill. RocketMQ: then the group goes on behind
-        any message that is done, also if some before it are not, and nobody gets those. Here it
-        does so only behind the next one; the others come again."""
+        A kill may lose the record of the pop. RocketMQ: then the group continues behind any
+        acknowledged message, and nobody gets earlier unacknowledged ones. Here it continues only
+        behind the next one; the others come again.
+        """
         taken = self._find(queue)
         if taken is None:
             return offset + 1 if offset == stands else None
@@ -284,7 +287,7 @@ class OrderInfo(SavedTable[OrderInfoTable]):
             self._changed()
 
     def forget(self, queue: GroupQueue) -> None:
-        """The group goes on elsewhere."""
+        """Forget the last pop of a queue, because the group's offset was reset."""
         queues = self._table.get(f"{queue.topic}@{queue.group}", {})
         if queues.pop(queue.queue_id, None) is not None:
             self._changed()

@@ -10,7 +10,7 @@ from typing import Final
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.log_repair import LogRepair
 from turbopump.broker.offsets import ConsumerOffsets
-from turbopump.broker.pop.held_pops import HeldPops, PopView
+from turbopump.broker.pop.held_pops import HeldPops
 from turbopump.broker.pop.offsets import InFlight, OrderInfo, PopOffsets
 from turbopump.broker.pop.reader import PopReader
 from turbopump.broker.pop.records import (
@@ -22,6 +22,7 @@ from turbopump.broker.pop.records import (
     ReviveLog,
 )
 from turbopump.broker.pop.reviving import Redelivery, Reviving
+from turbopump.broker.pop.view import PopView
 from turbopump.broker.schedule.timers import Timers
 from turbopump.broker.stored import Stored
 from turbopump.broker.topics import plain_topic
@@ -115,10 +116,11 @@ class Pop:
         return await self.revive_log.acknowledge(queue_id, key, offsets, visible_at_ms)
 
     def save(self) -> None:
-        """Save, beside the loop, what has changed; to be called as often as offsets are saved.
+        """Save changes beside the loop; called as often as offsets are saved.
 
-        What was popped when offsets were saved the last time is in them: ``recover_offsets`` is to
-        begin there."""
+        The offsets of the last save include the pops before it, so ``recover_offsets`` begins
+        there.
+        """
         last, self._timers_end = self._timers_end, self._store.max_offset(TIMER_TOPIC, 0)
         noted = self._group_offsets.find(REVIVE_GROUP, TIMER_TOPIC, 0)
         if self.revive_log.used and noted != last:
@@ -126,7 +128,7 @@ class Pop:
         self.order.save()
 
     async def stop(self) -> None:
-        """Put back no more, and let offsets be those that were popped, so that a restart goes on
+        """Stop reviving, and make the popped offsets the saved ones, so that a restart continues
         there. May be called twice."""
         for each in self.reviving:
             await each.stop()
@@ -155,13 +157,14 @@ class Pop:
 
 
 def recover_offsets(store: MessageStore, offsets: ConsumerOffsets) -> None:
-    """Move groups on behind what checkpoints say was popped. To be called before anybody is served.
+    """Advance groups behind the pops recorded in checkpoints. Call it before the broker serves
+    anybody.
 
-    After a kill the groups' offsets are those of the last save, some seconds old. The log knows
-    better: each checkpoint that came after says how far a pop had come. So messages that were
-    acknowledged in these seconds do not come again. Read is what the timers' queue has from the
-    offset on that is saved for the revive group. Ours: with Apache's broker such messages come
-    again."""
+    After a kill the groups' offsets are those of the last save, some seconds old. Each later
+    checkpoint in the log shows how far a pop had come. So messages acknowledged in these seconds do
+    not come again. The walk reads the timers' queue from the saved offset of the revive group on.
+    Apache's broker has no such step; such messages come again.
+    """
     at = offsets.find(REVIVE_GROUP, TIMER_TOPIC, 0)
     if at is None:
         return

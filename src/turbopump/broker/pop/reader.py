@@ -1,8 +1,8 @@
-"""Taking messages for a pop: one queue after the other is read; what is found is written down in a
-checkpoint, then given out. What cannot be written down is not given out.
+"""Reading of messages for a pop: one queue after the other is read; a checkpoint of the messages is
+stored; then they are given out. Messages without a stored checkpoint are not given out.
 
-Messages of a retry topic are given out as messages of the topic that was asked for, with their
-receipt; those of the topic itself as they are stored. Source: apache/rocketmq
+Messages of a retry topic are given out as messages of the requested topic, with their receipt;
+those of the topic itself as they are stored. Source: apache/rocketmq
 ``PopMessageProcessor.popMsgFromQueue``.
 """
 
@@ -15,9 +15,9 @@ from typing import Final
 
 from turbopump.broker.consumers import SubscriptionFilter
 from turbopump.broker.log_repair import LogRepair, damaged_ranges
-from turbopump.broker.pop.held_pops import PopView
 from turbopump.broker.pop.offsets import GroupQueue, PopOffsets, TakenInOrder
 from turbopump.broker.pop.records import Checkpoint, ReviveLog
+from turbopump.broker.pop.view import PopView
 from turbopump.broker.reading import read_queue
 from turbopump.broker.statistics import Statistics
 from turbopump.errors import TurbopumpError
@@ -34,7 +34,7 @@ from turbopump.message.properties import POP_CK, encode_properties, property_byt
 from turbopump.repeated_line import RepeatedLine
 from turbopump.store.log.commit_log import PutResult
 from turbopump.store.message_store import MessageStore
-from turbopump.store.queues.checked_entries import GetResult, GetStatus
+from turbopump.store.queues.read_result import GetResult, GetStatus
 
 log = logging.getLogger(__name__)
 _failed = RepeatedLine(log, logging.ERROR, "pop failed group=%s topic=%s queue=%d cause=%s")
@@ -72,7 +72,7 @@ class PopQuery:
 
 @dataclass(slots=True)
 class PoppedEntries:
-    """What a pop has got. ``left`` is how many messages are left in the queues that it looked at,
+    """Result of a pop. ``left``: number of messages left in the queues that it read;
     ``checkpoint_stored``: its last checkpoint."""
 
     pop_time_ms: int
@@ -98,8 +98,8 @@ class PopReader:
     repair: LogRepair
 
     async def take(self, wish: PopQuery, queues: list[GroupQueue], taken: PoppedEntries) -> None:
-        """Take what there is in each queue in turn, until ``wish`` is satisfied. A queue that
-        somebody else pops just now is left out."""
+        """Read each queue in turn, until ``wish`` is satisfied. A queue that another pop is reading
+        is left out."""
         for queue in queues:
             await wish.pause()
             if self.view.is_at_end(queue):  # nearly all queues of nearly all pops
@@ -245,8 +245,9 @@ async def peek(
     count_max: int,
     pause: Callable[[], Awaitable[None]],
 ) -> tuple[bytes, int]:
-    """Entries that a pop of the queues would find, at most so many, and how many are left. Nothing
-    is written down, and no offset moves. Raises StoreError. RocketMQ: ``PeekMessageProcessor``."""
+    """Return entries that a pop of the queues would find, at most ``count_max``, and the number of
+    those left. It stores nothing and moves no offset. Raises StoreError. RocketMQ:
+    ``PeekMessageProcessor``."""
     parts: list[bytes] = []
     count = left = 0
     for queue in queues:

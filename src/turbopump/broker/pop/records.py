@@ -1,9 +1,9 @@
-"""What POP writes down: checkpoints (a pop took these messages) and acknowledgements. Each is the
-JSON body of a message of the revive topic; its tag tells which: ``ck``, ``ack``, ``bAck``.
+"""Records of POP: checkpoints (these messages were popped) and acknowledgements. Each is the JSON
+body of a message of the revive topic; its tag is its kind: ``ck``, ``ack``, ``bAck``.
 
-A checkpoint is delivered a second before its messages become visible again, an acknowledgement when
-they do: so the checkpoint comes first. Names are Apache's, so that a store directory written by one
-opens in the other. Source: apache/rocketmq ``PopCheckPoint``, ``AckMsg``, ``BatchAckMsg``,
+A checkpoint is delivered a second before its messages become visible again, an acknowledgement at
+that time: so the checkpoint comes first. Names are Apache's, so that a store directory written by
+one opens in the other. Source: apache/rocketmq ``PopCheckPoint``, ``AckMsg``, ``BatchAckMsg``,
 ``PopAckConstants``, ``PopMessageProcessor.genCkUniqueId``.
 """
 
@@ -32,8 +32,8 @@ CHECKPOINT_TAG: Final = "ck"
 ACK_TAG: Final = "ack"
 BATCH_ACK_TAG: Final = "bAck"
 AHEAD_MS: Final = 1000
-"""So long before its messages become visible a checkpoint is delivered. RocketMQ:
-``ackTimeInterval``."""
+"""Milliseconds between the delivery of a checkpoint and the time at which its messages become
+visible. RocketMQ: ``ackTimeInterval``."""
 COUNT_MAX: Final = 32
 """Messages that one checkpoint names at most."""
 
@@ -43,7 +43,7 @@ REVIVE_TOPIC_PREFIX: Final = f"{SYSTEM_TOPIC_PREFIX}REVIVE_LOG_"
 
 
 class PopKey(NamedTuple):
-    """What an acknowledgement has in common with its checkpoint."""
+    """Key that an acknowledgement shares with its checkpoint."""
 
     topic: str
     group: str
@@ -59,7 +59,7 @@ class PopKey(NamedTuple):
 
 
 class Record(msgspec.Struct, kw_only=True):
-    """What checkpoints and acknowledgements have in common: the pop that they are of."""
+    """Fields of both checkpoints and acknowledgements: their pop."""
 
     start_offset: Int64 = msgspec.field(default=0, name="so")
     pop_time: Int64 = msgspec.field(default=0, name="pt")
@@ -69,7 +69,7 @@ class Record(msgspec.Struct, kw_only=True):
     broker_name: str | None = msgspec.field(default=None, name="bn")
 
     def key(self, broker_name: str) -> PopKey:
-        """``broker_name`` stands in where an old record has none."""
+        """Return the key. ``broker_name`` replaces a missing one in an old record."""
         topic, group, name = self.topic or "", self.group or "", self.broker_name or broker_name
         return PopKey(topic, group, self.queue_id, self.start_offset, self.pop_time, name)
 
@@ -107,7 +107,7 @@ class Acknowledgement(Record, kw_only=True):
 
     @classmethod
     def of(cls, key: PopKey, offsets: list[int]) -> Acknowledgement:
-        """Of one message the plain form."""
+        """Make an acknowledgement; for one message in the plain form."""
         single = len(offsets) == 1
         return cls(
             offset=offsets[0] if single else -1,
@@ -148,7 +148,7 @@ class ReviveLog:
 
     @property
     def used(self) -> bool:
-        """Whether somebody has popped since the start."""
+        """True if anything was popped since the start."""
         return self._popped > 0
 
     async def checkpoint(self, queue_id: int, checkpoint: Checkpoint) -> PutResult:

@@ -1,13 +1,13 @@
-"""Messages that were popped and not acknowledged become visible again: one task for each queue of
-the revive topic.
+"""Revival: popped messages without an acknowledgement become visible again, with one task for each
+queue of the revive topic.
 
-It takes in the records as the timers deliver them. A checkpoint whose time has come is settled when
-nothing that was acknowledged before can be missing: the timers have delivered what was due then,
-and all of that is taken in. That is at most one timer slot (1 s) after the messages' time. The
-offset in the queue is saved behind what is settled and on the disk: a kill repeats, never skips.
-That messages are back is written down, too, but only when their copies are on the disk: of what is
-not, a power cut may take a part and leave what follows it. Source: apache/rocketmq
-``PopReviveService``, which waits 2 s for acknowledgements, and up to 4 s for its own queue.
+The task reads the records as the timers deliver them. A checkpoint is settled after its time, when
+no earlier acknowledgement can be missing: the timers have delivered everything due by then, and the
+task has read it. That is at most one timer slot (1 s) after the messages' time. The saved offset in
+the queue is behind settled checkpoints that are on the disk, so a kill repeats and never skips. The
+revival is recorded too, but only when the copies are on the disk: a power cut could otherwise lose
+a copy and keep its record. Source: apache/rocketmq ``PopReviveService``, which waits 2 s for
+acknowledgements, and up to 4 s for its own queue.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from turbopump.broker.dead_letters import dead_letter_topic
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.pop import records
-from turbopump.broker.pop.held_pops import PopView, TopicGroup
 from turbopump.broker.pop.offsets import GroupQueue, PopOffsets
+from turbopump.broker.pop.view import PopView, TopicGroup
 from turbopump.broker.reading import ask, read_queue
 from turbopump.broker.schedule.timers import Timers
 from turbopump.broker.topics import is_batch_cq
@@ -48,7 +48,7 @@ from turbopump.protocol import fastjson
 from turbopump.store.message_store import MessageStore
 
 SETTLING_S: Final = 0.02
-"""So often it looks whether the timers have delivered what was due."""
+"""Seconds between two checks of the timers' progress."""
 SETTLING_LATE_S: Final = 0.5
 """The same when that takes long."""
 SLEEP_MAX_S: Final = 60.0
@@ -68,7 +68,7 @@ class PutBack(NamedTuple):
 
 
 class Reviving:
-    """Of one revive queue. ``start``, then ``stop``."""
+    """Task of one revive queue. Call ``start``, then ``stop``."""
 
     def __init__(
         self,
@@ -188,8 +188,7 @@ class Reviving:
         return min(max(next_time - self._clock.now_ms(), 1) / 1000, SLEEP_MAX_S)
 
     def _is_complete(self, entry: OpenCheckpoint) -> bool:
-        """Whether all that was acknowledged in time is taken in. Nobody can acknowledge in time any
-        more."""
+        """Return True if all acknowledgements in time have been read; later ones do not count."""
         # An acknowledgement is a timer message: it reaches this queue only when its time comes, at
         # most one slot after that of the checkpoint. To look at the queue at the checkpoint's time
         # would therefore miss some of those that came in time. Two marks tell when none is missing:
@@ -334,8 +333,8 @@ class OpenCheckpoint:
 
 
 class OpenCheckpoints:
-    """Of one revive queue. ``read`` is the revive offset behind the last record that was taken
-    in."""
+    """Open checkpoints of one revive queue. ``read``: the revive offset behind the last record that
+    was read."""
 
     def __init__(self, broker_name: str, read: int) -> None:
         self._broker_name = broker_name

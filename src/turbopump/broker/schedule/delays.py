@@ -1,11 +1,11 @@
 """Delay levels: messages that wait in the schedule topic, and their delivery when they are due.
 
 One task per level sleeps until the head of its queue is due, or, while the queue is empty, until it
-grows; nothing is polled. What is due goes on in slices, one slice of one level in a turn of the
-loop, so that sends come in between. The positions are saved in ``config/delayOffset.json`` soon
-after a delivery, and only as far as what was delivered is on the disk: after a kill or a power cut
-messages may come twice, never not at all. Source: apache/rocketmq ``ScheduleMessageService``, which
-looks every 100 ms and saves every 10 s.
+grows; nothing is polled. Due messages are delivered in slices, one slice of one level in a turn of
+the loop, so that sends are served in between. The positions are saved in
+``config/delayOffset.json`` soon after a delivery, and only up to messages whose copies are on the
+disk. After a kill or a power cut messages may be delivered twice, but none is lost. Source:
+apache/rocketmq ``ScheduleMessageService``, which polls every 100 ms and saves every 10 s.
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ from turbopump.remoting.response import Refusal, refusal
 from turbopump.repeated_line import RepeatedLine
 from turbopump.store.json_table import JsonTable
 from turbopump.store.message_store import MessageStore
-from turbopump.store.queues.checked_entries import GetResult
 from turbopump.store.queues.consume_queue import (
     NO_MESSAGE_SIZE,
     UNIT_SIZE,
@@ -54,12 +53,13 @@ from turbopump.store.queues.consume_queue import (
     unpack_unit,
 )
 from turbopump.store.queues.lookup import possible_units
+from turbopump.store.queues.read_result import GetResult
 
 SLICE: Final = 32
 """Messages that are delivered in one turn at most: about 1 ms."""
 SLEEP_MAX_S: Final = 60.0
-"""A task looks at the wall clock so often at least: it may be set, and stands for no time while a
-machine is suspended."""
+"""Seconds after which a task checks the wall clock at the latest: it may be set, and does not run
+while a machine is suspended."""
 
 log = logging.getLogger(__name__)
 _not_delivered = RepeatedLine(
@@ -196,7 +196,8 @@ class Delays(SavedTable[DelayOffsetTable]):
             super().save_now()
 
     def _collect(self) -> bool:
-        """Whether there is anything to save. A level that never had a message has no position."""
+        """Collect the positions to save; False if nothing changed. A level without messages has no
+        position."""
         now = {
             level.number: level.safe_position()
             for level in self.levels
@@ -213,8 +214,8 @@ class Delays(SavedTable[DelayOffsetTable]):
 
 @dataclass(eq=False)
 class DelayLevel:
-    """One level, and the queue in which its messages wait. ``position`` is the queue offset of the
-    next one to deliver. Of all levels one delivers at a time, the holder of ``turn``."""
+    """One level, and the queue of its waiting messages. ``position``: queue offset of the next
+    message to deliver. One level at a time delivers, the holder of ``turn``."""
 
     number: int
     delay_ms: int
@@ -326,7 +327,8 @@ class DelayLevel:
             self.on_moved()
 
     async def _forward(self, message: ReceivedMessage) -> int | None:
-        """Where the log ends behind the copy; None if there can be none."""
+        """Store the message's copy and return the end of the log behind it; None if no copy is
+        possible."""
         topic = message.properties.get(REAL_TOPIC, "")
         given = message.properties.get(REAL_QUEUE_ID, "")
         queue_id = whole_number(given)

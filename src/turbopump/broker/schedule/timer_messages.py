@@ -1,5 +1,5 @@
-"""What is stored of a timer message when its slot is due: the copy that consumers get, or, on the
-way to its slot, itself once more.
+"""Messages stored when a timer's slot is due: the copy for consumers, or the timer message itself
+again, on the way to a later slot.
 
 Source: apache/rocketmq ``TimerMessageStore.convert``. REAL_TOPIC, REAL_QID and all TIMER_* stay
 visible in a copy, as there.
@@ -31,8 +31,8 @@ NEVER_WAITED: Final = (1 << 63) - 1
 
 
 class DueSlot(NamedTuple):
-    """Where a message belongs: the slot ``due`` (ms), or for a recall, which is in every slot in
-    which its message may be, those up to ``until``; and what its unit says of it."""
+    """Slot of a message: ``due`` (ms), and its unit's facts. A recall is in every slot in which its
+    message may be, up to ``until``."""
 
     due: int
     until: int
@@ -74,9 +74,9 @@ _topic_hash = lru_cache(maxsize=1024)(java_hash)
 
 
 def slots_of(out: int, deliver: int | None, precision: int) -> tuple[int, int]:
-    """The first and the last slot that a message may be in which got the slot ``out`` when it was
-    sent, perhaps with another precision than today's. ``deliver`` is its time, if it tells; else
-    that may be as far behind as the greatest precision with such a slot has it."""
+    """Return the first and the last slot of a message that got the slot ``out`` when it was sent,
+    perhaps with another precision. ``deliver`` is its time, if known; otherwise the greatest
+    precision with such a slot decides."""
     last = out + next((coarse for coarse in (1000, 500, 200) if out % coarse == 0), 100)
     if deliver is not None and out < deliver <= last:
         return slot_ms(deliver, precision), slot_ms(deliver, precision)
@@ -111,14 +111,14 @@ def timer_message(message: ReceivedMessage, precision: int) -> TimerMessage | st
 
 
 Recalls = dict[tuple[str, str], set[tuple[int, int]]]
-"""What the recalls in a slot name: of each topic and name the first and the last slot (ms) in which
-the message that is meant may be. A recall is of its own topic, whatever name it was sent with: who
-may publish to one topic recalls nothing of another."""
+"""Recalls of a slot: for each topic and name, the first and the last slot (ms) of the recalled
+message. A recall counts only for the topic to which it was sent, whatever name it contains:
+permission to publish to one topic recalls nothing of another."""
 
 
 def is_recalled(message: TimerMessage, recalls: Recalls) -> bool:
-    """Whether one of them is of this message: in a slot with what was overdue, there may be others
-    with its unique id."""
+    """Return True if one of the recalls is for this message. A slot with overdue messages may
+    contain others with its unique id."""
     return any(
         due <= message.due <= until
         for name in message.names
@@ -161,7 +161,8 @@ def timer_interceptor(config: BrokerConfig, clock: Clock) -> Interceptor:
 def by_way_of_timer(
     destination: Destination, config: BrokerConfig, now: int
 ) -> Destination | Refusal:
-    """Where the message waits, the destination as it is if it is due, or why it cannot be taken."""
+    """Return the queue in which the message waits, the given destination if it is due, or a
+    refusal."""
     half = destination.sys_flag & names.TRANSACTION_MASK not in (
         0,
         names.SysFlag.TRANSACTION_COMMIT,
@@ -233,7 +234,7 @@ def slot_ms(deliver: int, precision: int) -> int:
 
 
 def parse_long(text: str) -> int | None:
-    """What Java's ``Long.parseLong`` makes of it."""
+    """Parse a number like Java's ``Long.parseLong``."""
     digits = text[1:] if text[:1] in ("-", "+") else text
     if not (digits.isascii() and digits.isdigit() and len(digits) < 40):
         return None

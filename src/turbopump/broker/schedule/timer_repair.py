@@ -1,9 +1,9 @@
-"""The messages of timers in the commit log: how they are read, how units of the timer log are
-checked against them, and how they get slots again.
+"""Messages of timers in the commit log: reading them, checking units of the timer log against them,
+and giving them new slots.
 
-Units that do not fit their messages mean that the timer log is damaged; then log and wheel are made
-anew from the queue. A message that is damaged itself is another matter: the queue points to it,
-too. What cannot be delivered is a sentence in place of its message, and stops no other.
+Units that do not fit their messages mean a damaged timer log; log and wheel are then rebuilt from
+the queue. A damaged message is another case: the queue points to it too. A message that cannot be
+delivered is replaced by a sentence, and stops no other.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from turbopump.store.timers.pending_timers import OldSlots, PendingTimers, SlotU
 from turbopump.store.timers.timer_log import MAGIC_DELETE, MAGIC_ROLL, TIMER_UNIT_SIZE, TimerUnit
 
 READ_ATTEMPTS: Final = 3
-"""How often a message that the disk does not give is asked for, a pause between, before it is
-passed over."""
+"""Attempts to read a message from a failing disk, with a pause between them, before it is
+skipped."""
 SLICE: Final = 32
 """Messages that are read and delivered in one turn at most: about 1 ms."""
 SLICE_BYTES: Final = 256 * 1024
-"""And their bytes, or one message."""
+"""Maximum bytes of a slice, unless it is one message."""
 HELD_MAX: Final = 200_000
 """Messages held at most, some 80 MB; more are taken to wait, and may come twice."""
 _LATE_SLOTS = 4
@@ -143,8 +143,7 @@ class TimerRepair:
         return message.due <= due.time <= until or late
 
     def _check_old(self, unit: TimerUnit, message: TimerMessage | str) -> None:
-        """As ``check``, of a unit that was written with another precision, which need not be
-        known."""
+        """Check a unit like ``check``, but of another precision, which may be unknown."""
         if isinstance(message, str):
             fits = self._has(unit.offset, unit.size)
         elif unit.recalls != message.recalls:
@@ -158,21 +157,21 @@ class TimerRepair:
             raise _damaged(unit.time, unit.offset, unit.size)
 
     def _has(self, offset: int, size: int) -> bool:
-        """Whether the queue has a message there."""
+        """Return True if the queue has a message at this place."""
         unit = self.queue.unit(self.queue.first_at(offset))
         return unit is not None and unit[:2] == (offset, size)
 
     # --- new slots, after a start with another ``timerPrecisionMs``
 
     async def give_new_slots(self, now: int) -> bool:
-        """Give every message that waits its slot of the new precision, if there is a new one.
+        """Give every waiting message its slot of the new precision, if the precision changed.
 
-        The units that the timer log has are read in their order, with their messages, and put
-        again, behind them and into a new wheel. Until that is over nothing is delivered or noted: a
-        kill on the way lets it begin anew; an error lets the next call go on. What was delivered,
-        and what rolled on, is known exactly, other than when everything is made anew from the
-        queue. A message costs about as much as one that is taken in. Raises StoreDamagedError if
-        the log is not as it was written, OSError, StoreError."""
+        The units of the timer log are read in order, with their messages, and put again, behind the
+        old ones and into a new wheel. Until the end nothing is delivered or saved: after a kill it
+        starts again, after an error the next call continues. Delivered and rolled messages are
+        known exactly, unlike in a rebuild from the queue. A message costs about as much as a new
+        one. Raises StoreDamagedError if the log is damaged, OSError, StoreError.
+        """
         pending, old = self.pending, self.pending.old_slots
         if old is None:
             return False
@@ -225,7 +224,7 @@ class TimerRepair:
 
     @property
     def active(self) -> bool:
-        """Whether everything is being made anew; nothing may be delivered or saved until then."""
+        """True during a rebuild; nothing may be delivered or saved until its end."""
         return self.pending.redo_before > 0
 
     def begin_anew(self, why: str) -> None:
@@ -233,8 +232,8 @@ class TimerRepair:
         self.pending.begin_anew(self.queue.min_index, why)
 
     def is_pending(self, index: int, offset: int, size: int, message: TimerMessage) -> bool:
-        """Whether the message at queue offset ``index`` waits for its time, as far as is known
-        now."""
+        """Return True if the message at queue offset ``index`` still waits for its time, as far as
+        known."""
         pending, key = self.pending, (message.unique_id, message.recalls)
         self._held.pop(key, None)
         if index >= pending.redo_before:

@@ -1,9 +1,8 @@
-"""When and in which order the timers go to the disk: the commit log first, then timer log and
-wheel, then the checkpoint that says so.
+"""Saving of the timers: first the commit log, then timer log and wheel, then the checkpoint.
 
-As soon as something has changed, and at most once in ``interval`` seconds. Files of the timer
-log whose messages are no longer in the commit log are deleted on the way. It also answers
-retention, which must keep what waits.
+A save starts soon after a change, at most once in ``interval`` seconds. It also deletes files of
+the timer log whose messages are no longer in the commit log. Retention asks here which messages
+must stay.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from turbopump.store.timers.pending_timers import PendingTimers
 from turbopump.store.timers.timer_log import TimerCheckpoint
 
 OLDEST_EVERY_S: Final = 5.0
-"""The oldest message that waits is looked for so often at most, and only when somebody wants to
-delete."""
+"""Seconds between two searches for the oldest waiting message, which happen only when files are to
+be deleted."""
 
 log = logging.getLogger(__name__)
 
@@ -113,8 +112,8 @@ class TimerSaving:
             pass
 
     def save_redo(self) -> None:
-        """Note, in this thread, that everything is made anew; should the note fail, the next start
-        finds log and checkpoint at odds."""
+        """Record, in this thread, that a rebuild is running. If the record fails, the next start
+        finds that log and checkpoint contradict each other."""
         pending = self.pending
         checkpoint = TimerCheckpoint(
             pending.read_time,

@@ -1,12 +1,12 @@
 """Timer messages of a broker: from the queue of ``rmq_sys_wheel_timer`` into their slots, and out
 of them when they are due.
 
-One task does both. Before a slot is delivered it takes in everything that the queue has, so that an
-accepted recall is in the slot of its message in time; what is overdue at a start is delivered when
-the whole queue is read. While nothing is due the task sleeps until the next slot is, or the queue
-grows. Slots are delivered in the order of time, a slice of messages in a turn of the loop. What the
-store refuses is tried again. Source: apache/rocketmq ``TimerMessageStore``, which drops a message
-after three attempts.
+One task does both. Before a slot is delivered, the task puts everything from the queue into slots,
+so that an accepted recall reaches the slot of its message in time. At a start overdue messages are
+delivered after the whole queue has been read. The task sleeps until the next slot is due, or the
+queue grows. Slots are delivered in the order of time, a slice of messages in a turn of the loop. A
+message that the store refuses is tried again. Source: apache/rocketmq ``TimerMessageStore``, which
+drops a message after three attempts.
 """
 
 from __future__ import annotations
@@ -41,15 +41,17 @@ from turbopump.store.timers.timer_log import MAGIC_DELETE, MAGIC_ROLL, TimerChec
 from turbopump.store.timers.timer_recovery import open_timers
 
 GATHER_S: Final = 0.02
-"""So long new messages of the queue are gathered, so that a turn of the task is worth its while."""
+"""Seconds in which new messages of the queue are gathered, so that the task works on several at
+once."""
 AHEAD_S: Final = 0.1
-"""So long before its time a slot is read: then its messages wait for no disk when it comes."""
+"""Seconds before its time at which a slot is read, so that its messages do not wait for the
+disk."""
 SLEEP_MAX_S: Final = 60.0
-"""The task looks at the wall clock so often at least: it may be set, and stands for no time while a
-machine is suspended."""
+"""Seconds after which the task checks the wall clock at the latest: it may be set, and does not run
+while a machine is suspended."""
 
 SLEEP_IDLE_S: Final = 86_400.0
-"""And so often if nothing waits."""
+"""The same while nothing waits."""
 LOGGED_MAX: Final = 1000
 """Messages passed over that get a line each; all of them are counted."""
 
@@ -142,12 +144,12 @@ class Timers:
 
     @property
     def safe_checkpoint(self) -> TimerCheckpoint:
-        """How far things are on the disk; zeros if no message was ever taken in."""
+        """Return the checkpoint on the disk; zeros before the first message."""
         return self.pending.saved
 
     def may_recall(self, due: int) -> bool:
-        """Whether a recall that is stored now is in the slot ``due`` before that is delivered.
-        After a crash a slot may be delivered once more, so the clock counts too."""
+        """Return True if a recall that is stored now reaches the slot ``due`` before its delivery.
+        After a crash a slot may be delivered again, so the clock counts too."""
         pending = self.pending
         return (
             due > self._begun
@@ -179,8 +181,8 @@ class Timers:
         }
 
     def has_delivered(self, deliver_ms: int, queue_offset: int) -> bool:
-        """Whether all is delivered that was to be so at ``deliver_ms`` or before and stands in the
-        queue before ``queue_offset``."""
+        """Return True if all messages before ``queue_offset`` with a time up to ``deliver_ms`` are
+        delivered."""
         pending = self.pending
         if pending.queue_offset < queue_offset or pending.rebuilding:
             return False
@@ -311,7 +313,7 @@ class Timers:
         return self._ahead
 
     async def _recalls(self, slot: PrefetchedSlot) -> Recalls:
-        """What the recalls of a slot name."""
+        """Read the recalls of a slot."""
         names: Recalls = {}
         due = slot.due
         for number, magic in enumerate(due.magics):

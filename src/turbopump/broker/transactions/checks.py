@@ -1,16 +1,14 @@
-"""Asking producers what has become of their transactions: in rounds, each half message once in a
-round.
+"""Transaction checks: asking producers for the outcome of their transactions, each half message
+once in a round.
 
-A half message that was asked about is stored again at the end of the queue, with the number of
-times in its properties, so that the offset in the queue moves on and nothing else need be kept.
-After a kill the queue goes on from an offset that was saved before; of the copies that are read
-again, only the newest of each half message counts (with RocketMQ each is asked about and copied
-again, so that every such kill doubles them). While nothing is pending, nothing happens. A check
-counts only if somebody was asked: while no producer of its group is connected, a half message waits
-(with RocketMQ it is given up after 15 rounds). Source:
-apache/rocketmq ``TransactionalMessageServiceImpl.check``,
-``AbstractTransactionalMessageCheckListener``; there rounds go on whether there is anything to ask
-about or not.
+A checked half message is stored again at the end of the queue, with the number of checks in its
+properties. So the offset in the queue advances, and no other state is needed. After a kill the
+queue continues at an earlier saved offset; of the copies that are read again, only the newest of
+each half message counts (RocketMQ checks and copies each of them again, so every such kill doubles
+them). While nothing is pending, nothing runs. A check counts only if a producer was asked: while no
+producer of its group is connected, a half message waits (RocketMQ gives it up after 15 rounds).
+Source: apache/rocketmq ``TransactionalMessageServiceImpl.check``,
+``AbstractTransactionalMessageCheckListener``; there, rounds also run when nothing is pending.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ from turbopump.message.rules import HALF_TOPIC
 from turbopump.protocol.command import encode_command, request_command
 from turbopump.remoting.wire import Wire
 from turbopump.store.disk_space import SpaceLevel
-from turbopump.store.log.cold_reads import Steps
+from turbopump.store.log.cold_reads import ReadSteps
 from turbopump.store.log.commit_log import PutResult
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.lookup import StoredEntry
@@ -43,13 +41,13 @@ from turbopump.store.queues.lookup import StoredEntry
 log = logging.getLogger(__name__)
 
 TRIED_ROUNDS: Final = 3
-"""In so many rounds a half message that cannot be read is tried, then it is passed over."""
+"""Number of rounds in which an unreadable half message is tried before it is skipped."""
 PRODUCERS_TRIED: Final = 3
 TAKE_S: Final = 0.1
-"""How long a producer that is slow to read is waited for before another one is asked."""
+"""Seconds to wait for a producer that reads slowly, before another one is asked."""
 ABSENT_MAX_MS: Final = 300_000
-"""So long a half message whose producers are away stands where it is, at most: then it goes behind
-the others, so that the offset in the queue moves on."""
+"""Milliseconds for which a half message without producers stays at its place, at most. Then it is
+stored again behind the others, so that the offset in the queue advances."""
 ABSENT_KEPT: Final = 10_000
 """Half messages that stand so; more go behind the others in each round."""
 _LONG_MS: Final = 86_400_000
@@ -57,8 +55,8 @@ _NEVER: Final = 1 << 62
 
 
 class _Step(NamedTuple):
-    """What came of looking at one half message: when the next round is due because of it (ms since
-    1970), whether it stands behind the others now, whether the round ends here."""
+    """Outcome for one half message: the time of the next round that it needs (ms since 1970), True
+    if it was stored again behind the others, and True if the round ends here."""
 
     due: int = _NEVER
     copied: bool = False
@@ -77,9 +75,10 @@ class _Absent(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class TransactionChecks:
-    """Asks. ``asked``, ``unheard`` (no producer of the group was connected) and ``given_up`` count
-    half messages since the start. ``may_publish``: whether the user of a connection may publish to
-    a topic: nobody else gets its half messages. RocketMQ: whoever is in the group does."""
+    """Checks of transactions. ``asked``, ``unheard`` (no producer of the group was connected) and
+    ``given_up`` count half messages since the start. ``may_publish``: returns True if the user of a
+    connection may publish to a topic; others do not get its half messages. RocketMQ: every member
+    of the group does."""
 
     config: BrokerConfig
     store: MessageStore
@@ -137,15 +136,15 @@ class TransactionChecks:
                 due = loop.time() + wait_ms / 1000
 
     def _in_the_way(self) -> bool:
-        """Whether the first one that is pending lies in the segment that is next to be deleted for
-        want of room: a round puts those that are to be asked about much later behind the others."""
+        """True if the first pending half message is in the segment that is deleted next for lack of
+        space. A round stores messages that are checked much later behind the others."""
         files, queue = self.store.log.files.files, self.store.queues.find(HALF_TOPIC, QUEUE)
         unit = queue.unit(self.endings.pending.offset) if queue is not None else None
         cramped = self.store.space.level >= SpaceLevel.CLEAN_FORCIBLY
         return cramped and bool(files) and unit is not None and unit[0] < files[0].end
 
     def _any_is_back(self) -> bool:
-        """Whether a producer is there of a group that was away."""
+        """True if a producer is connected whose group was away."""
         awaited = {(one.group, one.topic) for one in self._absent.values()}
         return any(bool(self._producers(*one)) for one in awaited)
 
@@ -166,7 +165,7 @@ class TransactionChecks:
         return self.store.max_offset(HALF_TOPIC, QUEUE)
 
     async def _arrival(self, end: int, seconds: float | None = None) -> bool:
-        """Wait until the queue is longer than this; False if it is not after so many seconds."""
+        """Wait until the queue is longer than this; False if it is not after ``seconds``."""
         queue = self.store.queues.find_or_make(HALF_TOPIC, QUEUE)
         await wait_for((queue.end, end + 1), seconds=seconds)
         return self._end > end
@@ -278,8 +277,8 @@ class TransactionChecks:
             await self._give_up(half)
             return _Step()
 
-    async def _is_there(self, half: HalfMessage, steps: Steps[StoredEntry | None]) -> bool:
-        """Whether the entry that ``steps`` find is a copy of this half message."""
+    async def _is_there(self, half: HalfMessage, steps: ReadSteps[StoredEntry | None]) -> bool:
+        """Return True if the entry that ``steps`` find is a copy of this half message."""
         copy = half_of(await ask(self.store.cold_reads, steps))
         return copy is not None and copy.is_the_same_as(half)
 
@@ -327,9 +326,9 @@ class TransactionChecks:
         return stored + wait_ms + 1 if 0 <= self.clock.now_ms() - stored <= wait_ms else None
 
     async def _stored_ms(self, half: HalfMessage) -> int:
-        """When this broker stored it first, ms since 1970. Where retention has deleted that entry,
-        the producer's clock counts, but not beyond the copy. RocketMQ: the producer's clock
-        always, so that one that is wrong decides whether its producer is asked."""
+        """Return the time at which this broker first stored it, ms since 1970. If retention has
+        deleted that entry, the producer's clock counts, but not beyond the copy. RocketMQ: always
+        the producer's clock, so a wrong one decides about the checks."""
         stored = half.message.store_timestamp
         if half.offset == half.origin:
             return stored
@@ -368,8 +367,8 @@ class TransactionChecks:
         return None if in_the_way else absent.until
 
     async def _wait_for_producer(self, half: HalfMessage) -> _Step:
-        """Nobody can be asked: that is no check. It stands where it is for one interval, then for
-        twice as long each time, further behind."""
+        """Handle a half message without connected producers, which is not a check. It stays at its
+        place for one interval, then for twice as long each time, further behind."""
         self.unheard += 1
         if half.group not in self._missed:
             self._missed.add(half.group)

@@ -134,7 +134,7 @@ class PendingHalves:
         return self._op_offset
 
     def has_ended(self, *offsets: int) -> bool:
-        """Whether one of these is known to have ended."""
+        """Return True if one of these is known to have ended."""
         return any(offset in self._ended or offset in self._remembered for offset in offsets)
 
     def end(self, *offsets: int) -> list[int]:
@@ -189,12 +189,12 @@ class PendingHalves:
         return False
 
     def count(self, end: int) -> int:
-        """How many half messages before ``end`` await their end."""
+        """Count the half messages before ``end`` whose transactions are open."""
         return max(end - self.offset, 0) - len(self._ended | self._passed)
 
     def is_over(self, offset: int) -> bool:
-        """Whether nothing is to be done for what stands at this offset: it has ended, or was passed
-        over."""
+        """Return True if the half message at this offset is finished: it has ended, or was
+        skipped."""
         return offset < self.offset or offset in self._ended or offset in self._passed
 
     def passed(self, offset: int) -> None:
@@ -219,9 +219,9 @@ AGAIN_S: Final = 1.0
 
 @dataclass(slots=True, eq=False)
 class OpQueue:
-    """Writes down which half messages have ended: entries of about ``size_max`` bytes, ``interval``
-    seconds after the first of what they name was added at the latest. What the store refuses is
-    kept and tried again. Source: apache/rocketmq ``TransactionalOpBatchService``."""
+    """Records of ended half messages: entries of about ``size_max`` bytes, stored at most
+    ``interval`` seconds after the first of their endings. If the store refuses one, it is kept and
+    tried again. Source: apache/rocketmq ``TransactionalOpBatchService``."""
 
     forwarding: Forwarding
     pending: PendingHalves
@@ -321,9 +321,9 @@ class OpQueue:
 
 
 class SavedOffsets:
-    """Where the next start goes on: the offsets in the half and op queues, as those of their
-    consumer group. They are saved once everything that they build on is on the disk; else a power
-    cut could take a committed message and leave the offset behind its half message."""
+    """Starting point of the next run: the offsets in the half and op queues, kept as those of their
+    consumer group. They are saved when everything before them is on the disk; otherwise a power cut
+    could lose a committed message and keep the offset behind its half message."""
 
     def __init__(
         self, store: MessageStore, offsets: ConsumerOffsets, pending: PendingHalves
@@ -347,9 +347,9 @@ class SavedOffsets:
             durable.when(end, partial(self._reached, *offsets))
 
     def needed_from(self) -> int | None:
-        """The offset in the log of the first half message that the next start would look at; None
-        if there is none. It moves on with each check, which stores them again at the end, so that
-        none holds its segment for longer than until then."""
+        """Offset in the log of the first half message that the next start would read; None if there
+        is none. It advances with each check, because a check stores half messages again at the end,
+        so they do not hold their segments for long."""
         self.moved()  # what had ended before a start is passed over without anything being noted
         queue = self._store.queues.find(HALF_TOPIC, QUEUE)
         unit = queue.unit(max(self._saved[0], queue.min_index)) if queue is not None else None

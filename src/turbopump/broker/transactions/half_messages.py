@@ -1,19 +1,18 @@
-"""Half messages: what a message of a transaction is until it is known how the transaction ends.
-Values in, values out.
+"""Half messages: messages of transactions with an unknown outcome. Values in, values out.
 
 ::
 
     RMQ_SYS_TRANS_HALF_TOPIC, queue 0      the message as it was sent, with these properties:
-        REAL_TOPIC, REAL_QID                   where it is meant to go
-        PGROUP, __transactionId__              whose it is; its UNIQ_KEY
-        TRANSACTION_CHECK_TIMES                how often its producers were asked; absent: never
-        TRAN_PREPARED_QUEUE_OFFSET             of one that was stored again: its first offset here
-    RMQ_SYS_TRANS_OP_HALF_TOPIC, queue 0   what has ended: tag d, a body "17,18,21," of such offsets
-    consumer group CID_RMQ_SYS_TRANS       its offsets in the two queues: what is before is done
+        REAL_TOPIC, REAL_QID                   its destination
+        PGROUP, __transactionId__              its producer group; its UNIQ_KEY
+        TRANSACTION_CHECK_TIMES                number of checks; absent: none
+        TRAN_PREPARED_QUEUE_OFFSET             of a message stored again: its first offset here
+    RMQ_SYS_TRANS_OP_HALF_TOPIC, queue 0   endings: tag d, a body "17,18,21," of such offsets
+    consumer group CID_RMQ_SYS_TRANS       its offsets in the two queues: all before is done
 
 Source: apache/rocketmq ``TransactionalMessageBridge``, ``TransactionalMessageServiceImpl``.
-RocketMQ writes TRAN_PREPARED_QUEUE_OFFSET only where CHECK_IMMUNITY_TIME_IN_SECONDS makes it wait,
-and reads it only there; we write it each time, so that an end that names an older copy
+RocketMQ writes TRAN_PREPARED_QUEUE_OFFSET only if CHECK_IMMUNITY_TIME_IN_SECONDS makes the message
+wait, and reads it only there. We write it each time, so that an ending that names an older copy
 ends the newest one too.
 """
 
@@ -141,9 +140,8 @@ class HalfMessageInterceptor:
 
 
 class HalfMessage(msgspec.Struct, frozen=True):
-    """A stored half message, read. ``origin``: its first offset in the queue; ``checks``: how often
-    its producers were asked; ``immunity_ms``: for so long after its birth they are not (None: for
-    as long as the broker says)."""
+    """A decoded half message. ``origin``: its first offset in the queue; ``checks``: number of
+    checks; ``immunity_ms``: time after its birth without checks (None: the broker's setting)."""
 
     message: ReceivedMessage
     group: str
@@ -159,8 +157,8 @@ class HalfMessage(msgspec.Struct, frozen=True):
         return self.message.queue_offset
 
     def is_the_same_as(self, other: HalfMessage) -> bool:
-        """Whether both are copies of one half message. Their UNIQ_KEY would not do: a producer may
-        give it twice."""
+        """Return True if both are copies of one half message. Their UNIQ_KEY is not enough: a
+        producer may use it twice."""
         return self.origin == other.origin and self._birth == other._birth
 
     @property
@@ -198,7 +196,8 @@ class HalfMessage(msgspec.Struct, frozen=True):
     def question(
         self, properties: str, stored: PutResult, broker_name: str
     ) -> tuple[CheckTransactionState, bytes]:
-        """What a producer is asked, header and body. ``stored``: where the copy now is."""
+        """Make the check for a producer, header and body. ``stored``: position of the newest
+        copy."""
         message = self.message
         unique = property_value(readable_text(properties), UNIQ_KEY)
         header = CheckTransactionState(
@@ -222,8 +221,7 @@ class HalfMessage(msgspec.Struct, frozen=True):
 
 
 def read_half(message: ReceivedMessage) -> HalfMessage | None:
-    """The half message that a stored message is; None if it does not say whose it is and where it
-    is meant to go."""
+    """Decode a stored half message; None if it lacks its producer group or its destination."""
     properties = message.properties
     group, topic = properties.get(PRODUCER_GROUP), properties.get(REAL_TOPIC)
     queue_id = whole_number(properties.get(REAL_QUEUE_ID))

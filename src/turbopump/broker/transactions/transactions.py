@@ -37,7 +37,7 @@ from turbopump.message.rules import HALF_TOPIC
 from turbopump.protocol.requests.send import TransactionOutcome
 from turbopump.remoting.router import RequestContext
 from turbopump.remoting.wire import Wire
-from turbopump.store.log.cold_reads import Steps
+from turbopump.store.log.cold_reads import ReadSteps
 from turbopump.store.queues.lookup import StoredEntry
 
 T = TypeVar("T")
@@ -52,8 +52,8 @@ _EVER: Final = 1 << 62
 
 
 class Transactions:
-    """What a broker knows and does of them. ``start`` reads where the last run stopped; what ends
-    meanwhile waits for that."""
+    """Transactions of a broker. ``start`` reads the state of the last run; endings that arrive
+    meanwhile wait."""
 
     def __init__(
         self, stored: Stored, forwarding: Forwarding, may_publish: Callable[[Wire, str], bool]
@@ -109,7 +109,7 @@ class Transactions:
         return None if self._task is None or self._task.done() else self._saved.needed_from()
 
     async def close(self) -> None:
-        """Write down what has ended, and where the next start is to go on."""
+        """Store the endings, and the offsets for the next start."""
         if self._task is not None:
             task, self._task = self._task, None
             await stop_task(task)
@@ -132,7 +132,7 @@ class Transactions:
     # --- what a start reads
 
     async def _read_ended(self) -> None:
-        """What the op queue says."""
+        """Read the endings from the op queue."""
         begin, end = self._pending.op_offset, self._store.max_offset(OP_TOPIC, QUEUE)
         first = max(begin - MARKS_READ_BACK, self._store.min_offset(OP_TOPIC, QUEUE))
         for index in range(first, end):
@@ -150,8 +150,8 @@ class Transactions:
                 self._pending.note_mark(index, offsets)
 
     async def _read_copies(self) -> None:
-        """Which of the pending ones stood further in front before, and which were committed without
-        that being written down."""
+        """Find older copies of the pending half messages, and those that were committed without a
+        stored ending."""
         pending = self._pending
         for index in range(pending.offset, self._store.max_offset(HALF_TOPIC, QUEUE)):
             if pending.has_ended(index):
@@ -165,8 +165,8 @@ class Transactions:
                 pending.note_copy(half.origin, index)
 
     async def _read_given_up(self) -> None:
-        """Which of the pending ones were given up without the offset being saved: their letters lie
-        in the log behind the first of them."""
+        """Find pending half messages that were given up without a saved offset: their dead letters
+        are in the log behind the first of them."""
         store = self._store
         queue = store.queues.find(HALF_TOPIC, QUEUE)
         if queue is None:
@@ -188,8 +188,8 @@ class Transactions:
                 break
 
     async def _is_committed(self, half: HalfMessage) -> bool:
-        """Whether the message is where it is meant to go, as far as the key index knows: a kill
-        came before that was written down. RocketMQ: asks about it, and delivers it twice."""
+        """Return True if the message is at its destination, according to the key index: a kill came
+        before its ending was stored. RocketMQ: checks it, and delivers it twice."""
         unique = half.message.properties.get(UNIQ_KEY)
         if unique is None:
             return False
@@ -216,8 +216,8 @@ class Transactions:
         await self._forwarding.turns.pause()
         return await self._patiently(lambda: self._store.lookup.entry_in_queue(topic, QUEUE, index))
 
-    async def _patiently(self, steps: Callable[[], Steps[T]]) -> T:
-        """What is read; read again while too many reads wait for the disk."""
+    async def _patiently(self, steps: Callable[[], ReadSteps[T]]) -> T:
+        """Run a read, and repeat it while too many reads wait for the disk."""
         while True:
             try:
                 return await ask(self._store.cold_reads, steps())

@@ -1,7 +1,7 @@
 """One queue that is ours now and is pulled: where the next pull begins, and what to commit.
 
-One rule: what is not done is not committed. It must not know why the queue is ours, or what becomes
-of a message. Source: apache/rocketmq ``DefaultMQPushConsumerImpl.pullMessage``.
+One rule: what is not done is not committed. This module must not know why the queue is ours, or
+what becomes of a message. Source: apache/rocketmq ``DefaultMQPushConsumerImpl.pullMessage``.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ SUSPEND_S: Final = 15.0
 
 
 class AssignedQueue(PullLoop[Delivery]):
-    """Pulls ``queue`` from ``offset`` on once started. ``on_moved`` is called with the offset to go
-    on at when the broker says that ours is outside of what it has; this object is dropped then.
-    ``lock``: nothing is handed out while it is not valid.
+    """Pulls ``queue`` from ``offset`` on once started. ``on_moved`` is called with the next offset
+    when the broker says that ours is outside of the queue; this object is dropped then. ``lock``:
+    nothing is handed out while it is not valid.
 
     If it is broadcast, what failed does not come again, and no offsets are committed to the broker.
     """
@@ -48,8 +48,8 @@ class AssignedQueue(PullLoop[Delivery]):
         super().__init__(shared.instance, queue, Delivery)
         self.lock = lock
         self.moves_to: int | None = None
-        """In order and dropped: where the queue goes on when nobody has a message of it in hand any
-        more."""
+        """Next offset of a dropped queue that is handled in order, once nobody has a message of it
+        in hand."""
         self.process_queue = ProcessQueue(offset, limits)
         self._shared = shared
         self._on_moved = on_moved
@@ -81,7 +81,7 @@ class AssignedQueue(PullLoop[Delivery]):
         return self.done_offset if self.lock is None or self.lock.kept else None
 
     def limit(self, limits: PullLimits) -> None:
-        """Allow so much of it in hand from now on."""
+        """Change the limits of what may be in hand."""
         self.process_queue.limits = limits
         self.look()
 

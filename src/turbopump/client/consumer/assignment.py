@@ -1,10 +1,10 @@
 """The queues of a push consumer: getting and losing them.
 
-One rule: a queue is begun where the group stands, and left when what is done is committed; in
-order, it is begun under a lock, and the lock is given back when nobody handles a message of it any
-more. What is popped has no offset of ours: a queue that is lost hands out nothing more, and what
-somebody has of it may still be done. It must not know how queues are divided, or who handles
-messages. Source: apache/rocketmq ``RebalanceImpl.updateProcessQueueTableInRebalance``,
+One rule: a queue is begun at the group's offset, and left when finished messages are committed. In
+order, it is begun under a lock, and the lock is given back when nobody handles a message of it. A
+popped queue has no offset of ours; messages of a lost one that somebody has may still be settled.
+This module must not know how queues are divided, or who handles messages. Source: apache/rocketmq
+``RebalanceImpl.updateProcessQueueTableInRebalance``,
 ``RebalancePushImpl.removeUnnecessaryMessageQueue``.
 """
 
@@ -86,8 +86,8 @@ class Assignment(QueueTable[AssignedQueue | PopQueue]):
     async def close(self, patience: float, *, give_back_taken: bool) -> None:
         """Commit, and drop every queue. In order, each whose messages nobody handles any more, for
         which ``patience`` seconds are waited, is free for others then; the rest after a minute.
-        What was popped is acknowledged if it is done, and given back if nobody has begun it;
-        ``give_back_taken``: also if somebody has it."""
+        Popped messages are acknowledged if they are done, and given back if nobody has begun them;
+        ``give_back_taken``: also if somebody has them."""
         queues = list(self._queues)
         await self.commit(final=True)
         if self._settings.ordered:

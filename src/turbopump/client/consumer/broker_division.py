@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from turbopump.client.consumer.assignment import Assignment
 from turbopump.client.consumer.delivery_policy import Membership
-from turbopump.client.consumer.rebalance import QueueChange, ask_one
+from turbopump.client.consumer.rebalance import Division, QueueChange, ask_one
 from turbopump.client.consumer.subscription import ALL, tag_subscription
 from turbopump.message.handles import pop_retry_topic
 from turbopump.message.rules import RETRY_PREFIX
@@ -20,19 +20,17 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import reply_in
 from turbopump.protocol.requests import assignment as requests
 from turbopump.protocol.requests.clients import MessageModel
-from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
-_rebalanced = RepeatedLine(log, logging.INFO, "rebalanced by a broker group=%s topic=%s %s")
 
 
 class BrokerDivision:
-    """Asks brokers which queues are ours, and has ``table`` get and lose them. ``fallback`` divides
-    a topic without the broker. A topic that is pulled has its POP retry topic subscribed to and
+    """Asks brokers which queues are ours; ``table`` has those that are now. ``fallback`` divides a
+    topic without the broker. A topic that is pulled has its POP retry topic subscribed to and
     pulled too, for what was popped of it before."""
 
     def __init__(
-        self, shared: Membership, table: Assignment, fallback: Callable[[str], Awaitable[bool]]
+        self, shared: Membership, table: Assignment, fallback: Callable[[str], Awaitable[Division]]
     ) -> None:
         self._instance = shared.instance
         self._group = shared.group
@@ -41,11 +39,9 @@ class BrokerDivision:
         self._table = table
         self._fallback = fallback
         self._falls_back = False
-        self._logged: dict[str, str] = {}
 
-    async def divide(self, topic: str) -> bool:
-        """Ask a broker of ``topic``, and do as it says; False if that could not be done. Raises
-        RemotingError, RouteNotFoundError, BodyError."""
+    async def divide(self, topic: str) -> Division:
+        """Ask a broker of ``topic``. Raises RemotingError, RouteNotFoundError, BodyError."""
         route = await self._instance.routes.get(topic)
         masters = sorted(route.every_address(slaves=False))
         self._instance.environment.random.shuffle(masters)
@@ -54,9 +50,9 @@ class BrokerDivision:
         if self._falls_back:
             return await self._fallback(topic)
         if assignments is None:
-            return False
+            return Division(complete=False)
         if topic not in self._subscriptions:  # it was given up meanwhile
-            return True
+            return Division()
         pop_mode = requests.MessageRequestMode.POP
         wanted = {one.message_queue: one.mode is pop_mode for one in assignments}
         complete = await self._look_after_retries(
@@ -67,10 +63,7 @@ class BrokerDivision:
         gained = sorted(queue for queue, pops in wanted.items() if ours.get(queue) is not pops)
         lost = sorted(queue for queue, pops in ours.items() if wanted.get(queue) is not pops)
         change = QueueChange(gained, lost, frozenset(queue for queue in gained if wanted[queue]))
-        self._log(topic, change, frozenset(popped))
-        if gained or lost:
-            complete &= await self._table.apply(change)
-        return complete
+        return Division(change, complete, "by=broker")
 
     async def _ask(
         self, topic: str, addresses: Sequence[str]
@@ -109,8 +102,8 @@ class BrokerDivision:
         self._falls_back = True
 
     async def _look_after_retries(self, topic: str, *, pulls: bool, pops: bool) -> bool:
-        """Of a topic that is pulled, pull the POP retry topic too; False if that has just begun,
-        and is to be looked at soon."""
+        """Pull the POP retry topic of a topic that is pulled. False if that has just begun, and is
+        to be looked at soon."""
         if topic.startswith(RETRY_PREFIX) or pulls == pops:
             return True
         retries = pop_retry_topic(topic, self._group)
@@ -124,18 +117,3 @@ class BrokerDivision:
             retries, ALL, self._subscriptions[topic].version
         )
         return False
-
-    def _log(self, topic: str, change: QueueChange, popped: frozenset[object]) -> None:
-        if not change.gained and not change.lost:
-            self._logged.pop(topic, None)
-            return
-        named = {
-            "pull": [queue for queue in change.gained if queue not in change.popped],
-            "pull_no_more": [queue for queue in change.lost if queue not in popped],
-            "pop": [queue for queue in change.gained if queue in change.popped],
-            "pop_no_more": [queue for queue in change.lost if queue in popped],
-        }
-        text = " ".join(f"{name}={' '.join(map(str, its)) or '-'}" for name, its in named.items())
-        if self._logged.get(topic) != text:  # once, however often it is tried again
-            self._logged[topic] = text
-            _rebalanced(self._group, topic, text, kind=(self._group, topic))

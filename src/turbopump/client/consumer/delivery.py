@@ -1,8 +1,8 @@
 """A message in a consumer's hands: what the broker stored, and how to say that it is done or wanted
 again.
 
-One rule: the first word counts; a message is settled once per delivery. It must not know queues or
-offsets: it tells its owner.
+One rule: the first word counts; a message is settled once per delivery. This module must not know
+queues or offsets: it tells its owner.
 """
 
 from __future__ import annotations
@@ -70,17 +70,18 @@ class Delivery(ReceivedMessage):
     attempt: int
     settled: bool
     again: bool
-    """Whether it was settled by ``retry``."""
+    """True: it was settled by ``retry``."""
     taken: bool
-    """Whether it was handed out, and is neither settled nor given back."""
+    """True: it was handed out, and is neither settled nor given back."""
     cause: BaseException | str | None
     """Why it is wanted again: what the handler raised, or what was said."""
     taken_at: float
     """When it was handed to somebody, in the loop's seconds."""
     handled_s: float | None
-    """How long its handler took, if it ran in a thread; None: until it is settled."""
+    """Seconds that its handler took, if that ran in a thread. None: they are counted until it is
+    settled."""
     trace: object
-    """What a tracer keeps of it while it is handled."""
+    """State of a tracer while the message is handled."""
 
     def deliver(self, owner: DeliveryOwner, attempt: int) -> None:
         """For the owner: hand it out (again)."""
@@ -96,14 +97,13 @@ class Delivery(ReceivedMessage):
         self.deliver(self._owner, self.attempt + 1)
 
     def left(self) -> None:
-        """It was taken and is put down, not settled, and goes back to nobody, since it is
-        not wanted."""
+        """Put down a message that was taken and is neither settled nor wanted."""
         self.taken = False
         self._owner.delivery_left(self)
 
     def goes_with(self, other: Delivery) -> bool:
-        """Whether one call of a handler may be about both: they are of one queue, and were sent to
-        one topic."""
+        """Return True if one call of a handler may get both: they are of one queue, and were sent
+        to one topic."""
         return (
             self._owner is other._owner
             and self.queue_id == other.queue_id
@@ -117,13 +117,13 @@ class Delivery(ReceivedMessage):
 
     @property
     def wanted(self) -> bool:
-        """Whether it still makes sense to handle it: nobody has settled it, and its queue is still
+        """True while it makes sense to handle it: nobody has settled it, and its queue is still
         ours."""
         return not self.settled and not self._owner.dropped
 
     def done(self) -> None:
-        """It has been dealt with and may be committed, whatever happens next. A second word about
-        this delivery is ignored."""
+        """Settle the message as done. It may be committed. A second word about this delivery is
+        ignored."""
         if not self.settled:
             self.settled = True
             self._owner.delivery_done(self)
@@ -139,7 +139,7 @@ class Delivery(ReceivedMessage):
         a delay that grows with each attempt (or that of ``level``), and makes it a dead letter
         after the last attempt (or at once, for ``level=-1``). With ``delay``, in seconds (or a
         timedelta), it stays here, is delivered again by this consumer, and holds the queue's offset
-        until it is done. ``reason`` is told to operators (traces, ``turbopump dlq show``). Raises
+        until it is done. Operators see ``reason`` in traces and in ``turbopump dlq show``. Raises
         ConfigError for what is none of these."""
         delay = checked_delay(delay, level, reason)
         if not self.settled:
@@ -151,16 +151,16 @@ class Delivery(ReceivedMessage):
 
     @property
     def given_back_late(self) -> bool:
-        """Whether it was settled because its handler did not end, which has not said itself that it
-        failed."""
+        """True if it was settled because its handler did not end, and the handler has not said
+        itself that it failed."""
         return self.settled and isinstance(self.cause, LateHandlerError)
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """What a handler returns to have the message again: ``return Retry()``, ``Retry(level=5)``,
-    ``Retry(delay=30)`` or ``Retry(reason="no stock")``. See ``Delivery.retry``. Raises ConfigError
-    for what is no delay, level or reason."""
+    """Result by which a handler asks to have the message again: ``return Retry()``,
+    ``Retry(level=5)``, ``Retry(delay=30)`` or ``Retry(reason="no stock")``. See ``Delivery.retry``.
+    Raises ConfigError for what is no delay, level or reason."""
 
     delay: float | timedelta | None = None
     """Seconds, also of one that was made with a timedelta."""
@@ -172,7 +172,7 @@ class Retry:
 
 
 def is_retry(result: object) -> bool:
-    """Whether a handler that returned this wants the message again."""
+    """Return True if a handler that returned this wants the message again."""
     return isinstance(result, Retry) or (isinstance(result, type) and issubclass(result, Retry))
 
 
@@ -210,17 +210,17 @@ class DeliveryBatch:
 
     @property
     def wanted(self) -> bool:
-        """Whether it makes sense to handle any of them."""
+        """True while it makes sense to handle any of them."""
         return any(message.wanted for message in self.messages)
 
     @property
     def settled(self) -> bool:
-        """Whether all are."""
+        """True if all are."""
         return all(message.settled for message in self.messages)
 
     @property
     def taken(self) -> bool:
-        """Whether somebody has one that is not settled."""
+        """True while somebody has one that is not settled."""
         return any(message.taken and not message.settled for message in self.messages)
 
     @property
@@ -230,8 +230,8 @@ class DeliveryBatch:
 
     @property
     def handled_s(self) -> float | None:
-        """How long the handler took, if it ran in a thread: it counts for those that are settled
-        afterwards."""
+        """Seconds that the handler took, if it ran in a thread. They count for messages that are
+        settled afterwards."""
         return self.messages[0].handled_s
 
     @handled_s.setter
@@ -241,14 +241,14 @@ class DeliveryBatch:
                 message.handled_s = seconds
 
     def left(self) -> None:
-        """They are put down; those that are not settled go back to nobody."""
+        """Put down the messages that are not settled."""
         for message in self.messages:
             if not message.settled:
                 message.left()
 
     def done(self) -> None:
-        """Those that are not settled have been dealt with; in order, those behind one that is
-        wanted again come again with it."""
+        """Settle the rest as done. In order, a message behind one that is wanted again comes again
+        with it."""
         again = False
         for message in self.messages:
             if message.settled:
@@ -265,13 +265,13 @@ class DeliveryBatch:
         level: int = 0,
         reason: BaseException | str | None = None,
     ) -> None:
-        """Those that are not settled are wanted again, as ``Delivery.retry`` says."""
+        """Have the messages again that are not settled: see ``Delivery.retry``."""
         for message in self.messages:
             message.retry(delay, level=level, reason=reason)
 
 
 Handled = Delivery | DeliveryBatch
-"""What one call of a handler is about."""
+"""Argument of one call of a handler."""
 
 
 def messages_in(handled: Handled) -> Sequence[Delivery]:
@@ -280,8 +280,8 @@ def messages_in(handled: Handled) -> Sequence[Delivery]:
 
 
 def keys_of(handled: Handled) -> str:
-    """What a line of the log says of it: for a batch how many are not settled, and which is the
-    first of them."""
+    """Return the keys of a line of the log. Of a batch: the number of messages that are not
+    settled, and the first of them."""
     if isinstance(handled, Delivery):
         return (
             f"msg_id={handled.msg_id} topic={handled.topic} "

@@ -100,15 +100,15 @@ class DeliveryPolicy(ABC):
 
     @abstractmethod
     def _done(self, message: Delivery) -> None:
-        """It has been dealt with."""
+        """Finish a message that was dealt with."""
 
     @abstractmethod
     def _failed(self, message: Delivery, delay: float | None, level: int) -> None:
-        """It is wanted again, as ``Delivery.retry`` says."""
+        """Have a message again, as ``Delivery.retry`` says."""
 
     @abstractmethod
     def _left(self, message: Delivery) -> None:
-        """It was taken, and is put down again unsettled."""
+        """Put down a message that was taken and is not settled."""
 
 
 class PulledPolicy(DeliveryPolicy):
@@ -194,7 +194,7 @@ class Unordered(PulledPolicy):
 
 class InOrder(PulledPolicy):
     """Hands out the next messages, as many as one call of a handler takes, when those before are
-    done. What failed comes again, together, before everything else of the queue, in its order.
+    done. Messages that failed come again together, in their order, before the rest of the queue.
     ``lock``: nothing is handed out while it is not valid."""
 
     def __init__(
@@ -283,8 +283,8 @@ class InOrder(PulledPolicy):
             self._retry(message, self._settings.suspend_time)
 
     def _retry(self, message: Delivery, delay: float) -> None:
-        """When the others that were handed out with it are dealt with, it comes again after so many
-        seconds, the longest that was said of any of them."""
+        """Hand a message out again when the others that were handed out with it are dealt with,
+        after the longest delay of any of them."""
         message.taken = False
         if message in self._out:
             del self._out[message]

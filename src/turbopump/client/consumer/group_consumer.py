@@ -1,8 +1,7 @@
-"""What the consumers of a group have in common: what they subscribe to, and what runs from start to
-close.
+"""Base of the consumers of a group: their subscriptions, and their parts from start to close.
 
 One rule: what runs hears of its group, its routes and its connections from the instance it has
-joined. It must not know how messages are read.
+joined. This module must not know how messages are read.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class RunningMember:
 
     async def prepare(self, topics: Collection[str]) -> None:
         """Learn the routes of ``topics``. Raises RouteNotFoundError if no name server answers."""
-        await self.instance.routes.find(list(topics))
+        await self.instance.routes.find_routes(list(topics))
 
     async def begin(self) -> None:
         """Begin to consume."""
@@ -67,7 +66,7 @@ class GroupConsumer(InContext, Generic[RunningT]):
 
     @property
     def client_id(self) -> str:
-        """What brokers know this client by. Raises NotStartedError before ``start``."""
+        """Name under which brokers know this client. Raises NotStartedError before ``start``."""
         return self.lifecycle.ready().instance.client_id
 
     async def _run(
@@ -88,7 +87,7 @@ class GroupConsumer(InContext, Generic[RunningT]):
             await instance.introduce_all()
             await running.begin()
         except BaseException:
-            await self.lifecycle.undo(end)
+            await self.lifecycle.undo_start(end)
             raise
 
     def _tracing(self, settings: ClientSettings, trace: bool | str) -> Tracing | None:
@@ -120,7 +119,7 @@ class GroupConsumer(InContext, Generic[RunningT]):
         model: clients.MessageModel = clients.MessageModel.CLUSTERING,
         **further: Any,
     ) -> clients.ConsumerData:
-        """What a heartbeat says of it."""
+        """Return the consumer's part of a heartbeat."""
         return clients.ConsumerData(
             group_name=self._group,
             consume_type=kind,

@@ -1,8 +1,8 @@
-"""The worker pool of a consumer: calls of a user's handler, at most so many at once, and what the
-end of a call means for its message.
+"""Worker pool of a consumer: it calls the user's handler, with a limit for calls at once, and
+settles the message by the end of the call.
 
-One rule: a handler that returns has succeeded, whatever it returns, unless that is ``Retry``; an
-exception is a failure. It must not know offsets or queues.
+One rule: a handler that returns has succeeded, unless it returns ``Retry``; an exception is a
+failure. This module must not know offsets or queues.
 """
 
 from __future__ import annotations
@@ -132,8 +132,13 @@ class HandlerPool:
         )
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()
-        self._threads = None if is_coroutine_function(handler) else _threads(concurrency)
+        self._threads: CallThreads | None = None
+        if not is_coroutine_function(handler):
+            self._threads = CallThreads(concurrency, "turbopump-handler")
         self.runs: dict[_Run, asyncio.Task[None]] = {}
+        self._idle: asyncio.Future[None] | None = None
+        """Awaited by one run on the loop that found no message. To wake it is cheaper than to begin
+        another."""
         self._timer: asyncio.Handle | None = None
         self._outcomes: deque[_HandlerCall] = deque()
         self._called = False
@@ -144,7 +149,7 @@ class HandlerPool:
         self._abandoned = False
         """Calls in threads that end from now on do not count."""
         self._over = False
-        """Nothing that ends from now on counts."""
+        """No call that ends from now on counts."""
 
     def start(self) -> None:
         """Begin to take messages."""
@@ -153,11 +158,10 @@ class HandlerPool:
         self._begin_runs()
 
     def resize(self, concurrency: int) -> None:
-        """Allow so many calls at once from now on. More begin at once; runs that are too many end
-        with the message they have."""
-        if self._threads is not None and concurrency > self.concurrency:
-            before, self._threads = self._threads, _threads(concurrency)
-            before.shutdown(wait=False)  # what runs in it, or was handed to it, is finished
+        """Change the number of calls at once. More begin now; surplus runs end with the message
+        they have."""
+        if self._threads is not None:
+            self._threads.count = max(self._threads.count, concurrency)
         self.concurrency = concurrency
         self._begin_runs()
 
@@ -176,6 +180,7 @@ class HandlerPool:
         cancelled, and left after as long again; a plain function is left at once. The messages that
         wait must have been closed before, so that no new ones begin."""
         self._going = False
+        self._wake_idle()
         if self._timer is not None:
             self._timer.cancel()
         if self.runs:
@@ -244,8 +249,12 @@ class HandlerPool:
 
     def _begin_runs(self) -> None:
         """Messages may wait: begin as many runs as they are worth."""
-        waiting, room = self._ready.waiting, self.concurrency - len(self.runs)
-        if not self._going or not waiting or room <= 0:
+        waiting = self._ready.waiting
+        if not self._going or not waiting:
+            return
+        self._wake_idle()
+        room = self.concurrency - len(self.runs)
+        if room <= 0:
             return
         coming = sum(not run.begun for run in self.runs)
         if self._threads is not None and self._mean_s > SLOW_S:
@@ -259,10 +268,17 @@ class HandlerPool:
             else:
                 self._timer = self._loop.call_later(LOOK_AGAIN_S, self._begin_more)
 
+    def _wake_idle(self) -> None:
+        idle, self._idle = self._idle, None
+        if idle is not None and not idle.done():
+            idle.set_result(None)
+
     def _begin_more(self) -> None:
         """If messages still wait and no run gets on, others are needed, however fast the handler
         was so far."""
         self._timer = None
+        if not self._ready.waiting:
+            return
         handled = self._collected + len(self._outcomes) - self._collected_before
         if handled <= len(self.runs) and self._going and all(run.begun for run in self.runs):
             room = self.concurrency - len(self.runs)
@@ -292,6 +308,8 @@ class HandlerPool:
 
     def _run_ended(self, run: _Run, task: asyncio.Task[None]) -> None:
         del self.runs[run]
+        if self._idle is not None and self._idle.cancelled():
+            self._idle = None
         message = run.unsettled
         if task.cancelled():
             error: BaseException | None = asyncio.CancelledError("its run was cancelled")
@@ -322,21 +340,30 @@ class HandlerPool:
         this = asyncio.current_task()
         assert this is not None
         ready, runs, time = self._ready, self.runs, self._loop.time
+        begin, cancelling = ready.begin, this.cancelling
         call = cast(Callable[[Handled], Awaitable[object]], self._call)
         run.begun = True
         ready.turn_end = time() + TURN_MAX_S
         while len(runs) <= self.concurrency:
             if time() > ready.turn_end:
                 await ready.next_turn()
-            message: Handled | None = ready.begin()
+            message: Handled | None = begin()
             if message is None:
-                return
+                if self._idle is not None or not self._going:
+                    return
+                run.message = None
+                run.begun = False
+                self._idle = self._loop.create_future()
+                await self._idle
+                run.begun = True
+                ready.turn_end = time() + TURN_MAX_S
+                continue
             run.message = message
-            cancels = this.cancelling()
+            cancels = cancelling()
             try:
                 result = await call(message)
             except asyncio.CancelledError as error:
-                if this.cancelling() > cancels:
+                if cancelling() > cancels:
                     raise
                 # something that it awaited was cancelled, not this run
                 self._fail(message, error)
@@ -436,8 +463,8 @@ class HandlerPool:
                 self._loop.call_soon(self._collect)
 
     def _fail(self, message: Handled, error: BaseException) -> None:
-        """Have a message again whose handler raised ``error``. Of failures of a kind the first has
-        a traceback in the log, and the others are counted."""
+        """Have a message again whose handler raised ``error``. The log has the traceback of the
+        first failure of a kind, and a count of the others."""
         if not message.settled:
             kind = type(error), _raised_at(error)
             cause = repr(error)
@@ -491,7 +518,3 @@ def _raised_at(error: BaseException) -> tuple[str, int] | None:
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     return None if trace is None else (trace.tb_frame.f_code.co_filename, trace.tb_lineno)
-
-
-def _threads(count: int) -> CallThreads:
-    return CallThreads(count, "turbopump-handler")

@@ -110,7 +110,7 @@ class LocalOffsets:
     async def starting_offset(
         self, queue: MessageQueue, consume_from: ConsumeFrom | datetime
     ) -> StartOffset:
-        """Where to begin: as the file says, or where a queue without an offset is begun."""
+        """Return the offset in the file, or the one at which a queue without an offset is begun."""
         offset = self._offsets.get(queue)
         if offset is not None and offset >= 0:
             return StartOffset(offset, answered=True, stored=True)

@@ -1,7 +1,7 @@
-"""Where a group stands in each queue, and where a queue begins and ends, as the brokers keep it.
+"""Offsets of a group in each queue, and the first and last of a queue, as the brokers keep them.
 
-One rule: an offset is the index of the next message wanted. It must not know why an offset is
-committed, or which queues are ours.
+One rule: an offset is the index of the next message wanted. This module must not know why an offset
+is committed, or which queues are ours.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def as_ms(time: Time | None, default: int = 0) -> int:
 
 
 class ConsumeFrom(Enum):
-    """Where a group begins in a queue in which it has no offset yet.
+    """Position at which a group begins in a queue in which it has no offset yet.
 
     ``FIRST``: at the oldest message that is kept. ``NOW``: at what is stored after the consumer was
-    started, by its own clock. ``LAST``: RocketMQ's rule. It is the end of the queue, but the
+    started, by its own clock. ``LAST``: RocketMQ's rule. That is the end of the queue, but the
     *beginning* of a queue whose first message is still in the broker's memory, as in a topic that
     is new or small.
     """
@@ -60,8 +60,8 @@ class ConsumeFrom(Enum):
 
 
 class StartOffset(NamedTuple):
-    """Where to begin in a queue. ``answered``: the group's offset was asked for, and this came;
-    ``stored``: it is certainly kept as such."""
+    """Offset at which to begin in a queue. ``answered``: the group's offset was asked for, and this
+    came; ``stored``: it is certainly kept as such."""
 
     offset: int
     answered: bool
@@ -162,7 +162,7 @@ class OffsetStore:
     async def starting_offset(
         self, queue: MessageQueue, consume_from: ConsumeFrom | datetime
     ) -> StartOffset:
-        """Where to begin (``RebalancePushImpl.computePullFromWhere``).
+        """Return the offset at which to begin (``RebalancePushImpl.computePullFromWhere``).
 
         A 0 may be the offset that is kept, or say only that the queue is young: it holds as long as
         the broker is asked in time, and is to be committed like an offset that nobody has kept
@@ -179,7 +179,7 @@ class OffsetStore:
         )
 
     async def first_offset(self, queue: MessageQueue, consume_from: ConsumeFrom | datetime) -> int:
-        """Where to begin without an offset."""
+        """Return the offset at which a group without one begins."""
         is_retry = queue.topic.startswith(RETRY_PREFIX)
         if isinstance(consume_from, datetime) and not is_retry:
             return await self.offset_at(queue, as_ms(consume_from))

@@ -2,7 +2,7 @@
 knows this delivery of it.
 
 One rule: a handle names one delivery of one message; when its invisible time changes, it gets
-another. It must not know who popped. Source: apache/rocketmq
+another. This module must not know who popped. Source: apache/rocketmq
 ``MQClientAPIImpl.processPopResponse``.
 """
 
@@ -30,9 +30,9 @@ BATCH_MAX: Final = 32
 ANSWER_S: Final = 10.0
 """For the answer, beyond what the broker may hold the pop."""
 WAIT_S: Final = 5.0
-"""How long a broker may hold a pop, or a question whether there is something to pop. Java's client
-says 15; but no arrival in a retry topic of the usual form wakes what Apache's brokers hold, so that
-a message that comes again would come so much later."""
+"""Time for which a broker may hold a pop, or a question whether there is something to pop. Java's
+client says 15; but no arrival in a retry topic of the usual form wakes what Apache's brokers hold,
+so that a message that comes again would come so much later."""
 GIVEN_BACK_S: Final = 1.0
 """A message that came and is not handled is made to come again after so long, instead of when its
 time is over. RocketMQ's proxy does so (``NACK_INVISIBLE_TIME``)."""
@@ -72,13 +72,13 @@ class PoppedBatch:
         return not self._left
 
     def moved(self, handle: str, seconds: float, now: float) -> None:
-        """It comes again after so many seconds from ``now``, and has another handle from now on."""
+        """Note that it comes again ``seconds`` after ``now``, and has another handle."""
         self._moved = seconds, now
         for message in self.messages:
             message.handle = handle
 
     def has_moved(self, seconds: float, since: float) -> bool:
-        """Whether it was told to come again after so many seconds, at ``since`` or later."""
+        """Return True if its time was changed to ``seconds``, at ``since`` or later."""
         return self._moved[0] == seconds and self._moved[1] >= since
 
 
@@ -86,8 +86,8 @@ PoppedT = TypeVar("PoppedT", bound=HasHandle)
 
 
 def to_acknowledge(messages: Iterable[PoppedT]) -> Iterator[PoppedT]:
-    """Of messages that are done those that brokers are told of: of a batch one message, and only
-    when all of its messages are done."""
+    """Return the messages to acknowledge, of those that are done: of a batch one message, when all
+    of its messages are done."""
     seen: set[PoppedBatch] = set()
     for message in messages:
         batch = message.batch
@@ -115,7 +115,7 @@ class PoppedMessage(ReceivedMessage):
 
     @property
     def attempt(self) -> int:
-        """Which delivery to this group it is, from 1."""
+        """Number of this delivery to the group, from 1."""
         return self.reconsume_times + 1
 
     @property
@@ -143,7 +143,7 @@ class PoppedDelivery(Delivery):
 
     @property
     def overdue(self) -> bool:
-        """Whether others may have it by now."""
+        """True once others may have it."""
         return self._now() >= self.deadline
 
     @property
@@ -296,6 +296,6 @@ class PopResult(NamedTuple, Generic[MessageT]):
 
 
 def init_mode_of(consume_from: ConsumeFrom | datetime) -> InitMode:
-    """Where a group without an offset begins. Brokers know no time here: ``NOW`` and a datetime
-    mean the last, as in Java."""
+    """Return the mode for a group without an offset. Brokers know no time here: ``NOW`` and a
+    datetime mean the last, as in Java."""
     return InitMode.MIN if consume_from is ConsumeFrom.FIRST else InitMode.MAX

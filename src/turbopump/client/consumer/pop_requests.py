@@ -99,9 +99,10 @@ class _Receipt(NamedTuple):
 
 @dataclass(eq=False)
 class PopRequests:
-    """Of one group, by the name that brokers know; users know topics without ``namespace``.
-    ``init_mode``: where the group begins in a queue without an offset. ``backs`` makes dead letters
-    of messages that come again after ``retries_max`` retries (None: without limit)."""
+    """Requests of one group, by the name that brokers know. Users know topics without
+    ``namespace``. ``init_mode``: where the group begins in a queue without an offset. ``backs``
+    makes dead letters of messages that come again after ``retries_max`` retries (None: without
+    limit)."""
 
     instance: ClientInstance
     group: str
@@ -187,8 +188,8 @@ class PopRequests:
     # --- acknowledgements that nobody waits for
 
     def acknowledge_later(self, message: HasHandle, deadline: float) -> None:
-        """It is done. ``deadline``, in the loop's seconds: when it comes again if its broker does
-        not hear of it."""
+        """Acknowledge a message that is done, together with others. ``deadline``, in the loop's
+        seconds, is when it comes again otherwise."""
         broker_name = message.broker_name
         self._waiting.setdefault(broker_name, []).append(_PendingChange(message, deadline))
         if broker_name not in self._sending:
@@ -196,7 +197,7 @@ class PopRequests:
             self._spawn(self._send(broker_name), f"acknowledge to {broker_name}")
 
     def bury(self, message: PoppedMessage | PoppedDelivery, deadline: float) -> None:
-        """It becomes a dead letter, and is done when it is one."""
+        """Make a dead letter of a message; then acknowledge it."""
 
         def settled(taken: bool) -> None:
             if taken:
@@ -205,7 +206,7 @@ class PopRequests:
         self.backs.begin(message, None, -1, settled)
 
     def give_back(self, message: PoppedMessage | PoppedDelivery) -> None:
-        """It is not handled, and comes again soon."""
+        """Have a message again soon that is not handled."""
         self.change_later(message, GIVEN_BACK_S)
 
     def change_later(self, message: PoppedMessage | PoppedDelivery, seconds: float) -> None:
@@ -259,8 +260,8 @@ class PopRequests:
     async def acknowledge(
         self, messages: Iterable[HasHandle], *, timeout: float = TIMEOUT_S
     ) -> None:
-        """These are done. Several of one broker go as one request, which says nothing of each. Of
-        an inner batch its broker hears when all of its messages are.
+        """Acknowledge messages. Several of one broker go as one request, which says nothing of
+        each. An inner batch is acknowledged when all of its messages are.
 
         Raises MessageError for a handle that is none, before anything is sent; RemotingError if a
         broker could not be told or refused (code 208: it knows no such message), after the others
@@ -312,16 +313,14 @@ class PopRequests:
         )
         address = await self._address(handle.broker_name, receipt.topic)
         reply = await self.instance.remoting.call(address, request, timeout=timeout)
-        return PopHandle(
+        changed = replace(
+            handle,
             start_offset=receipt.offset,
             pop_time_ms=reply.pop_time,
             invisible_ms=reply.invisible_time,
             revive_queue_id=reply.revive_qid,
-            kind=handle.kind,
-            broker_name=handle.broker_name,
-            queue_id=handle.queue_id,
-            queue_offset=receipt.offset,
-        ).encode()
+        )
+        return changed.encode()
 
     def _receipt(self, message: HasHandle) -> _Receipt:
         handle = single_handle(message)
@@ -356,7 +355,7 @@ class PopRequests:
     def _batched(
         self, broker_name: str, receipts: Sequence[_Receipt]
     ) -> tuple[list[_Receipt], requests.BatchAckBody | None]:
-        """Those that go alone, and the request for the others."""
+        """Return the receipts that go alone, and the body of the request for the others."""
         by_pop: dict[tuple[str, PopHandle], list[_Receipt]] = {}
         alone: list[_Receipt] = []
         for receipt in receipts:

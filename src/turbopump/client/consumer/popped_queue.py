@@ -2,14 +2,15 @@
 queue id −1): its messages are handed out, acknowledged when they are done, and made to come again
 later when they failed.
 
-One rule: a message is ours only while it is invisible to others. What was not begun in that time is
-dropped, for somebody else has it then; what is not begun when the queue is lost is given back. It
-must not know why the queue is ours. Source: apache/rocketmq
+One rule: a message is ours only while it is invisible to others. Messages that were not begun in
+that time are dropped, for somebody else has them then. Messages that are not begun when the queue
+is lost are given back. This module must not know why the queue is ours. Source: apache/rocketmq
 ``DefaultMQPushConsumerImpl.popMessage``, ``ConsumeMessagePopConcurrentlyService``.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -37,7 +38,7 @@ LEVELS_S: Final = (1, 5, *LADDER_S)
 
 
 class PoppedMessages(DeliveryPolicy):
-    """Messages of a popped queue that are not settled. They are handed out at once, up to a
+    """Messages of a popped queue that are not settled. All are handed out at once, up to a
     *window*: fewer after some were not handled in their time, more again when they are."""
 
     def __init__(
@@ -176,8 +177,8 @@ class PopQueue(QueueLoop):
     # --- for the table of queues
 
     def stop(self) -> None:
-        """Pop no more; what is in somebody's hands may still be settled. What a pop that is under
-        way brings is given back."""
+        """Pop no more; what is in somebody's hands may still be settled. Messages that a pop under
+        way brings are given back."""
         self._stopped = True
         if not self._asking:
             super().stop()
@@ -227,18 +228,11 @@ class PopQueue(QueueLoop):
         self._messages.let_go()
         if self._has_room():
             return
-        timer = None
-        if (let_go_at := self._messages.let_go_at) is not None:
-            timer = self._loop.call_at(let_go_at, self._look_again)
         try:
-            await super()._wait_for_room()
-        finally:
-            if timer is not None:
-                timer.cancel()
-
-    def _look_again(self) -> None:
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
+            async with asyncio.timeout_at(self._messages.let_go_at):
+                await super()._wait_for_room()
+        except TimeoutError:
+            pass
 
     async def _read(self) -> float:
         self._messages.let_go()

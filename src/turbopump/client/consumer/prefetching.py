@@ -2,7 +2,7 @@
 is committed.
 
 One rule: an offset that is committed goes back only after a seek, a reset or a correction by the
-broker. It must not know how queues came to be ours. Source: apache/rocketmq
+broker. This module must not know how queues came to be ours. Source: apache/rocketmq
 ``DefaultLitePullConsumerImpl``.
 """
 
@@ -48,8 +48,9 @@ class Prefetching(QueueTable["PrefetchedQueue"]):
         return self._queues.get(queue)
 
     async def apply(self, change: QueueChange) -> bool:
-        """Make a change real. What is lost is committed first, so that the next to read it begins
-        behind what is done. What is lost and gained is begun anew, and stays paused if it was."""
+        """Make a change real. A lost queue is committed first, so that its next reader begins
+        behind what is done. A queue that is lost and gained is begun anew, and stays paused if it
+        was."""
         lost = [self._queues.pop(queue) for queue in change.lost if queue in self._queues]
         for prefetched in lost:
             prefetched.stop()
@@ -71,7 +72,7 @@ class Prefetching(QueueTable["PrefetchedQueue"]):
     # --- messages
 
     async def poll(self, count: int, timeout: float) -> list[ReceivedMessage]:
-        """What is there, queue by queue, when there is something; nothing after ``timeout``
+        """Return messages, queue by queue, as soon as there are some; none after ``timeout``
         seconds."""
         if self._settings.auto_commit:
             for prefetched in self._queues.values():
@@ -175,13 +176,13 @@ class PrefetchedQueue(PullLoop[ReceivedMessage]):
         super().__init__(instance, queue, ReceivedMessage)
         self.paused = False
         self.bytes = 0
-        """Of the messages that wait to be taken, as stored."""
+        """Size of the messages that wait to be taken, as stored."""
         self._done_offset: int | None = None
         self.owed_offset: int | None = None
         """The offset to commit without ``auto_commit``: one that a commit was asked for, or the
         broker's own answer, which holds only once it is committed."""
         self.next_offset: int | None = None
-        """Where the next pull begins."""
+        """Offset at which the next pull begins."""
         self._group = group
         self._subscription = subscription
         self._offsets = offsets
@@ -231,7 +232,7 @@ class PrefetchedQueue(PullLoop[ReceivedMessage]):
         return taken
 
     def settle(self) -> None:
-        """Whatever was taken is done."""
+        """Count all messages that were taken as done."""
         if self.position is not None:
             self.done_offset = max(self.position, self.done_offset or 0)
 

@@ -2,8 +2,8 @@
 hands.
 
 One rule: the offset to commit is the lowest that is not done, and where nothing is in flight, the
-offset up to which was pulled. Pure: no clock, no network, no tasks. It must not know who handles a
-message.
+offset up to which was pulled. Pure: no clock, no network, no tasks. This module must not know who
+handles a message.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ SPAN_MAX: Final = 2000
 
 
 class PullLimits(NamedTuple):
-    """How much of a queue may be in hand before pulling waits: messages, bytes, and offsets from
-    the first to the last. Of a topic, where these are given, its queues that are ours share in
-    equal parts, and the smaller one counts.
+    """Limits of what is in hand of a queue, beyond which pulling waits: messages, bytes, and
+    offsets from the first to the last. Limits of a topic are shared in equal parts by its queues
+    that are ours; the smaller limit counts.
 
     RocketMQ: ``pullThresholdForQueue``, ``pullThresholdSizeForQueue`` (MiB),
     ``consumeConcurrentlyMaxSpan``, ``pullThresholdForTopic``, ``pullThresholdSizeForTopic``; the
@@ -37,11 +37,11 @@ class PullLimits(NamedTuple):
 
     @property
     def has_topic(self) -> bool:
-        """Whether a topic's queues share anything."""
+        """True if a topic's queues share a limit."""
         return self.topic_messages is not None or self.topic_bytes is not None
 
     def shared(self, queues: int) -> PullLimits:
-        """Those of one queue when so many of its topic are ours."""
+        """Return the limits of one queue when ``queues`` of its topic are ours."""
         return PullLimits(
             self.messages
             if self.topic_messages is None
@@ -83,7 +83,8 @@ class ProcessQueue:
         self.next_offset = next_offset
 
     def done(self, offset: int) -> None:
-        """This message will not be handled again. Says nothing if it was done before."""
+        """Forget a message that will not be handled again. Nothing happens if it was done
+        before."""
         size = self._in_flight.pop(offset, None)
         if size is None:
             return
@@ -109,7 +110,7 @@ class ProcessQueue:
         return (self._offsets[0], self._offsets[-1]) if self._offsets else (0, 0)
 
     def full(self) -> bool:
-        """Whether pulling must wait until something is done."""
+        """Return True if pulling must wait until a message is done."""
         offsets, limits = self._offsets, self.limits
         return (
             len(self._in_flight) >= limits.messages

@@ -1,7 +1,7 @@
 """One pull of one queue: the request, and what its answer means.
 
-One rule: it says how the pull went and where to go on, and decides nothing. It must not know why
-the queue is pulled. Source: apache/rocketmq ``PullAPIWrapper``.
+One rule: this module reports the outcome and decides nothing. This module must not know why the
+queue is pulled. Source: apache/rocketmq ``PullAPIWrapper``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MessageT = TypeVar("MessageT", bound=ReceivedMessage)
 
 
 class PullStatus(Enum):
-    """How a pull went; ``next_offset`` says in every case where to go on."""
+    """Outcome of a pull. ``next_offset`` is where the next pull begins, in every case."""
 
     FOUND = "FOUND"
     NO_NEW_MESSAGE = "NO_NEW_MSG"
@@ -136,8 +136,8 @@ def wanted_messages(
     broker_name: str,
     namespace: str | None,
 ) -> list[ReceivedMessage]:
-    """Those that are wanted (a broker compares hashes of tags only), with their broker's name, and
-    topics as users know them."""
+    """Return the messages that are wanted (a broker compares hashes of tags only), with their
+    broker's name, and topics as users know them."""
     messages = [message for message in answer.messages if subscription.wants(message)]
     for message in messages:
         message.broker_name = broker_name

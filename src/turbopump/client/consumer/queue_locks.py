@@ -29,7 +29,7 @@ KEPT_S: Final = 55.0
 """The broker keeps it for 60 s; until then nobody else has it, and what was done with it may be
 committed."""
 LOOK_INTERVAL_S: Final = 1.0
-"""How often is looked for locks that are to be renewed, again if it failed, or are lost."""
+"""Interval of the checks for locks that are due for renewal, or lost."""
 
 
 class GrantedLock:
@@ -45,12 +45,12 @@ class GrantedLock:
 
     @property
     def valid(self) -> bool:
-        """Whether a handler may begin."""
+        """True while a handler may begin."""
         return not self.revoked and self._loop.time() < self.since + RELIANCE_S
 
     @property
     def kept(self) -> bool:
-        """Whether nobody else can have it yet."""
+        """True while nobody else can have it."""
         return not self.revoked and self._loop.time() < self.since + KEPT_S
 
 

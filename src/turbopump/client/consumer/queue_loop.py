@@ -1,9 +1,9 @@
 """Reading one queue again and again: the loop that pulls and pops share, and how one pull of it
 goes (how one pop goes: ``popped_queue.py``).
 
-One rule: it never gives up. Whatever a broker or the network does, it waits a moment and reads
-again from the same offset, until it is told to stop. It must not know why the queue is ours, or who
-gets its messages. Source: apache/rocketmq ``DefaultMQPushConsumerImpl.pullMessage``,
+One rule: the loop never gives up. After any failure of a broker or the network it waits a moment
+and reads again from the same offset, until ``stop``. This module must not know why the queue is
+ours, or who gets its messages. Source: apache/rocketmq ``DefaultMQPushConsumerImpl.pullMessage``,
 ``popMessage``, ``DefaultLitePullConsumerImpl.PullTaskImpl``.
 """
 
@@ -51,7 +51,7 @@ class QueueLoop(ABC):
     """Reads ``queue`` in a task of its own, from ``start`` to ``stop``."""
 
     verb: ClassVar[str]
-    """How it reads, for the log."""
+    """Kind of reading, for the log."""
 
     def __init__(self, instance: ClientInstance, queue: MessageQueue) -> None:
         self.queue = queue
@@ -129,13 +129,13 @@ class QueueLoop(ABC):
                 self._room = None
 
     def _refused(self, error: errors.ResponseError) -> float:
-        """How long to wait then."""
+        """Return the seconds to wait."""
         return (
             FLOW_CONTROL_PAUSE_S if error.code == ResponseCode.FLOW_CONTROL else self._failed(error)
         )
 
     def _failed(self, error: Exception) -> float:
-        """How long to wait then."""
+        """Return the seconds to wait."""
         if not self._fails:  # one line when it begins and one when it ends
             _fails(self.verb, self._where, error, kind=self.queue)
         self._fails = True
@@ -143,21 +143,21 @@ class QueueLoop(ABC):
 
     @property
     def _ended(self) -> bool:
-        """Whether it is not to be read any more."""
+        """True once the queue is not to be read any more."""
         return False
 
     @property
     @abstractmethod
     def _where(self) -> str:
-        """What a line of the log says of it."""
+        """Keys of a line of the log."""
 
     @abstractmethod
     def _has_room(self) -> bool:
-        """Whether more is to be read now."""
+        """Return True if more is to be read now."""
 
     @abstractmethod
     async def _read(self) -> float:
-        """Read once; how long to wait before the next time."""
+        """Read once. Return the seconds to wait before the next time."""
 
 
 MessageT = TypeVar("MessageT", bound=ReceivedMessage)

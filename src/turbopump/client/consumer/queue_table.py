@@ -2,7 +2,7 @@
 committed of each.
 
 One rule: an offset that a broker has is not committed again, and one that it could not be sent goes
-with the next commit. It must not know how queues are divided, or who gets their messages.
+with the next commit. This module must not know how queues are divided, or who gets their messages.
 """
 
 from __future__ import annotations

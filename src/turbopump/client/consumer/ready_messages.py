@@ -2,7 +2,7 @@
 consumer.
 
 One rule: a message of a queue that is no longer ours, or that is settled already, is not handed
-out. It must not know what becomes of a message.
+out. This module must not know what becomes of a message.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class ReadyMessages:
         self.turn_end = self._loop.time() + TURN_MAX_S
         """When takers are to let the loop do other things, by its clock."""
         self._one_taker = Lock()
-        """Of several threads, one looks what goes together. Others take nothing then: where they
-        get in each other's way, fewer are quicker (no-op handlers: 2.5 us a message in lists of
-        four; 10 if they waited), and where handlers are slow they meet seldom."""
+        """One thread at a time looks which messages go together. Others take nothing then: where
+        they get in each other's way, fewer are quicker (no-op handlers: 2.5 us a message in lists
+        of four; 10 if they waited), and where handlers are slow they meet seldom."""
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Call it whenever there may be more to take: for who takes with ``begin``."""
@@ -72,14 +72,9 @@ class ReadyMessages:
         if self._listener is not None:
             self._listener()
 
-    def give_back(self, handed: Handled) -> None:
-        """It was taken and nothing was done with it: it is the next again, if it is still
+    def give_back(self, message: Delivery) -> None:
+        """Put back a message that was taken and not touched. It is the next again, if it is still
         wanted."""
-        for message in reversed(messages_in(handed)):
-            self.put_back(message)
-
-    def put_back(self, message: Delivery) -> None:
-        """One message, as ``give_back``."""
         if self._closed or not message.wanted:
             message.left()
             return
@@ -90,7 +85,7 @@ class ReadyMessages:
             self._listener()
 
     def pause(self) -> None:
-        """Nobody gets anything until ``resume``; what comes is kept."""
+        """Hand out nothing until ``resume``. Messages that come are kept."""
         self.paused = True
 
     def resume(self) -> None:
@@ -101,7 +96,7 @@ class ReadyMessages:
             self._listener()
 
     def close(self) -> None:
-        """Nobody gets anything any more."""
+        """Hand out nothing any more."""
         self._closed = True
         self._ready.clear()
         self._wake(len(self._waiters))
@@ -133,7 +128,8 @@ class ReadyMessages:
 
     @property
     def waiting(self) -> int:
-        """How many could be taken now, and perhaps some that are not wanted any more."""
+        """Number of messages, or batches, that could be taken now. Some may not be wanted any
+        more."""
         return 0 if self.paused else -(-len(self._ready) // (self.batch or 1))
 
     def begin(self) -> Handled | None:

@@ -2,7 +2,7 @@
 looked at again.
 
 One rule: it is decided from what the brokers say *now*; if they cannot be asked, everything stays
-as it is and is looked at again soon. It must not know what having a queue means. Source:
+as it is and is looked at again soon. This module must not know what having a queue means. Source:
 apache/rocketmq ``RebalanceImpl``, ``RebalanceService``.
 """
 
@@ -47,6 +47,16 @@ class QueueChange:
     popped: frozenset[MessageQueue] = frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class Division:
+    """Our part of a topic, as ``by`` says it. ``complete``: False if it is to be asked for again
+    soon."""
+
+    change: QueueChange = QueueChange((), ())
+    complete: bool = True
+    by: str = ""
+
+
 def queue_change(
     queues: Collection[MessageQueue],
     clients: Collection[str],
@@ -54,9 +64,9 @@ def queue_change(
     assigned: Collection[MessageQueue],
     strategy: Strategy,
 ) -> QueueChange:
-    """What ``client_id`` gains and loses of the topic of ``queues``. A client that the brokers do
-    not list gets nothing new and loses nothing. A strategy may know queues of other topics too:
-    those are not asked about."""
+    """Return the queues that ``client_id`` gains and loses of the topic of ``queues``. A client
+    that the brokers do not list gets nothing new and loses nothing. A strategy may know queues of
+    other topics too: those are not asked about."""
     if client_id not in clients:
         return QueueChange((), ())
     topics = {queue.topic for queue in queues}
@@ -94,15 +104,11 @@ class Balancer:
     apply: Callable[[QueueChange], Awaitable[bool]]
 
     def __post_init__(self) -> None:
-        self._look: Callable[[str], Awaitable[bool]] = self.divide
+        self.divide: Callable[[str], Awaitable[Division]] = self.divide_by_members
+        """Divides the queues of a topic. Raises RemotingError, RouteNotFoundError, BodyError."""
         self._woken = asyncio.Event()
         self._complaints: dict[str, str] = {}
         self._changes: dict[str, str] = {}
-
-    def leave_to(self, look: Callable[[str], Awaitable[bool]]) -> None:
-        """From now on ``look`` divides each topic and makes the changes real; what ``divide``
-        promises, it does."""
-        self._look = look
 
     def wake(self) -> None:
         """Something has changed: look now."""
@@ -146,9 +152,26 @@ class Balancer:
                 self._complain(topic, f"{error!r:.200}", error)
         return complete
 
-    async def divide(self, topic: str) -> bool:
-        """Divide the queues of ``topic`` as they and the members are now; False if not all of it
-        could be done. Raises RemotingError, RouteNotFoundError, BodyError."""
+    async def _look(self, topic: str) -> bool:
+        """Divide the queues of ``topic``, and get and lose ours; False if not all of it could be
+        done."""
+        division = await self.divide(topic)
+        change = division.change
+        if not change.gained and not change.lost:
+            self._changes.pop(topic, None)
+            return division.complete
+        named = (" ".join(map(str, queues)) or "-" for queues in (change.gained, change.lost))
+        text = "{} gained={} lost={}".format(division.by, *named)
+        if change.popped:
+            text += f" popped={' '.join(map(str, sorted(change.popped)))}"
+        if self._changes.get(topic) != text:  # once, however often it is tried again
+            self._changes[topic] = text
+            _rebalanced(self.group, topic, text, kind=(self.group, topic))
+        return await self.apply(change) and division.complete
+
+    async def divide_by_members(self, topic: str) -> Division:
+        """Divide the queues of ``topic`` as they and the members are now. Raises RemotingError,
+        RouteNotFoundError, BodyError."""
         # No member is told which queues it has. Each asks one broker for the list of members, sorts
         # queues and members the same way, and works out the same division as all the others. While
         # their lists differ, because a member has just come or gone, two members may take a queue,
@@ -166,19 +189,9 @@ class Balancer:
             self.assigned(topic),
             strategy or _every_queue,
         )
-        if change.gained or change.lost:
-            gained, lost = (
-                " ".join(map(str, queues)) or "-" for queues in (change.gained, change.lost)
-            )
-            text = f"members={len(clients)} gained={gained} lost={lost}"
-            if self._changes.get(topic) != text:  # once, however often it is tried again
-                self._changes[topic] = text
-                _rebalanced(self.group, topic, text, kind=(self.group, topic))
-            return await self.apply(change)
-        self._changes.pop(topic, None)
         # A broker that does not list us has missed our heartbeat or was restarted. Nothing can be
         # ours until it knows us, so the look counts as incomplete and is repeated soon.
-        return self.instance.client_id in clients
+        return Division(change, self.instance.client_id in clients, f"members={len(clients)}")
 
     async def _clients(self, route: TopicRoute) -> list[str]:
         """The members of our group as any one of the topic's brokers knows them."""
@@ -224,8 +237,8 @@ async def ask_one(
     *,
     answers: Collection[int] = (ResponseCode.SUCCESS,),
 ) -> tuple[str, Command]:
-    """What the first broker says that gives one of these ``answers``, and its address. Raises what
-    the last one failed with, RouteNotFoundError if there is none."""
+    """Return the address and the answer of the first broker that gives one of these ``answers``.
+    Raises the failure of the last one, RouteNotFoundError if there is none."""
     failure: RemotingError | None = None
     for address in addresses:
         try:

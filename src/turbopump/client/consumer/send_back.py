@@ -1,9 +1,9 @@
 """Giving a message back that could not be handled: its broker brings it again later by way of the
 group's retry topic, or, after too many attempts, puts it to the dead letters.
 
-One rule: a message is given back when a broker has said that it has it; else it stays ours. Whom
-its own broker refuses goes as a plain message to the retry topic, on whatever broker takes it.
-Source: apache/rocketmq ``DefaultMQPushConsumerImpl.sendMessageBack``.
+One rule: a message is given back when a broker has said that it has it; else it stays ours. A
+message that its own broker refuses goes as a plain message to the retry topic, on any broker that
+takes it. Source: apache/rocketmq ``DefaultMQPushConsumerImpl.sendMessageBack``.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ _KEPT: Final = ~(
 
 @dataclass(eq=False)
 class SendBack:
-    """Gives back the messages of one group. ``attempts_max``: so many retries, then the dead
-    letters; None: as the group is set at the broker. ``namespace``: users know the messages' topics
+    """Gives back the messages of one group. ``attempts_max``: retries before a message is a dead
+    letter; None: as the group is set at the broker. ``namespace``: users know the messages' topics
     without it."""
 
     instance: ClientInstance
@@ -76,7 +76,7 @@ class SendBack:
         below 0: it is a dead letter now.
 
         ``queue`` None: give up on it. It goes as a plain message to the retry topic, one attempt
-        further than it was, which a broker turns into a dead letter. So an ordered consumer does it
+        further than it was, which a broker turns into a dead letter. Ordered consumers do it so
         (``ConsumeMessageOrderlyService.sendMessageBack``).
         """
 

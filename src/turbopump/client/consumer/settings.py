@@ -232,7 +232,7 @@ class PushConsumerSettings(SubscriberSettings):
 
     @property
     def limits(self) -> PullLimits:
-        """How much is pulled ahead."""
+        """Limits of what is pulled ahead."""
         return PullLimits(
             self.queue_messages_max,
             self.queue_bytes_max,

@@ -1,5 +1,5 @@
-"""How a consumer's pulls and handling go, by topic: times and rates of the last minute, failures of
-the last hour.
+"""Statistics of a consumer's pulls and handling, by topic: times and rates of the last minute,
+failures of the last hour.
 
 One rule: noting costs an addition; windows are made when somebody reads, out of slices of ten
 seconds. Pure: time comes in as a value, in seconds. Source: apache/rocketmq
@@ -27,7 +27,7 @@ HOUR_S: Final = 3600.0
 
 @dataclass(slots=True)
 class _Slice:
-    """What happened in ten seconds from ``start`` on."""
+    """Counts of ten seconds from ``start`` on."""
 
     start: float
     pulls: int = 0
@@ -39,7 +39,7 @@ class _Slice:
     failed: int = 0
 
     def add(self, other: _Slice) -> None:
-        """What happened in both."""
+        """Add the counts of another slice."""
         self.pulls += other.pulls
         self.pulled += other.pulled
         self.pulling_s += other.pulling_s
@@ -138,7 +138,7 @@ class Consumption:
         return found
 
     def statuses(self) -> dict[str, ConsumeStatus]:
-        """How each topic goes now."""
+        """Return the statistics of each topic."""
         now = self._now()
         return {topic: statistics.status(now) for topic, statistics in self._topics.items()}
 
@@ -174,8 +174,8 @@ class Consumption:
                 self._loop.call_soon_threadsafe(self._traces.began_all, messages)
 
     def ended(self, message: Delivery, statistics: TopicStatistics, *, ok: bool) -> float:
-        """It is dealt with, or has failed; when that is. Notes nothing of a message that nobody had
-        taken."""
+        """Note that a message is done, or has failed; return the time. Messages that nobody had
+        taken do not count."""
         now = self._now()
         if message.taken:
             seconds = now - message.taken_at if message.handled_s is None else message.handled_s

@@ -1,8 +1,8 @@
-"""What a consumer wants of a topic: tags, or a SQL92 filter over properties; and the exact test of
-a message against it.
+"""Subscription of a consumer to a topic, by tags or a SQL92 filter over properties; and the exact
+test of a message against it.
 
 One rule: a broker compares hashes of tags and may let a stranger through; what is decided here is
-exact. A filter is the broker's alone. It must not know where messages come from. Source:
+exact. A filter is the broker's alone. This module must not know where messages come from. Source:
 apache/rocketmq ``FilterAPI.buildSubscriptionData``.
 """
 
@@ -52,8 +52,8 @@ class Sql:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Tags:
-    """These tags, each taken as it is: ``Tags(["A,B", "new book"])``. Raises ConfigError for what
-    no subscription can name: nothing, ``*``, ``||``, blanks at the ends."""
+    """Tags, each taken literally: ``Tags(["A,B", "new book"])``. Raises ConfigError for what no
+    subscription can name: nothing, ``*``, ``||``, blanks at the ends."""
 
     tags: tuple[str, ...]
 
@@ -69,7 +69,7 @@ class Tags:
 
 
 Wanted = str | Sql | Tags
-"""What to take of a topic: ``*`` for all, ``A || B`` for these tags, ``Tags`` or ``Sql``."""
+"""Messages to take of a topic: ``*`` for all, ``A || B`` for these tags, ``Tags`` or ``Sql``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +84,18 @@ class Subscription:
     kind: str = TAG
 
     def wants(self, message: ReceivedMessage) -> bool:
-        """Whether the message's tag is one of ours."""
+        """Return True if the message's tag is one of ours."""
         return not self.tags or message.tags in self.tags
 
     @property
     def wanted(self) -> Wanted:
-        """What ``subscription_to`` makes this subscription of."""
+        """Argument of which ``subscription_to`` makes this subscription."""
         if self.kind == SQL92:
             return Sql(self.expression)
         return self.expression if list_fault(self.expression) is None else Tags(self.tags)
 
     def data(self) -> SubscriptionData:
-        """As a heartbeat carries it."""
+        """Return the subscription as a heartbeat carries it."""
         return SubscriptionData(
             topic=self.topic,
             sub_string=self.expression,

@@ -9,7 +9,6 @@ resends it gives the same. Source: apache/rocketmq
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -17,7 +16,13 @@ from typing import Final
 
 from turbopump.client.consumer.offsets import OffsetStore
 from turbopump.client.instance import ClientInstance
-from turbopump.client.message_finder import TOOLS_GROUP, MessageFinder, pull_now
+from turbopump.client.message_finder import (
+    EVER,
+    TOOLS_GROUP,
+    FoundMessages,
+    MessageFinder,
+    pull_now,
+)
 from turbopump.client.routes import refuse_other_than_name_server
 from turbopump.client.trace import ERROR, FIELD_END, RECORD_END, TRACE_TOPIC
 from turbopump.errors import BodyError, MessageNotFoundError, RemotingError, RouteNotFoundError
@@ -116,12 +121,6 @@ class DeadLetter:
         return f"{message.broker_name}:{message.queue_id}:{message.queue_offset}"
 
     @property
-    def place(self) -> str:
-        """Deprecated: the name of ``position`` up to 2026-11."""
-        warnings.warn("DeadLetter.place is position now", DeprecationWarning, stacklevel=2)
-        return self.position
-
-    @property
     def attempts(self) -> int:
         """How often the group was given it; making the dead letter counts as one."""
         return self.message.reconsume_times
@@ -193,6 +192,7 @@ class DeadLetter:
 
 PULL_COUNT: Final = 32
 TRACES_MAX: Final = 64
+COPIES_MAX: Final = 8
 TIMEOUT_S: Final = 5.0
 
 Wanted = Callable[[DeadLetter], bool]
@@ -320,6 +320,12 @@ class DeadLetters(MessageFinder):
                 f"turbopump topic alter '{topic}' --perm 6"
             )
         return queues
+
+    async def copies_in(self, topic: str, unique_id: str) -> FoundMessages:
+        """Return the newest messages of a topic with this unique id, and the brokers that cannot be
+        asked. The topic's route is not asked for anew."""
+        route = await self.instance.routes.get(topic)
+        return await self._query(route, unique_id, COPIES_MAX, 0, EVER, unique=True)
 
     async def reason(self, letter: DeadLetter, *, trace_topic: str = TRACE_TOPIC) -> str | None:
         """Why the group's last attempt failed, as our client says in the message or its consumer's

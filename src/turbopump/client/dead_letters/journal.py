@@ -15,7 +15,6 @@ died: what it says had not begun. It must not know brokers.
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from typing import Any, Final
 
 import msgspec
 
+from turbopump.durable_files import FileLockedError, lock_file, sync_directory
 from turbopump.errors import ResendError
 from turbopump.message.message import MessageQueue
 
@@ -97,16 +97,39 @@ def read_journal(data: bytes, what: object) -> tuple[JournalState, int]:
 
 
 class Journal:
-    """A journal to be written. Its methods return when the line is on the disk (``aim``) or with
-    the system."""
+    """The journal of one group, open for one run: ``GROUP.journal``, and ``GROUP.lock``, which the
+    system releases when its holder ends. Methods return when the line is on the disk (``aim``) or
+    with the system. Raises ResendError if another process, or another part of this one, has it
+    open, or a line is damaged; OSError as the system does."""
 
-    def __init__(self, file: JournalFile, *, run: str, now_ms: int) -> None:
-        self._file = file
-        data = file.read()
-        self.state, size = read_journal(data, file.path)
-        if size < len(data):
-            file.truncate(size)
-        self._append({"run": run, "at": now_ms}, sync=False)
+    def __init__(self, directory: Path, group: str, *, run: str, now_ms: int) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        path = journal_path(directory, group)
+        lock_path = path.with_suffix(".lock")
+        try:
+            self._lock = lock_file(lock_path)
+        except FileLockedError as holder:
+            raise ResendError(
+                f"somebody else on this machine is resending the dead letters of group {group!r}, "
+                f"{holder} (lock file {lock_path}); wait until that has ended"
+            ) from None
+        try:
+            self._file = path.open("a+b", buffering=0)
+            try:
+                sync_directory(directory)
+                self.state, size = read_journal(path.read_bytes(), path)
+                self._file.truncate(size)
+                self._append({"run": run, "at": now_ms}, sync=False)
+            except BaseException:
+                self._file.close()
+                raise
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def close(self) -> None:
+        self._file.close()
+        os.close(self._lock)
 
     def start(self, ends: Mapping[MessageQueue, int]) -> None:
         """Where target queues end now. Written out with the next aim."""
@@ -135,84 +158,21 @@ class Journal:
 
     def _append(self, line: dict[str, Any], *, sync: bool) -> None:
         text = msgspec.json.encode(line)
-        self._file.append(text + b"\n", sync=sync)
+        rest = memoryview(text + b"\n")
+        while rest:
+            rest = rest[self._file.write(rest) :]
+        if sync:
+            os.fsync(self._file.fileno())
         self.state.add(_LINE.decode(text))
 
 
-class JournalFile:
-    """``GROUP.journal``, to which lines are added and synced, and ``GROUP.lock``, which the system
-    releases when its holder ends. Open for one writer. Raises ResendError if another process, or
-    another part of this one, has it open; OSError as the system does."""
-
-    def __init__(self, directory: Path, group: str) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        self.path = journal_path(directory, group)
-        lock_path = self.path.with_name(f"{_name_of(group)}.lock")
-        self._lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(self._lock, 64, 0).decode(errors="replace").strip()
-            os.close(self._lock)
-            raise ResendError(
-                f"somebody else on this machine is resending the dead letters of group {group!r}"
-                f"{f', process {holder}' if holder else ''} (lock file {lock_path}); wait until "
-                "that has ended"
-            ) from None
-        except OSError:
-            os.close(self._lock)
-            raise
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, b"%d\n" % os.getpid(), 0)
-        try:
-            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            self._file = os.open(self.path, flags, 0o644)
-            _sync_directory(directory)
-        except OSError:
-            os.close(self._lock)
-            raise
-
-    def read(self) -> bytes:
-        with os.fdopen(os.dup(self._file), "rb") as file:
-            file.seek(0)
-            return file.read()
-
-    def truncate(self, size: int) -> None:
-        """Cut off what is behind ``size`` bytes."""
-        os.ftruncate(self._file, size)
-
-    def append(self, data: bytes, *, sync: bool) -> None:
-        """Add ``data``; with ``sync`` it is on the disk on return. May block."""
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self._file, view) :]
-        if sync:
-            os.fsync(self._file)
-
-    def close(self) -> None:
-        os.close(self._file)
-        os.close(self._lock)
-
-
 def journal_path(directory: Path, group: str) -> Path:
-    return directory / f"{_name_of(group)}.journal"
-
-
-def _name_of(group: str) -> str:
-    return group.replace("/", "_")
+    return directory / f"{group.replace('/', '_')}.journal"
 
 
 def read_unlocked(directory: Path, group: str) -> bytes:
-    """What a journal says now, also while another process writes it; empty if there is none."""
+    """Read a journal, also while another process writes it; empty if there is none."""
     try:
         return journal_path(directory, group).read_bytes()
     except FileNotFoundError:
         return b""
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -28,13 +28,13 @@ from turbopump.client.dead_letters.dead_letter import (
 )
 from turbopump.client.dead_letters.journal import (
     Journal,
-    JournalFile,
     ResendAim,
     journal_path,
     read_journal,
     read_unlocked,
 )
 from turbopump.client.instance import ClientInstance
+from turbopump.client.sent_already import SentAlready
 from turbopump.client.setting_rules import FUNCTION, SECONDS_OR_0, SettingRule, is_name, is_seconds
 from turbopump.client.user_function import is_coroutine_function
 from turbopump.message.message import MessageQueue
@@ -123,17 +123,16 @@ async def resend(
     _RATE.check("rate", rate)
     SECONDS_OR_0.check("settle", settle)
     FUNCTION.check("on_progress", on_progress)
-    file = JournalFile(journal, group)
+    environment = dead_letters.instance.environment
+    name, now_ms = environment.new_instance_name(), environment.clock.now_ms()
+    writer = Journal(journal, group, run=name, now_ms=now_ms)
     try:
-        environment = dead_letters.instance.environment
-        name, now_ms = environment.new_instance_name(), environment.clock.now_ms()
-        writer = Journal(file, run=name, now_ms=now_ms)
         run = Run(dead_letters, group, writer, to, in_doubt, settle, on_progress)
         await run.settle_old_doubts()
         await run.send_all(wanted, rate)
         return run.report
     finally:
-        file.close()
+        writer.close()
 
 
 _NO_ORIGIN: Final = (
@@ -157,7 +156,7 @@ class Run:
     _settle_s: float
     _report_progress: Callable[[ResendReport], None]
     _aimed: dict[str, MessageQueue] = field(default_factory=dict)
-    _seen: dict[str, target.ResentLetter] = field(default_factory=dict)
+    _sent: SentAlready = field(default_factory=SentAlready)
     _stuck: dict[str, target.UnreadableQueue] = field(default_factory=dict)
     _lost: set[str] = field(default_factory=set)
     _turn: int = 0
@@ -165,7 +164,7 @@ class Run:
     def __post_init__(self) -> None:
         self._instance = self._dead_letters.instance
         self._topics = target.TargetTopics(self._instance, self._group, self._to)
-        self._watch = target.TargetWatch(self._instance, self._group)
+        self._mark = target.mark_of(self._group)
         self._pace = ResendRate(None)
         self.report = ResendReport(self._group)
 
@@ -190,7 +189,8 @@ class Run:
         for queue, start in starts.items():
             aimed = {id_ for id_, aim in doubts.items() if aim.queue == queue}
             try:
-                arrivals = await target.arrivals_since(self._instance, self._group, {queue: start})
+                await self._instance.routes.get(queue.topic)
+                arrivals = await target.read_on(self._instance, self._mark, {queue: start})
             except (errors.RemotingError, errors.RouteNotFoundError) as error:
                 text = "cannot find out what was resent to a queue queue=%s cause=%s"
                 log.warning(text, queue, error)
@@ -292,7 +292,7 @@ class Run:
         if any(outcome.in_doubt for outcome in outcomes.values()):
             await asyncio.sleep(self._settle_s)
             await self._look_for_others()
-            self._arrived([id_ for id_ in list(waiting) if id_ in self._seen], waiting)
+            self._arrived([id_ for id_ in list(waiting) if self._sent.ids[id_]], waiting)
         for id_ in list(waiting):
             letter, _ = waiting[id_]
             outcome = outcomes[id_]
@@ -318,7 +318,7 @@ class Run:
     def _choose(self, letter: DeadLetter) -> MessageQueue:
         topic = self._topics.of(letter)
         assert topic is not None
-        queues = [queue for queue in self._queues(topic) if queue in self._watch.offsets]
+        queues = [queue for queue in self._queues(topic) if queue in self._sent.read_to]
         if not queues:
             raise errors.RouteNotFoundError(f"no broker takes messages of {topic} now")
         self._turn += 1
@@ -358,10 +358,10 @@ class Run:
             if not queues:
                 wants = "can be written to, and read to see what has arrived"
                 return f"topic {topic} has no queue that {wants}"
-            if all(queue.topic != topic for queue in self._watch.offsets):
+            if all(queue.topic != topic for queue in self._sent.read_to):
                 starts = await target.queue_ends(self._instance, queues)
                 self._journal.start(starts)
-                self._watch.offsets.update(starts)
+                self._sent.read_to.update(starts)
         except (errors.RouteNotFoundError, errors.RemotingError) as error:
             return f"{error}{target.missing_topic_hint(topic, self._group)}"
         return None
@@ -371,15 +371,15 @@ class Run:
     async def _look_for_others(self) -> None:
         """Read what has come into the targets. Raises ResendError if not all of it is ours."""
         state = self._journal.state
-        for arrival in await self._watch.arrivals():
-            before = self._seen.setdefault(arrival.id, arrival)
+        for arrival in await target.read_on(self._instance, self._mark, self._sent.read_to):
+            self._sent.ids[arrival.id] += 1
             known = arrival.id in self._aimed or arrival.id in state.done
             if arrival.id in self._lost and not known:
                 # a run before this one sent it, and it came late
                 self._journal.done([arrival.id])
                 self.report.recovered += 1
                 known = True
-            if not known or (before.queue, before.offset) != (arrival.queue, arrival.offset):
+            if not known or self._sent.ids[arrival.id] > 1:
                 raise errors.ResendError(
                     f"somebody else is resending the dead letters of group {self._group!r} at the "
                     f"same time: {arrival.id} is at offset {arrival.offset} of {arrival.queue}, "
@@ -395,7 +395,7 @@ class Run:
             topic = self._topics.of(letter)
             assert topic is not None
             async with gate:
-                return await target.find_by_id(self._instance, topic, letter.resend_id)
+                return await target.find_by_id(self._dead_letters, topic, letter.resend_id)
 
         unsent: list[DeadLetter] = []
         finds = await asyncio.gather(*(find(letter) for letter in letters))

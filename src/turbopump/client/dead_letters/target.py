@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from turbopump.client.consumer.offsets import OffsetStore
-from turbopump.client.dead_letters.dead_letter import RESENT_FROM, DeadLetter, ResendTo
+from turbopump.client.dead_letters.dead_letter import RESENT_FROM, DeadLetter, DeadLetters, ResendTo
 from turbopump.client.instance import ClientInstance
-from turbopump.client.message_finder import TOOLS_GROUP, good_messages, is_meant, pull_now
-from turbopump.errors import BodyError, RemotingError, ResponseError, RouteNotFoundError
+from turbopump.client.message_finder import TOOLS_GROUP, pull_now
+from turbopump.client.sent_already import SenderMark
+from turbopump.errors import BodyError, RemotingError, RouteNotFoundError
 from turbopump.message.handles import pop_retry_topic
 from turbopump.message.message import MessageQueue
 from turbopump.message.properties import UNIQ_KEY
@@ -22,14 +23,10 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import reply_in
 from turbopump.protocol.requests.clients import ConsumeType
 from turbopump.protocol.requests.consumers import GetConsumerConnectionList
-from turbopump.protocol.requests.pull import QueryMessage
 
 log = logging.getLogger(__name__)
 
 PULL_COUNT: Final = 32
-QUERY_TIMEOUT_S: Final = 10.0
-FOUND_MAX: Final = 8
-EVER: Final = 2**63 - 1
 
 
 class ResentLetter(NamedTuple):
@@ -57,92 +54,66 @@ async def queue_ends(
     return dict(zip(queues, ends, strict=True))
 
 
-class TargetWatch:
-    """Reads on in target queues; each message is read once."""
-
-    def __init__(self, instance: ClientInstance, group: str) -> None:
-        self._instance = instance
-        self._mark = f"{DLQ_PREFIX}{group}@"
-        self.offsets: dict[MessageQueue, int] = {}
-        """The queues it reads, and from where."""
-
-    async def arrivals(self) -> list[ResentLetter]:
-        """What of this group's dead letters has come since the last time. Raises RemotingError."""
-        found = await asyncio.gather(*(self._read_on(queue) for queue in self.offsets))
-        return [arrival for arrivals in found for arrival in arrivals]
-
-    async def _read_on(self, queue: MessageQueue) -> list[ResentLetter]:
-        found: list[ResentLetter] = []
-        end: int | None = None
-        while True:
-            offset = self.offsets[queue]
-            messages, reply = await pull_now(self._instance, queue, offset, PULL_COUNT)
-            # what failed once more in a retry topic has these properties too, but counts attempts
-            found += [
-                ResentLetter(message.properties.get(UNIQ_KEY, ""), queue, message.queue_offset)
-                for message in messages
-                if message.queue_offset >= offset
-                and message.reconsume_times == 0
-                and message.properties.get(RESENT_FROM, "").startswith(self._mark)
-            ]
-            end = reply.max_offset if end is None else end
-            self.offsets[queue] = reply.next_begin_offset
-            if reply.next_begin_offset >= end or reply.next_begin_offset <= offset:
-                return found
+def mark_of(group: str) -> SenderMark:
+    """Return the mark of a group's dead letters that were resent, by whomever."""
+    return SenderMark(RESENT_FROM, f"{DLQ_PREFIX}{group}@", UNIQ_KEY)
 
 
-async def arrivals_since(
-    instance: ClientInstance, group: str, starts: Mapping[MessageQueue, int]
+async def read_on(
+    instance: ClientInstance, mark: SenderMark, read_to: dict[MessageQueue, int]
 ) -> list[ResentLetter]:
-    """The group's letters that came into these queues from their offsets on. Raises
-    RemotingError."""
-    watch = TargetWatch(instance, group)
-    for queue in starts:
-        await instance.routes.get(queue.topic)
-    watch.offsets.update(starts)
-    return await watch.arrivals()
+    """Read each queue from its offset to its end, and move the offset there. Return the marked
+    letters. Raises RemotingError."""
+    found = await asyncio.gather(
+        *(_read_queue_on(instance, mark, read_to, queue) for queue in read_to)
+    )
+    return [letter for letters in found for letter in letters]
+
+
+async def _read_queue_on(
+    instance: ClientInstance,
+    mark: SenderMark,
+    read_to: dict[MessageQueue, int],
+    queue: MessageQueue,
+) -> list[ResentLetter]:
+    found: list[ResentLetter] = []
+    end: int | None = None
+    while True:
+        offset = read_to[queue]
+        messages, reply = await pull_now(instance, queue, offset, PULL_COUNT)
+        for message in messages:
+            id_ = mark.id_of(message.properties)
+            # what failed once more in a retry topic has the mark too, but counts attempts
+            if id_ is not None and message.queue_offset >= offset and message.reconsume_times == 0:
+                found.append(ResentLetter(id_, queue, message.queue_offset))
+        end = reply.max_offset if end is None else end
+        read_to[queue] = reply.next_begin_offset
+        if reply.next_begin_offset >= end or reply.next_begin_offset <= offset:
+            return found
 
 
 async def find_by_id(
-    instance: ClientInstance, topic: str, id_: str
+    dead_letters: DeadLetters, topic: str, id_: str
 ) -> ResentLetter | UnreadableQueue | None:
-    """The message of ``topic`` with this unique id, as far as the brokers' indexes know it and can
-    be asked. An index knows the messages of a topic that was deleted, too: those do not count if
-    the topic has been made again."""
-    route = await instance.routes.get(topic)
-    request = QueryMessage(
-        topic=topic,
-        key=id_,
-        max_num=FOUND_MAX,
-        begin_timestamp=0,
-        end_timestamp=EVER,
-        unique_key=True,
-    )
+    """Find the message of ``topic`` with this unique id, as far as the brokers' indexes know it. A
+    broker that cannot be asked is logged.
+
+    An index also knows the messages of a topic that was deleted. They do not count if the topic
+    has been made again.
+    """
+    found = await dead_letters.copies_in(topic, id_)
+    for broker_name, cause in found.missing.items():
+        text = "not asked whether a dead letter was resent broker=%s id=%s cause=%s"
+        log.warning(text, broker_name, id_, cause)
     hidden: UnreadableQueue | None = None
-    for broker_name in sorted(route.addresses):
-        address = route.readable_address(broker_name)
-        assert address is not None
+    for message in found.messages:
+        queue = MessageQueue(topic, message.broker_name, message.queue_id)
+        letter = ResentLetter(id_, queue, message.queue_offset)
         try:
-            answer = await instance.remoting.exchange(address, request, timeout=QUERY_TIMEOUT_S)
-            if answer.code not in (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND):
-                raise ResponseError(
-                    answer.code, answer.remark, request="QueryMessage", address=address
-                )
+            if not await _is_left_over(dead_letters.instance, letter):
+                return letter
         except RemotingError as error:
-            text = "not asked whether a dead letter was resent broker=%s id=%s cause=%s"
-            log.warning(text, broker_name, id_, error)
-            continue
-        if answer.code == ResponseCode.SUCCESS:
-            for message in good_messages(answer.body, broker_name, address):
-                if not is_meant(message, request, 0):
-                    continue
-                queue = MessageQueue(topic, broker_name, message.queue_id)
-                arrival = ResentLetter(id_, queue, message.queue_offset)
-                try:
-                    if not await _is_left_over(instance, arrival):
-                        return arrival
-                except RemotingError as error:
-                    hidden = UnreadableQueue(arrival.queue, str(error))
+            hidden = UnreadableQueue(queue, str(error))
     return hidden
 
 

@@ -158,7 +158,7 @@ class IdempotentConsumer:
 
         async def handle(message: Delivery) -> object:
             try:
-                visit = await self.begin(message)
+                visit = await self.claim(message)
             except TwinWaitError:
                 return Retry()
             if visit is None:
@@ -177,7 +177,7 @@ class IdempotentConsumer:
                 done = None if in_thread else False
                 raise
             finally:
-                await self.end(visit, done=done)
+                await self.end_claim(visit, done=done)
             return result
 
         async def always(message: Delivery) -> object:
@@ -203,7 +203,7 @@ class IdempotentConsumer:
         if self.key_of(message) is None:
             yield True
             return
-        visit = await self.begin(message)
+        visit = await self.claim(message)
         if visit is None:
             yield False
             return
@@ -212,7 +212,7 @@ class IdempotentConsumer:
             yield True
             done = True
         finally:
-            await self.end(visit, done=done)
+            await self.end_claim(visit, done=done)
 
     def key_of(self, message: ReceivedMessage) -> str | None:
         """Return the message's key as the store knows it; None: it has none."""
@@ -221,8 +221,8 @@ class IdempotentConsumer:
         # the first colon without a backslash ends the name
         return f"{self._name}:{key}" if key else None
 
-    async def begin(self, message: ReceivedMessage) -> HeldKey | None:
-        """Take the message's key in hand; None: it is done. A Visit must be given to ``end``.
+    async def claim(self, message: ReceivedMessage) -> HeldKey | None:
+        """Claim the message's key; None: it is done. Give the claim back by ``end_claim``.
         Raises TwinWaitError."""
         key = self.key_of(message)
         assert key is not None
@@ -239,7 +239,7 @@ class IdempotentConsumer:
                     claim = await self._store.claim(key, owner, self._lease)
                 finally:
                     if claim is not Claim.YOURS:
-                        self._let_go(key)
+                        self._wake_twins(key)
                 if claim is Claim.YOURS:
                     name = f"turbopump lease of {key[:80]}"
                     renewal = loop.create_task(self._renew(key, owner), name=name)
@@ -261,11 +261,12 @@ class IdempotentConsumer:
             except TimeoutError:
                 pass
 
-    async def end(self, visit: HeldKey, *, done: bool | None) -> None:
-        """The handler has succeeded, or not; None: nobody waits for it any more, and its thread may
-        still run: the lease ends by itself.
+    async def end_claim(self, visit: HeldKey, *, done: bool | None) -> None:
+        """End a claim. ``done``: the handler has succeeded, or not; None: nobody waits for the
+        handler any more and its thread may still run, so the lease ends in its time.
 
-        Does not raise if the store fails: the message has been handled, and the lease will end."""
+        Does not raise if the store fails: the message has been handled, and the lease will end.
+        """
         visit.renewal.cancel()
         try:
             if done is not None:
@@ -279,7 +280,7 @@ class IdempotentConsumer:
                 error,
             )
         finally:
-            self._let_go(visit.key)
+            self._wake_twins(visit.key)
 
     async def _finish(self, visit: HeldKey) -> None:
         for attempt in range(1, FINISH_ATTEMPTS + 1):
@@ -306,5 +307,5 @@ class IdempotentConsumer:
             except Exception as error:
                 log.warning("lease not renewed key=%s cause=%s", key[:200], error)
 
-    def _let_go(self, key: str) -> None:
+    def _wake_twins(self, key: str) -> None:
         self._here.pop(key).set()

@@ -137,7 +137,7 @@ T = TypeVar("T")
 
 SQLITE_MAX_KEYS: Final = 1_000_000
 BUSY_S: Final = 10.0
-"""So long an operation waits while another process writes."""
+"""Longest wait of an operation while another process writes."""
 FORGET_EVERY: Final = 256
 # ``owner`` is NULL if the key is done; ``until_ms`` is wall time, for other processes read it.
 # Each operation is one transaction, in a thread of the store's own.
@@ -149,11 +149,12 @@ CREATE INDEX IF NOT EXISTS idempotence_until ON idempotence (until_ms);
 
 
 class SqliteStore:
-    """In an SQLite file: for the processes of one machine, and there after a kill. ``path``: the
-    file, made if it is not there; not on a network file system. ``max_keys``: so many keys are kept
-    at most, the latest (checked at the start, and every 256 finished ones). ``durable``: what is
-    done survives a power cut too (one fsync per operation), else a kill only. Raises
-    ConfigError."""
+    """Store in an SQLite file, for the processes of one machine. It survives a kill.
+
+    ``path``: the file, made if it does not exist; not on a network file system. ``max_keys``: most
+    keys kept, the latest (checked at the start, and every 256 finished ones). ``durable``: done
+    keys survive a power cut too (one fsync per operation), else a kill only. Raises ConfigError.
+    """
 
     def __init__(
         self,
@@ -261,7 +262,7 @@ class SqliteStore:
 
 
 def _forget(connection: sqlite3.Connection, now: int, max_keys: int) -> None:
-    """Those whose time is over, and the oldest done ones above the maximum."""
+    """Delete keys whose time is over, and the oldest done ones above the maximum."""
     connection.execute("DELETE FROM idempotence WHERE until_ms <= ?", (now,))
     (count,) = connection.execute("SELECT COUNT(*) FROM idempotence").fetchone()
     if count > max_keys:
@@ -316,14 +317,14 @@ return 0
 
 
 class RedisStore:
-    """In Redis: for consumers on many machines; needs the extra ``turbopump[redis]``. ``url``: as
-    ``redis://host:6379/0``. ``prefix``: what its keys begin with. ``max_keys``: so many done keys
-    are kept at most. ``timeout``: seconds after which a Redis that does not answer counts as
-    failed.
+    """Store in Redis, for consumers on many machines; needs the extra ``turbopump[redis]``.
 
-    What Redis forgets, by a failover before it was replicated or by ``maxmemory-policy``, is not
-    done for this store. Belongs to one event loop. Raises ConfigError for unusable settings, and if
-    the package ``redis`` is not installed.
+    ``url``: as ``redis://host:6379/0``. ``prefix``: beginning of its keys. ``max_keys``: most done
+    keys kept. ``timeout``: seconds after which a Redis that does not answer counts as failed.
+
+    A key that Redis forgets, by a failover before it was replicated or by ``maxmemory-policy``, is
+    not done for this store. Belongs to one event loop. Raises ConfigError for unusable settings,
+    and if the package ``redis`` is not installed.
     """
 
     def __init__(

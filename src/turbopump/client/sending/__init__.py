@@ -1,1 +1,1 @@
-"""How a message gets to a broker: chosen, framed, tried again, counted."""
+"""The way of a message to a broker: choice of the queue, frame, attempts, counts."""

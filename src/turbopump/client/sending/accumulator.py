@@ -112,7 +112,7 @@ class Accumulator:
     _since_turn: int = 0
     _loop: asyncio.AbstractEventLoop | None = None
 
-    def takes(self, message: Message) -> bool:
+    def accepts(self, message: Message) -> bool:
         """Return True if the message may go in a batch and there is room to hold it."""
         try:
             settings, properties = self.settings, message.properties
@@ -126,13 +126,15 @@ class Accumulator:
         except (AttributeError, TypeError):
             return False  # the packer says what is wrong with it
 
-    def add(
+    def add_message(
         self, message: Message, piece: BatchPart, queue: MessageQueue | None, timeout: float
     ) -> asyncio.Future[SendResult]:
-        """Add a message that has just been packed, as ``put`` does."""
-        return self.put(batch_key(message, piece, queue), piece, timeout)
+        """Add a message that has just been packed, as ``put_piece`` does."""
+        return self.put_piece(batch_key(message, piece, queue), piece, timeout)
 
-    def put(self, key: BatchKey, piece: BatchPart, timeout: float) -> asyncio.Future[SendResult]:
+    def put_piece(
+        self, key: BatchKey, piece: BatchPart, timeout: float
+    ) -> asyncio.Future[SendResult]:
         """Add a message, and return the future of its own result, or of the error of the whole
         batch, after ``timeout`` seconds at most. Raises SendError if that leaves no time, TypeError
         if the queue is no queue."""

@@ -61,10 +61,10 @@ class InFlightBound:
         self._closed = False
         self._idle: asyncio.Event | None = None
 
-    async def enter(self, size: int, timeout: float) -> None:
+    async def wait_for_room(self, size: int, timeout: float) -> None:
         """Wait for room. Raises NoRoomError if there is none within ``timeout`` seconds."""
         if not self._line and self._fits(size):
-            self._take(size)
+            self._take_room(size)
             return
         # those that are in flight may all give up in the same moment
         messages, total = self.messages, self.size
@@ -77,7 +77,7 @@ class InFlightBound:
                 let_in = not self._closed and await turn
         except BaseException as error:
             if turn.done() and not turn.cancelled() and turn.result():
-                self.leave(size)  # let in at the very moment it gave up
+                self.free_room(size)  # let in at the very moment it gave up
             else:
                 with contextlib.suppress(ValueError):  # the line may have passed over it already
                     self._line.remove((size, turn))
@@ -110,7 +110,7 @@ class InFlightBound:
                 turn.set_result(False)
         self._line.clear()
 
-    def leave(self, size: int) -> None:
+    def free_room(self, size: int) -> None:
         """Free the room of a message that has arrived or failed."""
         self.messages -= 1
         self.size -= size
@@ -122,7 +122,7 @@ class InFlightBound:
             if not turn.done():
                 if not self._fits(size):
                     return
-                self._take(size)
+                self._take_room(size)
                 turn.set_result(True)
             self._line.popleft()
         if self._idle is not None and not self.messages:
@@ -133,7 +133,7 @@ class InFlightBound:
             return True
         return self.messages < self._bound.messages and self.size + size <= self._bound.size
 
-    def _take(self, size: int) -> None:
+    def _take_room(self, size: int) -> None:
         self.messages += 1
         self.size += size
 
@@ -155,15 +155,15 @@ class InFlightLimiter:
     async def deliver(
         self, sender: Sender, outgoing: Outgoing, target: Target, timeout: float | None
     ) -> SendResult:
-        timeout = await self.enter(outgoing, timeout)
+        timeout = await self.wait_for_room(outgoing, timeout)
         return await self.deliver_entered(sender, outgoing, target, timeout)
 
-    async def enter(self, outgoing: Outgoing, timeout: float | None) -> float | None:
+    async def wait_for_room(self, outgoing: Outgoing, timeout: float | None) -> float | None:
         """Wait for room, and return the seconds that are left. Raises SendError if there is none in
         time."""
         if self._bound is None:
             return timeout
-        return await self._enter(self._bound, outgoing, len(outgoing.body), timeout)
+        return await self._wait_for_room(self._bound, outgoing, len(outgoing.body), timeout)
 
     async def deliver_entered(
         self, sender: Sender, outgoing: Outgoing, target: Target, timeout: float | None
@@ -173,7 +173,7 @@ class InFlightLimiter:
             return await self.deliver_unbound(sender, outgoing, target, timeout)
         finally:
             if self._bound is not None:
-                self._bound.leave(len(outgoing.body))
+                self._bound.free_room(len(outgoing.body))
 
     async def deliver_unbound(
         self, sender: Sender, outgoing: Outgoing, target: Target, timeout: float | None
@@ -199,16 +199,16 @@ class InFlightLimiter:
         bound = self._bound
         if bound is None:
             timeout = self._timeout if timeout is None else timeout
-            return accumulator.add(message, piece, queue, timeout)
+            return accumulator.add_message(message, piece, queue, timeout)
         # now: it may be changed while it waits
         size, key = len(message.body), batch_key(message, piece, queue)
-        timeout = await self._enter(bound, piece, size, timeout)
+        timeout = await self._wait_for_room(bound, piece, size, timeout)
         try:
-            future = accumulator.put(key, piece, timeout)
+            future = accumulator.put_piece(key, piece, timeout)
         except BaseException:
-            bound.leave(size)
+            bound.free_room(size)
             raise
-        future.add_done_callback(lambda _: bound.leave(size))
+        future.add_done_callback(lambda _: bound.free_room(size))
         return future
 
     async def wait_idle(self) -> None:
@@ -220,7 +220,7 @@ class InFlightLimiter:
         if self._bound is not None:
             self._bound.close()
 
-    async def _enter(
+    async def _wait_for_room(
         self, bound: InFlightBound, of: Outgoing | BatchPart, size: int, timeout: float | None
     ) -> float:
         timeout = self._timeout if timeout is None else timeout
@@ -230,7 +230,7 @@ class InFlightLimiter:
         now = asyncio.get_running_loop().time
         began = now()
         try:
-            await bound.enter(size, timeout)
+            await bound.wait_for_room(size, timeout)
         except NoRoomError as error:
             raise no_room(of.msg_id, topic, str(error), (now() - began) * 1000) from None
         return max(timeout - (now() - began), 0.001)

@@ -41,7 +41,7 @@ class QueueChooser:
     def __init__(self, namespace: str | None) -> None:
         self.namespace = namespace
 
-    def aim(
+    def choose_target(
         self,
         message: Message,
         queue: MessageQueue | None,
@@ -73,7 +73,7 @@ class QueueChooser:
             )
         return message, partial(self._chosen, selector, message)
 
-    def inside(self, target: Target) -> Target:
+    def wrapped_target(self, target: Target) -> Target:
         """Return the queue under the names that sending uses."""
         return wrapped(self.namespace, target) if isinstance(target, MessageQueue) else target
 
@@ -136,12 +136,12 @@ class RoundRobin:
             wanted = (lambda name: faults.available(name, now), faults.reachable, _any)
         for usable in wanted:
             for forgiven in range(max(len(avoid), 1)):
-                found = self._look(route, start, avoid[forgiven:], usable)
+                found = self._next_usable(route, start, avoid[forgiven:], usable)
                 if found is not None:
                     return found
         return queue
 
-    def _look(
+    def _next_usable(
         self, route: TopicRoute, start: int, avoid: Sequence[str], usable: Callable[[str], bool]
     ) -> MessageQueue | None:
         queues = route.publish_queues
@@ -258,14 +258,14 @@ class FaultStrategy:
             self._unreachable.add(broker_name)
         self.empty = not self._until and not self._unreachable
 
-    def reached(self, broker_name: str) -> None:
+    def forget_outage(self, broker_name: str) -> None:
         """Record that the detector got an answer."""
         self._unreachable.discard(broker_name)
         self.empty = not self._until and not self._unreachable
 
     def forget(self, broker_name: str) -> None:
         self._until.pop(broker_name, None)
-        self.reached(broker_name)
+        self.forget_outage(broker_name)
 
     def available(self, broker_name: str, now: float) -> bool:
         """Return True if the broker is reachable, and not left alone at the moment."""
@@ -305,9 +305,9 @@ class FaultDetector:
         while True:
             await asyncio.sleep(settings.detect_interval)
             timeout, names = settings.detect_timeout, self._faults.unreachable
-            await asyncio.gather(*(self._ask(name, timeout) for name in names))
+            await asyncio.gather(*(self._ask_broker(name, timeout) for name in names))
 
-    async def _ask(self, broker_name: str, timeout: float) -> None:
+    async def _ask_broker(self, broker_name: str, timeout: float) -> None:
         address = self._instance.routes.address_of(broker_name)
         if address is None:
             self._faults.forget(broker_name)
@@ -317,4 +317,4 @@ class FaultDetector:
             await self._instance.remoting.exchange(address, question, timeout=timeout)
         except RemotingError:
             return
-        self._faults.reached(broker_name)
+        self._faults.forget_outage(broker_name)

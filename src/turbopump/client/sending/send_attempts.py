@@ -45,7 +45,7 @@ from turbopump.message import properties as names
 from turbopump.message.message import MessageQueue
 from turbopump.message.user_properties import text_pairs
 from turbopump.protocol.codes import ResponseCode
-from turbopump.remoting.client import Permits
+from turbopump.remoting.permits import Permits
 from turbopump.remoting.wire import Wire
 from turbopump.repeated_line import RepeatedLine
 
@@ -75,7 +75,7 @@ async def deliver(
     under_way.count += 1
     try:
         if under_way.count > under_way.limit:
-            timeout = await _permit(sender, under_way, outgoing, timeout)
+            timeout = await _wait_for_permit(sender, under_way, outgoing, timeout)
             began = sender.time()
         if len(outgoing.body) >= LARGE_BODY_SIZE:
             outgoing = await sender.packer.compressed(outgoing)
@@ -119,7 +119,9 @@ async def deliver(
             under_way.wake()
 
 
-async def _permit(sender: Sender, permits: Permits, outgoing: Outgoing, timeout: float) -> float:
+async def _wait_for_permit(
+    sender: Sender, permits: Permits, outgoing: Outgoing, timeout: float
+) -> float:
     """Wait for a permit, and return the seconds that are left. Raises SendError."""
     began = sender.time()
     try:
@@ -148,7 +150,7 @@ async def send_oneway(sender: Sender, outgoing: Outgoing, target: Target) -> Non
     oneways.count += 1
     try:
         if oneways.count > oneways.limit:
-            await _permit(sender, oneways, outgoing, timeout)
+            await _wait_for_permit(sender, oneways, outgoing, timeout)
         if len(outgoing.body) >= LARGE_BODY_SIZE:
             outgoing = await sender.packer.compressed(outgoing)
             began = sender.time()
@@ -186,7 +188,7 @@ class SendAttempts:
             await self._failed(first, self._began)
         while isinstance(outcome, Attempt):
             queue = None  # chosen anew
-            if await self._goes_on(route, outcome, retries):
+            if await self._may_try_again(route, outcome, retries):
                 _tried_again(
                     self._sender.shown(self._outgoing.topic),
                     outcome.broker_name,
@@ -213,7 +215,7 @@ class SendAttempts:
             try:
                 master, left = master_of(route, queue), self._left()
                 connection = await sender.connect(master, timeout=left)
-                await self._room(connection)
+                await self._wait_for_room(connection)
                 sender.under_way.refuse_if_closed(NOT_WRITTEN)
                 break
             except (errors.ConnectError, NotWrittenError, ProducerClosedError) as error:
@@ -234,12 +236,12 @@ class SendAttempts:
         opaque = connection.calls.next_opaque
         connection.send_frame(sender.encode(self._outgoing, queue, opaque, sender.now_ms(), True))
         if sender.creation.unsaid:
-            sender.creation.landed(queue)
+            sender.creation.log_first_broker(queue)
         self._after(context, self._loop.time(), None)
         # let the loop write: a caller that only sends oneway would never yield
         await asyncio.sleep(0)
 
-    async def _room(self, connection: Wire) -> None:
+    async def _wait_for_room(self, connection: Wire) -> None:
         """Wait until the peer has read what was written. Raises NotWrittenError, ConnectError."""
         try:
             await connection.drain(self._deadline)
@@ -293,7 +295,7 @@ class SendAttempts:
         if sender.faults.settings is not None or not sender.faults.empty:
             sender.faults.succeeded(queue.broker_name, (loop.time() - began) * 1000, loop.time())
         if sender.creation.unsaid:
-            sender.creation.landed(result.queue)
+            sender.creation.log_first_broker(result.queue)
         if result.status is SendStatus.OK or not sender.rules.retry_unless_ok:
             return result
         attempt = Attempt(queue, address, result.status.value, None, result)
@@ -376,11 +378,11 @@ class SendAttempts:
         if timed_out and not isinstance(attempt.error, BrokerHangsError):
             await self._sender.instance.abandon_if_silent(attempt.address, began)
 
-    async def _goes_on(self, route: TopicRoute, attempt: Attempt, retries: int) -> bool:
+    async def _may_try_again(self, route: TopicRoute, attempt: Attempt, retries: int) -> bool:
         """Return True if another attempt is to follow, now."""
         if len(self._tried) > retries or self._is_final(attempt) or self._sender.under_way.closed:
             return False
-        return await self._pause(route, attempt) and not self._sender.under_way.closed
+        return await self._pause_before_retry(route, attempt) and not self._sender.under_way.closed
 
     def _is_final(self, attempt: Attempt) -> bool:
         error = attempt.error
@@ -410,7 +412,7 @@ class SendAttempts:
             outgoing.msg_id, topic, tried, spent_ms, closed=closed, queues=queues, stalled=stalled
         )
 
-    async def _pause(self, route: TopicRoute, attempt: Attempt) -> bool:
+    async def _pause_before_retry(self, route: TopicRoute, attempt: Attempt) -> bool:
         """Wait if it would be the same broker again; False if there is no time for another
         attempt."""
         times = sum(other.broker_name == attempt.broker_name for other in self._tried)

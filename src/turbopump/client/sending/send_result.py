@@ -227,7 +227,7 @@ def send_failure(
         remedy = stalled or _remedy(last)
     return errors.SendError(
         f"message {msg_id[:80]} to topic {topic!r} was not acknowledged: {attempts} in "
-        f"{spent_ms:.0f} ms: {'; '.join(_said(tried))}. "
+        f"{spent_ms:.0f} ms: {'; '.join(_last_errors(tried))}. "
         f"{'The producer was closed meanwhile. ' if closed else ''}{remedy}",
         topic=topic,
         brokers=tuple(attempt.broker_name for attempt in tried),
@@ -236,7 +236,7 @@ def send_failure(
     )
 
 
-def _said(tried: list[Attempt]) -> list[str]:
+def _last_errors(tried: list[Attempt]) -> list[str]:
     """Return the last error of each broker. The same refusal, however often it came, is one
     line."""
     alike: dict[object, list[Attempt]] = {}

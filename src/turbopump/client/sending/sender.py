@@ -32,7 +32,7 @@ from turbopump.protocol.codes import LanguageCode
 from turbopump.protocol.command import Command, TypedJsonHeader
 from turbopump.protocol.requests.offsets import GetMaxOffset
 from turbopump.protocol.requests.topics import FLAG_UNIT, CreateTopic
-from turbopump.remoting.client import Permits
+from turbopump.remoting.permits import Permits
 from turbopump.remoting.wire import Wire
 
 log = logging.getLogger(__name__)
@@ -137,7 +137,7 @@ class Sender:
         deadline = began + timeout
         try:
             async with asyncio.timeout_at(deadline):
-                route = await self._found(topic, writable)
+                route = await self._known_route(topic, writable)
         except TimeoutError:
             asked = ", ".join(self.instance.routes.name_servers)
             waited = f"{timeout:.1f}"
@@ -167,7 +167,7 @@ class Sender:
             )
         return route
 
-    async def _found(self, topic: str, writable: bool) -> TopicRoute:
+    async def _known_route(self, topic: str, writable: bool) -> TopicRoute:
         """Return the route that the name servers know, asked until they answer. Raises
         RouteNotFoundError."""
         routes = self.instance.routes
@@ -237,9 +237,9 @@ class HangWatch:
     def start(self) -> None:
         self.on = True
         self._waiting.clear()
-        self._loop.call_later(self._patience / 2, self._look)
+        self._loop.call_later(self._patience / 2, self._check_silent_brokers)
 
-    def _look(self) -> None:
+    def _check_silent_brokers(self) -> None:
         if not self._under_way.count:
             self.on = False
             return
@@ -250,11 +250,13 @@ class HangWatch:
                 silent = address in self._waiting and connection.last_read <= self._looked_at
                 if silent and address not in self._asked:
                     self._asked.add(address)
-                    self._instance.spawn(self._ask(address, connection), name=f"look at {address}")
+                    self._instance.spawn(
+                        self._ask_for_life(address, connection), name=f"look at {address}"
+                    )
         self._waiting, self._looked_at = waiting, self._loop.time()
-        self._loop.call_later(self._patience / 2, self._look)
+        self._loop.call_later(self._patience / 2, self._check_silent_brokers)
 
-    async def _ask(self, address: str, connection: Wire) -> None:
+    async def _ask_for_life(self, address: str, connection: Wire) -> None:
         began, question = self._loop.time(), GetMaxOffset(topic=DEFAULT_TOPIC, queue_id=0)
         try:
             await self._instance.remoting.exchange(address, question, timeout=self._patience)
@@ -302,7 +304,7 @@ class TopicCreation:
             self._making[route.topic] = task
         await asyncio.wait({task}, timeout=timeout)
 
-    def landed(self, queue: MessageQueue) -> None:
+    def log_first_broker(self, queue: MessageQueue) -> None:
         """Log that the first message of a topic that could not be made is on this broker."""
         why = self.unsaid.pop(queue.topic, None)
         if why is not None:

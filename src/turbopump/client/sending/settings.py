@@ -155,7 +155,7 @@ class ProducerSettings(GroupSettings):
 
     @property
     def rules(self) -> SendRules:
-        """How a sender tries."""
+        """Rules of retries, as a sender takes them."""
         return SendRules(
             self.send_timeout,
             self.attempt_timeout,
@@ -166,7 +166,7 @@ class ProducerSettings(GroupSettings):
 
     @property
     def packing(self) -> Compression:
-        """How bodies are compressed."""
+        """Compression of bodies, as a packer takes it."""
         return Compression(self.compress_from, self.compression, self.compression_level)
 
 

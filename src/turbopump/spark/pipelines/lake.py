@@ -17,7 +17,6 @@ Spark is unknown here.
 
 from __future__ import annotations
 
-import fcntl
 import importlib
 import os
 import re
@@ -33,6 +32,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from turbopump.durable_files import FileLockedError, lock_file, now_text, sync_directory
 from turbopump.errors import ConfigError, LakeError, LakeInUseError, OffsetGapError
 from turbopump.message.message import MessageQueue
 from turbopump.spark.offsets import Offsets
@@ -306,7 +306,7 @@ class Lake(ABC):
             if claim.read_text().startswith(f"{own},") or is_older(claim, STAGED_KEPT_S):
                 claim.unlink()
         try:
-            create_exclusively(claim, f"{own}, since {_now()}".encode())
+            create_exclusively(claim, f"{own}, since {now_text()}".encode())
         except FileExistsError:
             raise LakeInUseError(
                 f"{self.root}: another host is compacting, according to {claim}, so this "
@@ -456,25 +456,18 @@ def _class_of(format_name: str) -> type[Lake]:
 def locked(path: Path, what: Path, alone: str) -> Iterator[None]:
     """Hold the lock that a file is, which says who does. Raises LakeInUseError if somebody else
     has it: what is locked, who has it, and ``alone``, what is not for two."""
-    with path.open("a+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.seek(0)
-            who = lock.read().strip() or "another process"
-            raise LakeInUseError(f"{what}: {who} {alone}") from None
-        except OSError as error:
-            raise LakeError(
-                f"{path} cannot be locked ({error.strerror}): use a file system that has locks"
-            ) from None
-        lock.truncate(0)
-        lock.write(f"process {os.getpid()} on {socket.gethostname()}, since {_now()}")
-        lock.flush()
+    try:
+        lock = lock_file(path)
+    except FileLockedError as holder:
+        raise LakeInUseError(f"{what}: {holder} {alone}") from None
+    except OSError as error:
+        raise LakeError(
+            f"{path} cannot be locked ({error.strerror}): use a file system that has locks"
+        ) from None
+    try:
         yield
-        lock.truncate(0)
-
-
-# Small steps on a disk, each durable when it returns.
+    finally:
+        os.close(lock)
 
 
 def create_exclusively(path: Path, data: bytes) -> None:
@@ -490,19 +483,6 @@ def create_exclusively(path: Path, data: bytes) -> None:
     finally:
         draft.unlink(missing_ok=True)
     sync_directory(path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def _said(value: Any) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,12 +21,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
+from turbopump.durable_files import replace_file
 from turbopump.errors import ConfigError, LakeError, RouteNotFoundError
 from turbopump.spark import archive as lakes
 from turbopump.spark.cluster import Cluster
 from turbopump.spark.offsets import Offsets, decode_offsets, encode_offsets
 from turbopump.spark.options import OPTIONS, Option, did_you_mean, given_values, read_options
-from turbopump.spark.pipelines.lake import lake_place, locked, no_step, open_lake, sync_directory
+from turbopump.spark.pipelines.lake import lake_place, locked, no_step, open_lake
 from turbopump.spark.pipelines.running import Progress, unlogged_errors
 from turbopump.spark.reading import connected
 from turbopump.spark.session import rocketmq_session
@@ -72,7 +72,9 @@ class ReplayState(msgspec.Struct, kw_only=True):
     began_at: dict[str, Any]
     """The ends of the target's queues before the first message."""
     batch_at: dict[str, Any]
-    """The same, before the batch that is under way."""
+    """The same, before the first message that was stored from ``done_before_s`` on."""
+    sent_before_s: int | None = None
+    """No message of the part that was stored from this second on has been sent."""
     done_before_s: int | None = None
     """All of the part that was stored before this second is sent."""
     done: int = 0
@@ -175,6 +177,7 @@ def replay(
             for low, high, count in batches_of(seconds, rows_per_batch):
                 if stop.is_set():
                     break
+                run.begin_batch(state, high)
                 at_step("begun")
                 there = run.already_there(low, high, state)
                 at_step("looked")
@@ -183,8 +186,7 @@ def replay(
                 present += there
                 sent += count - there
                 state.done += count
-                state.done_before_s = high
-                run.note(state)
+                run.end_batch(state, high)
                 at_step("noted")
                 progress.add(count)
                 if rate is not None:
@@ -355,7 +357,7 @@ class ReplayRun:
             with unlogged_errors():  # a condition that cannot be is told before it has a name
                 _selected(self.spark, self.lake, state, None, None)
             if not self.begin_next_part(state):
-                self._write(state)
+                replace_file(self.notes, msgspec.json.encode(state))
             return state
         except msgspec.MsgspecError as error:
             raise ConfigError(
@@ -375,8 +377,9 @@ class ReplayRun:
         ends = encode_offsets({queue: end for queue, end in offsets if queue.topic == topic})
         if ends == state.part_end:
             return False
-        state.part_begin, state.part_end, state.done_before_s = state.part_end, ends, None
-        self._write(state)
+        state.part_begin, state.part_end = state.part_end, ends
+        state.done_before_s = state.sent_before_s = None
+        replace_file(self.notes, msgspec.json.encode(state))
         return True
 
     def left(self, state: ReplayState) -> list[tuple[int, int]]:
@@ -385,10 +388,20 @@ class ReplayRun:
         counted = rows.groupBy("second").count().orderBy("second").collect()
         return [(row["second"], row["count"]) for row in counted]
 
-    def note(self, state: ReplayState) -> None:
-        """A batch is done; the next one begins here."""
-        state.batch_at = self._target_ends()
-        self._write(state)
+    def begin_batch(self, state: ReplayState, end_s: int) -> None:
+        """Note up to which second messages may be in the target soon. A run that was killed may
+        have had a larger batch: then it is that run's end."""
+        if state.sent_before_s is None or state.sent_before_s < end_s:
+            state.sent_before_s = end_s
+            replace_file(self.notes, msgspec.json.encode(state))
+
+    def end_batch(self, state: ReplayState, end_s: int) -> None:
+        """Note that a batch is done. Messages of later seconds are looked for from here on, unless
+        a larger batch has sent some of them before."""
+        state.done_before_s = end_s
+        if state.sent_before_s == end_s:
+            state.batch_at = self._target_ends()
+        replace_file(self.notes, msgspec.json.encode(state))
 
     def already_there(self, low: int, high: int, state: ReplayState) -> int:
         """How many messages of a batch the target has, from a run that was killed in it."""
@@ -484,12 +497,3 @@ class ReplayRun:
 
     def _cluster(self) -> Cluster:
         return connected(read_options({**_only(self.options, OPTIONS), "topic": self.target}))
-
-    def _write(self, state: ReplayState) -> None:
-        draft = self.notes.with_suffix(f".{os.getpid()}")
-        with draft.open("wb") as file:
-            file.write(msgspec.json.encode(state))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, self.notes)
-        sync_directory(self.notes.parent)

@@ -24,7 +24,7 @@ from turbopump.store.index.index_file import (
     index_hash,
     key_hash,
 )
-from turbopump.store.log.cold_reads import Steps, read_piece
+from turbopump.store.log.cold_reads import ReadSteps, read_piece
 from turbopump.store.log.parsed_entry import ParsedEntry
 from turbopump.store.provenance import Provenance
 
@@ -387,7 +387,7 @@ class KeyWalk:
         self._number = self._walked = 0
         self.errors: list[OSError] = []
 
-    def next(self) -> Steps[int | None]:
+    def next(self) -> ReadSteps[int | None]:
         """The commit-log offset of the next message that may be meant, newest first; None: that was
         all.
 

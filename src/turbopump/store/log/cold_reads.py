@@ -1,8 +1,8 @@
 """Reading what may not be in memory, without standing still for it.
 
 A page fault inside a map holds the GIL until the device has answered, and with it every send. So a
-read of what was written before this start, or long ago, is written as ``Steps``: a generator that
-yields the pieces of files it wants, is sent what was found there, and returns its outcome.
+read of what was written before this start, or long ago, is written as ``ReadSteps``: a generator
+that yields the pieces of files it wants, is sent what was found there, and returns its outcome.
 ``ColdReads.run`` drives it: pieces that the system has in memory are copied at once
 (``preadv`` that does not wait); for others it goes on later, when threads have read them.
 ``ColdReads.finish`` reads everything at once, and blocks.
@@ -25,7 +25,7 @@ from turbopump.store.disk import Disk, Found, Piece, read_now
 
 T = TypeVar("T")
 
-Steps = Generator[list[Piece], list[Found], T]
+ReadSteps = Generator[list[Piece], list[Found], T]
 """A read in steps: yields pieces, is sent the bytes (or the OSError) of each, returns the outcome.
 One that has worked for a while yields no piece, to let others have their turn."""
 
@@ -123,7 +123,7 @@ class ReadPace:
 
 @dataclass(slots=True, eq=False)
 class _Read:
-    steps: Steps[Any]
+    steps: ReadSteps[Any]
     pieces: list[Piece]
     found: list[Found] | None
     done: Callable[[Any], None]
@@ -170,7 +170,7 @@ class ColdReads:
 
     def run(
         self,
-        steps: Steps[T],
+        steps: ReadSteps[T],
         done: Callable[[T], None],
         wanted: Callable[[], bool] = lambda: True,
         failed: Callable[[Exception], None] | None = None,
@@ -230,7 +230,7 @@ class ColdReads:
         closes."""
         return bool(self._ready or self._waiting) or self._closed
 
-    def _ahead(self, steps: Steps[Any], pieces: list[Piece], pace: ReadPace) -> list[Piece]:
+    def _ahead(self, steps: ReadSteps[Any], pieces: list[Piece], pace: ReadPace) -> list[Piece]:
         """Where nobody is waiting in line and reads are due: do the steps whose pieces are in
         memory, for at most a turn; the pieces that are wanted next. Raises StopIteration, with the
         outcome."""
@@ -252,7 +252,7 @@ class ColdReads:
         finally:
             pace.took(begun, self._now())
 
-    def finish(self, steps: Steps[T]) -> T:
+    def finish(self, steps: ReadSteps[T]) -> T:
         """The outcome, read here and now."""
         return finish_now(steps, lambda pieces: self._count(pieces, _read_all(pieces)))
 
@@ -400,7 +400,7 @@ def _read_all(pieces: list[Piece]) -> list[Found]:
     return [read_now(piece) for piece in pieces]
 
 
-def finish_now(steps: Steps[T], read: Callable[[list[Piece]], list[Found]] = _read_all) -> T:
+def finish_now(steps: ReadSteps[T], read: Callable[[list[Piece]], list[Found]] = _read_all) -> T:
     """The outcome, with every piece read here and now."""
     try:
         pieces = next(steps)
@@ -411,7 +411,7 @@ def finish_now(steps: Steps[T], read: Callable[[list[Piece]], list[Found]] = _re
         return value
 
 
-def read_piece(piece: Piece) -> Steps[Found]:
+def read_piece(piece: Piece) -> ReadSteps[Found]:
     """One piece."""
     (found,) = yield [piece]
     return found

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from turbopump.store.disk import Found, Piece
-from turbopump.store.log.cold_reads import Steps
+from turbopump.store.log.cold_reads import ReadSteps
 from turbopump.store.log.commit_log import CommitLog
 from turbopump.store.log.scanner import LogScanner, ScanResult, entry_starts
 from turbopump.store.mapped_file import MappedFile
@@ -50,7 +50,7 @@ class SteppedWalk:
     def __init__(
         self,
         log: CommitLog,
-        take: Callable[[bytes, int], Steps[None] | None],
+        take: Callable[[bytes, int], ReadSteps[None] | None],
         *,
         take_run: Callable[[bytes, int, int, int], int] | None = None,
         on_bad: Callable[[int, int, str], None] = lambda _start, _end, _fault: None,
@@ -67,7 +67,7 @@ class SteppedWalk:
         self._read_size = read_size
         self._scanner = LogScanner(log.requires_crc)
 
-    def entries(self, position: int, end: int) -> Steps[int]:
+    def entries(self, position: int, end: int) -> ReadSteps[int]:
         """Hand on the entries that begin in a range of the log; return where the next one
         begins."""
         log, numbers = self._log, self._numbers
@@ -114,7 +114,7 @@ class SteppedWalk:
         stop = min(len(scanner.data), min(end, file.end) - scanner.start)
         return self._take_run(scanner.data, at, stop, position)
 
-    def _judge(self, file: MappedFile, offset: int) -> Steps[ScanResult]:
+    def _judge(self, file: MappedFile, offset: int) -> ReadSteps[ScanResult]:
         """Judge what lies at an offset of a file. Where that cannot be read, go on behind the
         sector."""
         while isinstance(found := self._scanner.judge(offset, file.end), int):
@@ -125,7 +125,7 @@ class SteppedWalk:
                 return ScanResult(offset - offset % SECTOR + SECTOR, None, fault)
         return found
 
-    def _next_good(self, file: MappedFile, offset: int) -> Steps[int]:
+    def _next_good(self, file: MappedFile, offset: int) -> ReadSteps[int]:
         """Find the next good entry of the file at ``offset`` or later; return the file's end if
         there is none."""
         while offset < file.end:
@@ -145,7 +145,7 @@ class SteppedWalk:
             offset += size - 8  # a magic may lie across two pieces
         return file.end
 
-    def _bytes_at(self, file: MappedFile, offset: int, size: int) -> Steps[Found]:
+    def _bytes_at(self, file: MappedFile, offset: int, size: int) -> ReadSteps[Found]:
         """Return ``size`` bytes of the log, which the scanner then holds, with more behind them if
         it can."""
         scanner = self._scanner

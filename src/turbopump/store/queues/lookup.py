@@ -1,8 +1,8 @@
 """Finding single messages: by offset in the log or in a queue, by key or unique id, by time.
 
-Each answer comes in ``Steps`` (``log/cold_reads.py``): the caller decides whether bytes are read at
-once or without holding up a loop. What is found has been checked: magic, offset, CRC, and for a key
-that the message really has it. The index knows hashes only.
+Each answer comes in ``ReadSteps`` (``log/cold_reads.py``): the caller decides whether bytes are
+read at once or without holding up a loop. What is found has been checked: magic, offset, CRC, and
+for a key that the message really has it. The index knows hashes only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from turbopump.store.confirmed import Confirmed
 from turbopump.store.disk import Found, Piece
 from turbopump.store.disk_space import descriptor_advice
 from turbopump.store.index.key_index import KeyIndex
-from turbopump.store.log.cold_reads import Steps, read_piece
+from turbopump.store.log.cold_reads import ReadSteps, read_piece
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
 from turbopump.store.queues.checked_entries import REBUILDING, MarkDamaged
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT, UNIT_SIZE, ConsumeQueue
@@ -115,7 +115,7 @@ class Lookup:
             )
         return None
 
-    def entry_at(self, offset: int) -> Steps[StoredEntry | None]:
+    def entry_at(self, offset: int) -> ReadSteps[StoredEntry | None]:
         """The entry that begins at this offset of the log, good or with its fault; None if none
         begins there."""
         if not 0 <= offset < self.confirmed.value:
@@ -139,7 +139,7 @@ class Lookup:
             offset, data, entry_fault(data, offset, crc_required=self.log.requires_crc(offset))
         )
 
-    def proven_entry_at(self, offset: int) -> Steps[StoredEntry | None]:
+    def proven_entry_at(self, offset: int) -> ReadSteps[StoredEntry | None]:
         """As ``entry_at``, of a good entry that its queue has there; None for anything else. A body
         may hold what looks like an entry, with lengths that reach into the messages behind it, and
         a CRC that fits whatever they are: who may not read those asks here."""
@@ -150,14 +150,18 @@ class Lookup:
         proven = queued is not None and queued.fault is None and queued.offset == offset
         return entry if proven else None
 
-    def entry_in_queue(self, topic: str, queue_id: int, index: int) -> Steps[StoredEntry | None]:
+    def entry_in_queue(
+        self, topic: str, queue_id: int, index: int
+    ) -> ReadSteps[StoredEntry | None]:
         """The entry of a queue offset; None if it is not there (yet, or any more)."""
         entry = yield from self._entry_in_queue(topic, queue_id, index)
         if entry is not None and entry.fault is REBUILDING:  # a short rebuild is over at once
             entry = yield from self._entry_in_queue(topic, queue_id, index)
         return entry
 
-    def _entry_in_queue(self, topic: str, queue_id: int, index: int) -> Steps[StoredEntry | None]:
+    def _entry_in_queue(
+        self, topic: str, queue_id: int, index: int
+    ) -> ReadSteps[StoredEntry | None]:
         queue = self.queues.find(topic, queue_id)
         if queue is None or not queue.min_index <= index < queue.end.value:
             return None
@@ -193,7 +197,9 @@ class Lookup:
             )
         return entry
 
-    def units(self, topic: str, queue_id: int, index: int, count: int) -> Steps[StoredUnits | None]:
+    def units(
+        self, topic: str, queue_id: int, index: int, count: int
+    ) -> ReadSteps[StoredUnits | None]:
         """The units of up to ``count`` messages from ``index`` on as they lie there; None if the
         queue never had a message.
 
@@ -230,7 +236,7 @@ class Lookup:
         unique: bool = False,
         behind: int = 0,
         bytes_max: int = BYTES_MAX,
-    ) -> Steps[ByKey]:
+    ) -> ReadSteps[ByKey]:
         """The newest messages of ``topic`` that have ``key`` among their keys or as their unique id
         (``unique``: as their unique id only) and were stored between the times (ms, both count),
         ``COUNT_MAX`` at most. ``behind``: only the index files are read that reach this offset of
@@ -270,7 +276,7 @@ class Lookup:
 
     def offset_in_time(
         self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False
-    ) -> Steps[int]:
+    ) -> ReadSteps[int]:
         """The queue offset at a store time in ms. Lower: the first message at or after it (the end
         if none is); upper: the last at or before it (0 if none is). 0 for a queue without messages.
         Damaged messages have no time and are passed over.
@@ -296,7 +302,7 @@ class Lookup:
                 high = (low + high) // 2
         return last_before if upper else first_after
 
-    def earliest_time(self, topic: str, queue_id: int) -> Steps[int]:
+    def earliest_time(self, topic: str, queue_id: int) -> ReadSteps[int]:
         """When the first message that a queue still has was stored (ms); −1 if it has none."""
         queue = self.queues.find(topic, queue_id)
         if queue is None:
@@ -304,7 +310,7 @@ class Lookup:
         found = yield from self._first_with_time(queue.min_index, queue.end.value, queue)
         return found[1] if found is not None else -1
 
-    def newest_time(self, topic: str, queue_id: int) -> Steps[int]:
+    def newest_time(self, topic: str, queue_id: int) -> ReadSteps[int]:
         """When the last message of a queue was stored (ms); 0 if it has none."""
         queue = self.queues.find(topic, queue_id)
         if queue is None:
@@ -315,7 +321,7 @@ class Lookup:
 
     def _first_with_time(
         self, index: int, end: int, queue: ConsumeQueue
-    ) -> Steps[tuple[int, int] | None]:
+    ) -> ReadSteps[tuple[int, int] | None]:
         """The first message of a queue from ``index`` on, before ``end``, whose store time can be
         read: (index, time).
 
@@ -344,7 +350,9 @@ class Lookup:
             raise _not_read(queue, error)
         return None
 
-    def _time_at(self, queue: ConsumeQueue, offset: int, index: int) -> Steps[int | OSError | None]:
+    def _time_at(
+        self, queue: ConsumeQueue, offset: int, index: int
+    ) -> ReadSteps[int | OSError | None]:
         """The store time (ms) of the entry at an offset of the log, if that may be the one of a
         message of the queue."""
         head = yield from self._read(offset, _TIME_HEAD)
@@ -356,7 +364,7 @@ class Lookup:
             else None
         )
 
-    def _read(self, offset: int, size: int) -> Steps[Found | None]:
+    def _read(self, offset: int, size: int) -> ReadSteps[Found | None]:
         """Bytes of the log; None if there are none at this offset, or they go past the end of their
         segment."""
         file = self.log.files.at(offset) if offset >= 0 else None
@@ -370,7 +378,7 @@ class Lookup:
 
 def possible_units(
     queue: ConsumeQueue, index: int, count: int, mark_damaged: MarkDamaged
-) -> Steps[Found]:
+) -> ReadSteps[Found]:
     """Up to ``count`` packed units from ``index`` on, as many as one file holds; none if there are
     none. The first that cannot be a message's (zeros, of a damaged file) is marked, and is the
     error, unless the log has no such message."""

@@ -51,8 +51,8 @@ from turbopump.store.index.key_index import KeyIndex, index_entries_of
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
 from turbopump.store.log.parsed_entry import ParsedEntry, is_apaches_batch
 from turbopump.store.log.scanner import NOTHING, Damage, EntryWalk, entry_at
-from turbopump.store.queues.checked_entries import good_entries, topic_field
-from turbopump.store.queues.consume_queue import OFFSET_MAX, ConsumeQueue
+from turbopump.store.queues.checked_entries import entry_fields, gather
+from turbopump.store.queues.consume_queue import OFFSET_MAX, ConsumeQueue, pack_unit
 from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
 from turbopump.store.queues.queue_ends import NotedQueueEnds, deletions_since, wrong_end
 from turbopump.store.recovery.checkpoint import StoreCheckpoint
@@ -620,8 +620,9 @@ def has_entry(log: CommitLog, queue: ConsumeQueue, index: int, offset: int, size
     if file is not None and FIXED_SIZE <= size <= min(file.end - offset, ENTRY_SIZE_MAX):
         # Nearly always it is, and good at first sight.
         entry = file.read_at_start(offset - file.start, size)
-        fields = queue.queue_id.to_bytes(4), topic_field(queue.topic)
-        if good_entries(entry, offset, [(index, offset, size)], 0, 1, *fields) == 1:
+        fields = entry_fields(queue.queue_id, queue.topic)
+        unit = pack_unit(offset, size, 0)
+        if gather(unit, 1, size, entry, offset, index, *fields, True)[1]:
             return True
     parsed = entry_at(log, offset)
     return parsed is not None and (

@@ -24,7 +24,7 @@ from turbopump.message.entry import FIXED_SIZE, HEAD_SIZE, MAGIC_V1, MAGIC_V2
 from turbopump.store.disk import Disk, Piece
 from turbopump.store.index.index_file import ENTRY, HEADER_SIZE, SLOT_SIZE, IndexFile
 from turbopump.store.index.key_index import KeyIndex, index_entries_of
-from turbopump.store.log.cold_reads import Steps
+from turbopump.store.log.cold_reads import ReadSteps
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
 from turbopump.store.log.parsed_entry import parse_entry
 from turbopump.store.log.stepped_walk import SteppedWalk
@@ -56,7 +56,7 @@ class IndexScrub:
     damaged: int = 0
     """Files that were found damaged."""
 
-    def check(self) -> Steps[None]:
+    def check(self) -> ReadSteps[None]:
         """Look at every file; set apart those that are damaged."""
         self.passes += 1
         for file in list(self.index.files):
@@ -67,7 +67,7 @@ class IndexScrub:
                 self.index.set_apart(file, fault)
                 self.damaged += 1
 
-    def fill(self) -> Steps[None]:
+    def fill(self) -> ReadSteps[None]:
         """Fill every file again that was set apart."""
         index = self.index
         for file in [one for one in index.files if one.damaged]:
@@ -81,7 +81,7 @@ class IndexScrub:
                     return
             yield from self._fill(file)
 
-    def _fault(self, file: IndexFile) -> Steps[str | None]:
+    def _fault(self, file: IndexFile) -> ReadSteps[str | None]:
         """What is wrong with a file; None: nothing. One that grows is checked as far as it goes
         now."""
         known = file.header
@@ -126,7 +126,7 @@ class IndexScrub:
 
     def _entry_fault(
         self, file: IndexFile, number: int, key_hash: int, offset: int, seconds: int
-    ) -> Steps[str | None]:
+    ) -> ReadSteps[str | None]:
         """Whether an entry says what its message does. Messages that are gone or damaged themselves
         say nothing."""
         log = self.log
@@ -157,7 +157,7 @@ class IndexScrub:
 
     def _slots_fault(
         self, file: IndexFile, heads: memoryview[int], count: int
-    ) -> Steps[str | None]:
+    ) -> ReadSteps[str | None]:
         for first in range(0, file.slots, _SLOTS_AT_ONCE):
             size = min(_SLOTS_AT_ONCE, file.slots - first) * SLOT_SIZE
             (found,) = yield [Piece(file.segment, HEADER_SIZE + first * SLOT_SIZE, size)]
@@ -176,7 +176,7 @@ class IndexScrub:
             yield []
         return None
 
-    def _fill(self, damaged: IndexFile) -> Steps[None]:
+    def _fill(self, damaged: IndexFile) -> ReadSteps[None]:
         """Fill another file from the log, and put it into the place of the damaged one."""
         made: list[IndexFile] = []
 
@@ -210,7 +210,7 @@ class IndexScrub:
     def _not_filled(self, file: IndexFile, fault: str) -> None:
         self.log_error(f"index file {file.segment.path} cannot be filled again now ({fault})")
 
-    def _part_of_log(self, damaged: IndexFile) -> Steps[tuple[int, int, int]]:
+    def _part_of_log(self, damaged: IndexFile) -> ReadSteps[tuple[int, int, int]]:
         """From where to where in the log the messages of a damaged file are, by the whole files
         beside it, and how many keys of the first are in the file before."""
         index, log = self.index, self.log
@@ -231,7 +231,7 @@ class IndexScrub:
 
     def _fill_from_log(
         self, fresh: IndexFile, start: int, end: int, skip: int
-    ) -> Steps[str | None]:
+    ) -> ReadSteps[str | None]:
         """Index what is between two offsets of the log, but for ``skip`` keys of the first message,
         until the file is full; what went wrong."""
         waiting: list[tuple[int, int, int]] = []
@@ -257,7 +257,7 @@ class IndexScrub:
                 yield []
         return None
 
-    def _keys_of_last(self, file: IndexFile) -> Steps[int]:
+    def _keys_of_last(self, file: IndexFile) -> ReadSteps[int]:
         """How many keys of its last message a file has: a message's keys may be divided between two
         files."""
         number = file.count
@@ -268,7 +268,7 @@ class IndexScrub:
             number -= 1
         return file.count - number
 
-    def _in_thread(self, operation: Callable[[], None]) -> Steps[str | None]:
+    def _in_thread(self, operation: Callable[[], None]) -> ReadSteps[str | None]:
         """Do something in a thread; what went wrong."""
         outcome: list[OSError | None] = []
         self.disk.start(operation, outcome.append)

@@ -29,7 +29,7 @@ from turbopump.message.properties import SysFlag
 from turbopump.message.rules import LMQ_PREFIX
 from turbopump.store.copied_log import pack_run
 from turbopump.store.disk import Piece
-from turbopump.store.log.cold_reads import ColdReads, ReadState, Steps
+from turbopump.store.log.cold_reads import ColdReads, ReadState, ReadSteps
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
 from turbopump.store.log.parsed_entry import ParsedEntry, parse_entry
 from turbopump.store.log.stepped_walk import SteppedWalk
@@ -178,7 +178,7 @@ class QueueRebuild:
         self.log_error(f"consume queues cannot be rebuilt now: {error!r}")
         self._end_walk(None)
 
-    def _walk(self) -> Steps[None]:
+    def _walk(self) -> ReadSteps[None]:
         """Rebuild what is marked, until nothing is."""
         while self._marked:
             marked, self._marked = self._marked, {}
@@ -243,7 +243,7 @@ class QueueRebuild:
                 break
             self.without_message.add((queue, index))
 
-    def _part_round(self, queue: ConsumeQueue, index: int) -> Steps[DamagedPart]:
+    def _part_round(self, queue: ConsumeQueue, index: int) -> ReadSteps[DamagedPart]:
         """The part between the nearest good units on both sides of ``index``, or about the nearest.
         The one before belongs to it: zeros that follow may have taken the end of its tags."""
         log = self.log
@@ -256,7 +256,7 @@ class QueueRebuild:
 
     def _good_neighbour(
         self, queue: ConsumeQueue, index: int, direction: int
-    ) -> Steps[tuple[int, int] | None]:
+    ) -> ReadSteps[tuple[int, int] | None]:
         """A good unit before or behind ``index`` (``direction`` −1 or 1), and where its message
         is."""
         distance = 1
@@ -273,7 +273,7 @@ class QueueRebuild:
                 return None
             distance *= 2
 
-    def good_unit(self, queue: ConsumeQueue, index: int) -> Steps[int | None]:
+    def good_unit(self, queue: ConsumeQueue, index: int) -> ReadSteps[int | None]:
         """Where the message of a unit is; None if the unit is damaged, or its message."""
         log, piece = self.log, queue.piece(index, 1)
         if piece is None:

@@ -18,7 +18,7 @@ from turbopump.message.entry import queue_position
 from turbopump.message.properties import SysFlag
 from turbopump.store.disk import Disk, Found, Piece
 from turbopump.store.index.key_index import KeyIndex
-from turbopump.store.log.cold_reads import Steps, cached
+from turbopump.store.log.cold_reads import ReadSteps, cached
 from turbopump.store.log.commit_log import CommitLog
 from turbopump.store.log.stepped_walk import SLICE, SteppedWalk, WalkNumbers
 from turbopump.store.queues.consume_queue import (
@@ -85,7 +85,7 @@ class Scrub:
         self._log_error = log_error
         self._rebuild = rebuild
         self._reported: set[tuple[str, int, int]] = set()
-        self._work: Steps[None] | None = None
+        self._work: ReadSteps[None] | None = None
         self._found: list[Found] | None = []
         self._next_pass: float | None = None
         self._units: dict[tuple[str, int], tuple[int, bytes]] = {}
@@ -134,7 +134,7 @@ class Scrub:
 
         self._disk.start_read(pieces, done)
 
-    def _whole_pass(self, end: int) -> Steps[None]:
+    def _whole_pass(self, end: int) -> ReadSteps[None]:
         index = self.indexes
         if index is not None:
             yield from index.fill()  # what the start has found
@@ -145,11 +145,11 @@ class Scrub:
             self.numbers.damaged_indexes = index.damaged
             yield from index.fill()
 
-    def check(self, start: int, end: int) -> Steps[None]:
+    def check(self, start: int, end: int) -> ReadSteps[None]:
         """Check this range of the log alone, and the units of its messages."""
         yield from self._walk.entries(start, end)
 
-    def _check_unit(self, entry: bytes, position: int) -> Steps[None]:
+    def _check_unit(self, entry: bytes, position: int) -> ReadSteps[None]:
         """See that the entry's unit points to it."""
         sys_flag = int.from_bytes(entry[36:40])
         if sys_flag & SysFlag.TRANSACTION_PREPARED:

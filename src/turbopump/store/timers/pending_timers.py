@@ -1,14 +1,14 @@
-"""Which messages wait for their time: the timer wheel, the timer log and their checkpoint as one
-thing.
+"""Messages that wait for their time: the timer wheel, the timer log and their checkpoint as one
+unit.
 
-A message is put where its slot is, or, if that is too far ahead, in a slot on the way, from where
-it goes round again (it *rolls*). Slots are delivered in the order of time; ``read_time`` is the
-first that is not. Nothing is kept per message in memory but a byte per slot.
+A message goes into the slot of its time. If that is too far ahead, it goes into an earlier slot,
+from which it is put again (it *rolls*). Slots are delivered in the order of time; ``read_time`` is
+the first undelivered one. The only state in memory is a byte per slot.
 
-So that a crash loses nothing, two things must hold. Everything is derived from the queue of
+Two rules keep a crash from losing anything. Everything is derived from the queue of
 ``rmq_sys_wheel_timer``. A checkpoint is written only when the commit log, the timer log and the
-wheel are on the disk as far as it says. Opening is in ``timer_recovery.py``. This module must not
-know who reads the clock, the queue or the messages. Source: apache/rocketmq ``TimerMessageStore``.
+wheel are on the disk up to its positions. Opening is in ``timer_recovery.py``. The clock, the queue
+and the messages are unknown here. Source: apache/rocketmq ``TimerMessageStore``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Final
 from turbopump.errors import StoreDamagedError
 from turbopump.store.disk import Disk, Segment
 from turbopump.store.files import StorePaths
-from turbopump.store.log.cold_reads import Steps
+from turbopump.store.log.cold_reads import ReadSteps
 from turbopump.store.timers.timer_log import (
     LOG_FILE_SIZE,
     MAGIC_DEFAULT,
@@ -36,7 +36,7 @@ from turbopump.store.timers.timer_wheel import SLOTS, TimerWheel, wheel_size
 
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 BLANK_SLOTS: Final = 60
-"""So many slots of a round stay free. RocketMQ: ``TIMER_BLANK_SLOTS``."""
+"""Number of slots of a round that stay free. RocketMQ: ``TIMER_BLANK_SLOTS``."""
 
 _BLOCK: Final = TIMER_UNIT_SIZE * 78
 """Bytes of the log read around a unit: its neighbours in a chain are often its neighbours in the
@@ -69,8 +69,8 @@ class TimerConfig:
 
 @dataclass(slots=True)
 class SlotUnits:
-    """What a slot holds, in the order in which it came: offset and size of each message, when it
-    was put there (ms), and its magic."""
+    """Content of a slot, in the order of arrival: offset and size of each message, the time at
+    which it was put there (ms), and its magic."""
 
     time: int
     offsets: array[int]
@@ -84,8 +84,9 @@ class SlotUnits:
 
 @dataclass(frozen=True, slots=True)
 class OldSlots:
-    """Units of the timer log, from ``start`` to ``end``, in slots of another precision. Those
-    before ``read_time`` are delivered, and of the slot ``read_time`` the first ``delivered``."""
+    """Units of the timer log, from ``start`` to ``end``, in slots of another precision. Slots
+    before ``read_time`` are delivered, and the first ``delivered`` units of the slot
+    ``read_time``."""
 
     start: int
     end: int
@@ -94,9 +95,9 @@ class OldSlots:
 
 
 class PendingTimers:
-    """The timers of an open store, as ``timer_recovery.py`` has found them. Times in ms.
+    """Timers of an open store, as recovered by ``timer_recovery.py``. Times in ms.
 
-    ``report`` gets a sentence for whoever runs the broker.
+    ``report`` gets sentences for the operator.
     """
 
     def __init__(
@@ -119,15 +120,14 @@ class PendingTimers:
         self.delivered = self.saved.delivered
         """Units of the slot ``read_time`` that are delivered."""
         self.redo_before = 0
-        """Not 0: log and wheel are made anew from the queue. Its messages before this offset had
-        units once: those whose slot is before ``read_time`` are delivered. Until that is over,
+        """Not 0: log and wheel are being rebuilt from the queue. Messages before this queue offset
+        had units before; those with a slot before ``read_time`` are delivered. During the rebuild,
         ``log`` and ``wheel`` are no base for a checkpoint."""
         self.old_slots: OldSlots | None = None
         """Not None: these are to be put into slots of ``config.precision_ms``. Until that is over,
         it is as with ``redo_before``."""
         self.log_begin = self.saved.log_begin
-        """What the log has before this position counts no more, and goes with the next
-        checkpoint."""
+        """Position before which the log no longer counts; the next checkpoint removes that part."""
         self.known: set[int] = set()
         """Offsets, in the commit log, of messages at or behind ``queue_offset`` that have units
         nevertheless."""
@@ -207,9 +207,9 @@ class PendingTimers:
         go."""
         return max(self._wheel.waiting, 0) if self._wheel is not None else 0
 
-    def due(self, time: int) -> Steps[SlotUnits]:
-        """What the slot holds. Raises StoreDamagedError if its chain is not as it was written: then
-        ``begin_anew``."""
+    def due(self, time: int) -> ReadSteps[SlotUnits]:
+        """Read the content of a slot. Raises StoreDamagedError if its chain is damaged; call
+        ``begin_anew`` then."""
         found = SlotUnits(time, array("q"), array("i"), array("q"), bytearray())
         slot = self._wheel.slot(time) if self._wheel is not None else None
         position = slot.last if slot is not None else -1
@@ -240,7 +240,7 @@ class PendingTimers:
         return found
 
     def newest(self, time: int) -> int:
-        """What tells whether a slot has got more since it was last read: −1 if it holds nothing."""
+        """Return a value that changes when the slot gets more units; −1 for an empty slot."""
         return self._wheel.last(time) if self._wheel is not None else -1
 
     def passed(self, time: int) -> None:
@@ -251,15 +251,15 @@ class PendingTimers:
         self.delivered = 0
 
     def idle_until(self, now: int) -> None:
-        """Nothing waits in slots before ``now``: they count as delivered."""
+        """Mark the slots before ``now`` as delivered; they are empty."""
         if self.config.floor(now) > self.read_time:
             self.read_time = self.config.floor(now)
             self.delivered = 0
 
     def rewind(self, now: int) -> None:
-        """The clock was set back: let slots before ``read_time`` take messages again. What they
-        held is delivered, and the checkpoint on the disk (``saved``) must say so, for the slots are
-        wiped."""
+        """Accept messages in slots before ``read_time`` again, because the clock was set back.
+        Their old content is delivered. The slots are wiped, so the checkpoint on the disk
+        (``saved``) must contain the new time first."""
         assert self.saved.read_time >= self.read_time
         first = max(self.config.floor(now), self.read_time - self.wheel.span_ms)
         for time in range(first, self.read_time, self.config.precision_ms):
@@ -269,7 +269,8 @@ class PendingTimers:
         self.delivered = 0
 
     def checkpoint(self, now: int) -> TimerCheckpoint:
-        """How far things are; to be written when all of that is on the disk."""
+        """Make a checkpoint of the present positions, to be written when all of them are on the
+        disk."""
         return TimerCheckpoint(
             self.read_time,
             self.log.end,
@@ -285,18 +286,18 @@ class PendingTimers:
 
     @property
     def rebuilding(self) -> bool:
-        """Whether log and wheel are being made and are no base for a checkpoint."""
+        """True while log and wheel are being rebuilt and are no base for a checkpoint."""
         return self.redo_before > 0 or self.old_slots is not None
 
     @property
     def moved(self) -> bool:
-        """Whether things are further than the checkpoint on the disk says."""
+        """True if the positions have moved since the checkpoint on the disk."""
         saved = self.saved
         now = (self.read_time, self.log.end, self.queue_offset, self.delivered)
         return now != (saved.read_time, saved.log_end, saved.queue_offset, saved.delivered)
 
     def dirty_segments(self) -> list[Segment]:
-        """What was written since this was last asked."""
+        """Return the segments written since the last call."""
         return [
             *self.log.files.dirty_segments(),
             *(self._wheel.dirty_segments() if self._wheel is not None else ()),
@@ -339,9 +340,8 @@ class PendingTimers:
         self._disk.remove(self.config.paths.timer_wheel)
 
     def take_out_old_slots(self, end: int, read_time: int) -> None:
-        """The slots of what the log has up to ``end`` are of another precision: they become
-        ``old_slots``, and the log begins anew behind them. The checkpoint on the disk stays true
-        until the next one."""
+        """Turn the log up to ``end``, with slots of another precision, into ``old_slots``; a new
+        log begins behind it. The checkpoint on the disk stays valid until the next one."""
         self.forget_wheel()
         self.old_slots = OldSlots(self.log.start, end, read_time, self.delivered)
         self.log_begin = self.log.go_on_behind(end)
@@ -353,10 +353,10 @@ class PendingTimers:
         if self.log.end == self.log_begin:  # none waits
             self.forget()
 
-    def oldest(self) -> Steps[int | None]:
-        """The offset in the commit log of the oldest message that waits here, or waited when the
-        checkpoint was written; None if none does. Goes on where it last stopped: all before that is
-        delivered."""
+    def oldest(self) -> ReadSteps[int | None]:
+        """Find the offset in the commit log of the oldest message that waits here, or waited at the
+        last checkpoint; None if there is none. The search continues where it last stopped, for
+        everything before is delivered."""
         position = max(self._oldest_at, self.log.start)
         looked = 0
         while position < self.log.end:
@@ -374,7 +374,7 @@ class PendingTimers:
                 yield []
         return None
 
-    def _read(self, position: int, before: int) -> Steps[tuple[bytes, int]]:
+    def _read(self, position: int, before: int) -> ReadSteps[tuple[bytes, int]]:
         """The unit at ``position`` with those before it, or behind it; and the position of the
         first byte. Empty if it cannot be read."""
         there = self.log.piece(position, before, TIMER_UNIT_SIZE if before else _BLOCK)

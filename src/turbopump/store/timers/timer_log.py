@@ -1,5 +1,4 @@
-"""The timer log: one unit for each message that waits for its time, in the order in which they
-came.
+"""The timer log: one unit for each message that waits for its time, in the order of arrival.
 
 ::
 
@@ -8,11 +7,11 @@ came.
                       8 written at (ms, floored to the precision)   4 ms from then to its slot
                       8 offset of the message in the commit log   4 its size
                       4 hash of its real topic   8 reserved (0)
-    end of a file:    4 bytes that are left   8 zeros   4 CBD43194, where no unit fits before them
+    end of a file:    4 bytes that are left   8 zeros   4 CBD43194, if no further unit fits
 
-Units of one slot form a chain, newest first, which the timer wheel begins. Source: apache/rocketmq
-``TimerLog``, ``TimerMessageStore``. Derived data: it can be made again from the queue of
-``rmq_sys_wheel_timer``.
+Units of one slot form a chain, newest first, which starts in the timer wheel. Source:
+apache/rocketmq ``TimerLog``, ``TimerMessageStore``. The log is derived data: it can be rebuilt from
+the queue of ``rmq_sys_wheel_timer``.
 """
 
 from __future__ import annotations
@@ -104,11 +103,11 @@ class TimerLog:
 
     @property
     def capacity(self) -> int:
-        """Where the last file ends."""
+        """End of the last file."""
         return self.files.files[-1].end if self.files else 0
 
     def file_start(self, position: int) -> int:
-        """Where the file that holds ``position`` begins."""
+        """Return the start of the file that contains ``position``."""
         return position - (position - self.start) % self.files.file_size
 
     def append(
@@ -147,9 +146,9 @@ class TimerLog:
     def piece(
         self, position: int, before: int = 0, size: int = TIMER_UNIT_SIZE
     ) -> tuple[Piece, int] | None:
-        """Where to read the unit at ``position`` and those behind it, ``size`` bytes or as many as
-        one file has, with up to ``before`` bytes of those before it; and where in that piece it
-        begins. None: it is not there (any more)."""
+        """Return the piece of a file to read for the unit at ``position`` and the ones behind it,
+        and the unit's place in the piece. The piece has ``size`` bytes, or fewer at the end of the
+        file, and up to ``before`` bytes before the unit. None: the unit no longer exists."""
         file = self.files.at(position)
         there = min(self.end, file.end - _BLANK.size) - position if file is not None else 0
         if file is None or there < TIMER_UNIT_SIZE:
@@ -174,8 +173,8 @@ class TimerLog:
         return file.end
 
     def scan(self, start: int, end: int | None = None) -> Iterator[TimerUnit]:
-        """The units from ``start`` on, up to ``end`` or to the first that is none. ``scanned_to``
-        tells how far it came. Reads beside the map; about 1 µs a unit."""
+        """Yield the units from ``start`` on, up to ``end`` or to the first invalid one.
+        ``scanned_to`` is the end of the scan. It reads without the map; about 1 µs a unit."""
         self.scanned_to = start
         limit = self.capacity if end is None else end
         while self.scanned_to < limit:
@@ -199,15 +198,15 @@ class TimerLog:
                 yield unit
 
     def cut_at(self, end: int) -> None:
-        """The log goes on from ``end``; what is behind is cut off."""
+        """Cut the log off at ``end`` and continue there."""
         assert self.start <= end <= self.capacity
         self.files.truncate(end)
         self.end = end
         self._current = self.files.at(end)
 
     def go_on_behind(self, end: int) -> int:
-        """As ``cut_at``; but what is added goes into another file than what is there. The position
-        where that begins."""
+        """Cut the log off like ``cut_at``, but continue in a new file. Return its first
+        position."""
         self.cut_at(end)
         if self._current is not None:
             self.end = self._current.end
@@ -245,7 +244,7 @@ class TimerLog:
         return found
 
     def remove(self) -> None:
-        """Delete every file: the log begins anew."""
+        """Delete every file; the log is empty then."""
         self.files.remove_all()
         self.files = self.files.emptied()
         self.end = 0
@@ -256,7 +255,7 @@ class TimerLog:
         self._current = None
 
     def _roll(self) -> MappedFile:
-        """Close the current file with a blank and go on in the next."""
+        """Close the current file with a blank and start the next one."""
         current = self._current
         start = current.end if current is not None else self.end
         if not self.files:
@@ -302,12 +301,13 @@ _MAGIC: Final = b"TPTIMERS"
 
 @dataclass(frozen=True, slots=True)
 class TimerCheckpoint:
-    """``read_time`` (ms): every slot before it is delivered, and of the slot itself the first
-    ``delivered`` units. ``log_end``: position in the timer log. ``queue_offset``: every message
-    before it in the queue has its unit. ``redo_before``: not 0, log and wheel are being made anew
-    from the queue, up to there. ``ours``: this program wrote it. ``wheel_sum`` of the wheel as it
-    was then; None: not known. ``precision_ms`` of log and wheel; None: not known, 0: another than
-    any. ``log_begin``: before that position the log counts no more."""
+    """Checkpoint of the timers. ``read_time`` (ms): every slot before it is delivered, and the
+    first ``delivered`` units of the slot itself. ``log_end``: position in the timer log.
+    ``queue_offset``: every message before it in the queue has a unit. ``redo_before``: not 0 while
+    log and wheel are rebuilt from the queue, up to this offset. ``ours``: written by Turbopump.
+    ``wheel_sum``: sum of the wheel at that time; None: unknown. ``precision_ms``: of log and wheel;
+    None: unknown, 0: different from every precision. ``log_begin``: the log before this position no
+    longer counts."""
 
     read_time: int = 0
     log_end: int = 0
@@ -346,7 +346,7 @@ class TimerCheckpoint:
         return bytes(data)
 
     def for_slave(self) -> bytes:
-        """What a master answers to 60: Apache's seven longs."""
+        """Encode the checkpoint for slaves, the answer to 60: Apache's seven longs."""
         return self.encode()[: _LONGS.size]
 
     @classmethod

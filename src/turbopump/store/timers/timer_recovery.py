@@ -1,23 +1,23 @@
-"""Opening the timers of a store: log, wheel and queue offset brought to one state, from which
-nothing is lost.
+"""Opening of a store's timers: log, wheel and queue offset are brought to one consistent state
+without loss.
 
-1. The checkpoint is ours: the log up to its end is on the disk, and so is the wheel as it was then
-   or later. The log is cut there, slots that point behind it are led back along their chains, and
-   the messages behind its queue offset are read again. The wheel must then have the sum that the
-   checkpoint says; else it is damaged.
-2. Apache's broker wrote it: its log may be longer, and its wheel older. The log is read from one
-   file before the checkpoint on, every good unit becomes the last of its slot, and it ends at the
-   first that is not good. Messages that have units already are known. RocketMQ:
+1. Our checkpoint: the log up to its end is on the disk, and so is the wheel of that time or a
+   later one. The log is cut there, slots that point behind it are led back along their chains, and
+   the messages behind its queue offset are read again. The wheel must then have the sum in the
+   checkpoint; otherwise it is damaged.
+2. A checkpoint of Apache's broker: its log may be longer, and its wheel older. The log is read from
+   one file before the checkpoint on, every good unit becomes the last of its slot, and the log ends
+   at the first invalid unit. Messages that have units already are known. RocketMQ:
    ``TimerMessageStore.recover``.
-3. The wheel is missing or damaged, or a chain behind the checkpoint is torn: the wheel is made from
-   the whole log.
-4. Both were written with another precision: the slots are given anew, message by message, once the
-   broker runs. Whether they were, our checkpoint says; where it does not, or Apache's, the wheel
-   does, and of less than a second the slots are given anew in any case: a message of Apache's does
-   not always tell within which of them it is due.
-5. The log is missing or damaged: both are made again from the queue, message by message, once the
-   broker runs. Without a checkpoint too, nobody knows what is delivered: all that the queue still
-   has is delivered (again), but for what it recalls.
+3. The wheel is missing or damaged, or a chain behind the checkpoint is torn: the wheel is rebuilt
+   from the whole log.
+4. Both were written with another precision: every message gets a new slot once the broker runs.
+   Our checkpoint contains the precision; without it, or with Apache's, the wheel shows it. For a
+   precision below a second new slots are always needed: a message of Apache's does not always
+   contain its time within the second.
+5. The log is missing or damaged: both are rebuilt from the queue, message by message, once the
+   broker runs. If the checkpoint is missing too, it is unknown which messages are delivered: all
+   that the queue still has are delivered (again), except for recalled ones.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _load(
 
 
 def _precision(timers: PendingTimers, now: int, *, whole: bool) -> int:
-    """That of today if the wheel is such a one; 0 if it is not, or if that would not be enough."""
+    """Return today's precision if the wheel has it; 0 if it has another one, or is too small."""
     precision, log = timers.config.precision_ms, timers.log
     if precision < 1000:
         return 0
@@ -139,7 +139,7 @@ def _precision(timers: PendingTimers, now: int, *, whole: bool) -> int:
 def _reslot(
     timers: PendingTimers, checkpoint: TimerCheckpoint, queue: ConsumeQueue | None
 ) -> str | None:
-    """All slots are to be given anew: see 4."""
+    """Prepare new slots for all messages: see 4."""
     end = checkpoint.log_end
     if not checkpoint.ours:
         first_new = _first_new(timers, queue)

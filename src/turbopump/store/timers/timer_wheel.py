@@ -1,4 +1,4 @@
-"""The timer wheel: for every second of two weeks, where in the timer log its newest unit is.
+"""The timer wheel: the position in the timer log of the newest unit for every second of two weeks.
 
 ::
 
@@ -7,9 +7,9 @@
     file:             slots × 2 of them, 7 × 86,400 × 2 by default: 38,707,200 bytes
                       slot of a time = time / precision mod their number
 
-A slot is overwritten when its time comes round again, not when its units have been delivered. Which
-slots still matter follows from the time up to which all is delivered (``PendingTimers.read_time``).
-Derived data: it can be made again from the timer log. Source: apache/rocketmq ``TimerWheel``,
+A slot is overwritten when its time comes round again, not when its units have been delivered. The
+time up to which all is delivered (``PendingTimers.read_time``) shows which slots still matter. The
+wheel is derived data: it can be rebuilt from the timer log. Source: apache/rocketmq ``TimerWheel``,
 ``Slot``.
 """
 
@@ -26,7 +26,7 @@ from turbopump.store.mapped_file import STEP, data_steps
 
 WHEEL_SLOT_SIZE: Final = 32
 SLOTS: Final = 7 * 86_400
-"""The slots of one round, whatever the precision; the file has two rounds. RocketMQ:
+"""Number of slots of one round, for any precision; the file has two rounds. RocketMQ:
 ``TIMER_WHEEL_TTL_DAY``."""
 
 _SLOT: Final = struct.Struct(">qqqii")
@@ -50,10 +50,11 @@ def wheel_size(slots: int) -> int:
 
 
 class TimerWheel:
-    """The file at ``path``, made if it is not there. Times in ms, multiples of ``precision_ms``.
+    """The wheel's file at ``path``, created if it is missing. Times in ms, multiples of
+    ``precision_ms``.
 
-    Which slots hold units that are not delivered yet is known beside the file, one byte a slot, so
-    that the next one is found at once. Raises OSError, StoreError.
+    One byte a slot in memory marks the slots with undelivered units, so that the next one is found
+    at once. Raises OSError, StoreError.
     """
 
     def __init__(self, disk: Disk, path: Path, slots: int, precision_ms: int) -> None:
@@ -68,15 +69,14 @@ class TimerWheel:
         self._buffer = self.segment.buffer
         self._occupied = bytearray(self.total)
         self.sum = 0
-        """Of the CRC-32 of every slot that is not delivered: what tells whether the file is still
-        as it was written."""
+        """Sum of the CRC-32 of every undelivered slot; it shows if the file is unchanged."""
         self.waiting = 0
-        """Of the units of every slot that is not delivered, recalls counted against it."""
+        """Number of units in undelivered slots, minus recalls."""
         self.dirty = False
 
     @property
     def span_ms(self) -> int:
-        """How far ahead of the oldest pending slot another may be, without overwriting it."""
+        """Time between the oldest pending slot and the last one that does not overwrite it."""
         return self.total * self.precision_ms
 
     def slot(self, time: int) -> Slot | None:
@@ -153,8 +153,8 @@ class TimerWheel:
         return pending
 
     def has_other_precision(self, now: int) -> bool:
-        """Whether there are slots that no time around ``now`` has: then they are counted in other
-        units. Reads the whole file."""
+        """Return True if some slots fit no time around ``now``, which means another precision.
+        Reads the whole file."""
         low, high = (int(now * share) // self.precision_ms for share in (0.7, 1.4))
         return any(
             number > 0 and last >= 0 and not low < number < high

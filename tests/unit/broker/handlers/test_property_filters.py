@@ -17,9 +17,9 @@ from turbopump.protocol.requests.clients import (
     CheckClientRequestBody,
     SubscriptionData,
 )
-from turbopump.store.log.cold_reads import Steps
-from turbopump.store.queues.checked_entries import GetResult
-from turbopump.store.queues.queue_reader import TURN_UNITS, UNITS_MAX, PropertyText, read_matching
+from turbopump.store.log.cold_reads import ReadSteps
+from turbopump.store.queues.matching import TURN_UNITS, UNITS_MAX, PropertyText, read_matching
+from turbopump.store.queues.read_result import GetResult
 
 SQL = "SQL92"
 
@@ -166,7 +166,7 @@ async def test_a_filter_over_many_messages_leaves_the_loop_to_others(
 
     found: list[GetResult] = []
 
-    def steps() -> Steps[None]:
+    def steps() -> ReadSteps[None]:
         found.append(
             (
                 yield from read_matching(

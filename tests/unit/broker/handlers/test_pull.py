@@ -34,7 +34,7 @@ from turbopump.protocol.requests.pull import (
 )
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.remoting.response import encode_response
-from turbopump.store.queues.checked_entries import GetResult, GetStatus
+from turbopump.store.queues.read_result import GetResult, GetStatus
 
 LONG_MS = 60_000
 

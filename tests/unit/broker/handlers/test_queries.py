@@ -37,7 +37,7 @@ from turbopump.protocol.requests.pull import (
 )
 from turbopump.protocol.requests.statistics import QueryConsumeQueue, QueryConsumeQueueResponseBody
 from turbopump.store.index.key_index import KeyWalk
-from turbopump.store.log.cold_reads import Steps
+from turbopump.store.log.cold_reads import ReadSteps
 from turbopump.store.message_store import NewMessage
 
 LONG_MAX = 2**63 - 1
@@ -307,7 +307,7 @@ async def test_a_question_whose_asker_has_gone_is_dropped(
     steps = 0
     walk_on = KeyWalk.next
 
-    def counted(walk: KeyWalk) -> Steps[int | None]:
+    def counted(walk: KeyWalk) -> ReadSteps[int | None]:
         nonlocal steps
         rest = walk_on(walk)
         try:

@@ -11,7 +11,7 @@ from tests.simulation.world.simulation import Simulation
 from tests.unit.broker.popping import Popper
 from tests.unit.broker.talking import Talk, in_virtual_time
 
-from turbopump.broker.pop.held_pops import PopView
+from turbopump.broker.pop.view import PopView
 from turbopump.message.handles import QueueKind, decode_numbers, message_key, queue_key
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.pop import Notification, NotificationReply, PopMessageReply

@@ -31,7 +31,7 @@ from turbopump.client.dead_letters import (
     resending,
 )
 from turbopump.client.dead_letters.dead_letter import latest_reason
-from turbopump.client.dead_letters.journal import Journal, JournalFile, read_journal
+from turbopump.client.dead_letters.journal import Journal, journal_path, read_journal
 from turbopump.client.dead_letters.resending import ResendOutcome, send_once
 from turbopump.client.producer import Producer
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
@@ -68,8 +68,6 @@ async def test_a_resent_message_is_the_dead_one_with_a_new_life(
         await consumer.close()
     (letter,) = [letter async for letter in dead_letters.letters(GROUP)]
     assert letter.position == f"broker-test:{letter.message.queue_id}:0"
-    with pytest.warns(DeprecationWarning, match="position"):
-        assert letter.place == letter.position
     assert (letter.attempts, letter.origin_topic, letter.origin_msg_id) == (
         1,
         "orders",
@@ -274,7 +272,7 @@ async def test_a_second_operator_on_the_same_machine_is_refused(
     broker: RunningBroker, dead_letters: DeadLetters, /, tmp_path: Path
 ) -> None:
     await dead(broker, 1)
-    first = JournalFile(tmp_path, GROUP)
+    first = Journal(tmp_path, GROUP, run="1", now_ms=1)
     with pytest.raises(
         ResendError,
         match="somebody else on this machine is resending the dead letters of "
@@ -332,11 +330,11 @@ async def test_a_broker_that_stops_answering_ends_the_run_and_leaves_doubts_in_t
 ) -> None:
     await dead(broker, 5)
 
-    async def silent(self: Any) -> Any:
+    async def silent(*_asked: Any) -> Any:
         raise CallTimeoutError("no answer in 10 s")
 
     async def lost(instance: Any, letter: DeadLetter, queue: MessageQueue) -> ResendOutcome:
-        monkeypatch.setattr(resending.target.TargetWatch, "arrivals", silent)
+        monkeypatch.setattr(resending.target, "read_on", silent)
         return ResendOutcome(in_doubt=True, why="no answer")
 
     with monkeypatch.context() as patch:
@@ -367,33 +365,31 @@ def test_a_torn_last_line_is_cut_off_and_a_torn_line_in_the_middle_is_not_guesse
     tmp_path: Path,
 ) -> None:
     queue = MessageQueue("orders", "b", 1)
-    file = JournalFile(tmp_path, GROUP)
-    journal = Journal(file, run="1", now_ms=1)
+    journal = Journal(tmp_path, GROUP, run="1", now_ms=1)
     journal.start({queue: 7})
     journal.aim({"A": queue, "B": queue}, 5)
     journal.done(["A"])
-    file.close()
-    whole = file.path.read_bytes()
+    journal.close()
+    path = journal_path(tmp_path, GROUP)
+    whole = path.read_bytes()
     for cut in range(len(whole)):
         state, size = read_journal(whole[:cut], "it")
         assert whole[:cut].startswith(whole[:size])
         assert size <= cut
         assert ("A" in state.done) == (cut == len(whole)) or cut == len(whole)
-    file.path.write_bytes(whole[:-4])
-    file = JournalFile(tmp_path, GROUP)
-    state = Journal(file, run="2", now_ms=9).state
-    file.close()
+    path.write_bytes(whole[:-4])
+    journal = Journal(tmp_path, GROUP, run="2", now_ms=9)
+    state = journal.state
+    journal.close()
     assert (sorted(state.in_doubt), state.in_doubt["A"].start, state.in_doubt["A"].queue) == (
         ["A", "B"],
         7,
         queue,
     )
-    assert read_journal(file.path.read_bytes(), "it")[0].in_doubt.keys() == {"A", "B"}
-    file.path.write_bytes(whole[:10] + b"\n" + whole[11:])
-    file = JournalFile(tmp_path, GROUP)
+    assert read_journal(path.read_bytes(), "it")[0].in_doubt.keys() == {"A", "B"}
+    path.write_bytes(whole[:10] + b"\n" + whole[11:])
     with pytest.raises(ResendError, match=r"billing\.journal is damaged in line 1"):
-        Journal(file, run="3", now_ms=9)
-    file.close()
+        Journal(tmp_path, GROUP, run="3", now_ms=9)
 
 
 # --- reasons

@@ -97,11 +97,11 @@ async def test_a_send_that_is_only_started_waits_for_room_and_its_future_has_the
 @in_loop(simulated)
 async def test_the_line_keeps_its_order_and_forgets_who_gives_up(simulation: Simulation, /) -> None:
     bound = InFlightBound(BackPressure(messages=2, size=100))
-    await bound.enter(60, 1)
+    await bound.wait_for_room(60, 1)
     order: list[str] = []
 
     async def enter(name: str, size: int) -> None:
-        await bound.enter(size, 60)
+        await bound.wait_for_room(size, 60)
         order.append(name)
 
     large = asyncio.create_task(enter("large", 80))
@@ -111,12 +111,12 @@ async def test_the_line_keeps_its_order_and_forgets_who_gives_up(simulation: Sim
     assert order == []  # the small one fits, but it is not its turn
     gone.cancel()
     await asyncio.sleep(0.1)
-    bound.leave(60)
+    bound.free_room(60)
     await asyncio.gather(large, small)
     assert order == ["large", "small"]
     assert (bound.messages, bound.size) == (2, 90)
     large_alone = InFlightBound(BackPressure(size=10))
-    await large_alone.enter(1000, 1)
+    await large_alone.wait_for_room(1000, 1)
 
 
 @in_loop(simulated)

@@ -15,7 +15,8 @@ from turbopump.errors import CallTimeoutError, ClientErrorCode, SendError
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.requests.offsets import GetMaxOffset
 from turbopump.protocol.requests.send import SendMessageV2
-from turbopump.remoting.client import Permits, RemotingClient
+from turbopump.remoting.client import RemotingClient
+from turbopump.remoting.permits import Permits
 
 SILENCE = None
 

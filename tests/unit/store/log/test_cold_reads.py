@@ -19,7 +19,7 @@ from turbopump.store.log.cold_reads import (
     Look,
     ReadPace,
     ReadState,
-    Steps,
+    ReadSteps,
 )
 from turbopump.store.mapped_segments import MappedSegment
 
@@ -61,7 +61,7 @@ def nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MappedSegment, "read_cached_into", lambda _self, _buffer, _at: False)
 
 
-def two_steps(segment: MappedSegment) -> Steps[bytes]:
+def two_steps(segment: MappedSegment) -> ReadSteps[bytes]:
     """What one byte says decides about the next piece."""
     (first,) = yield [Piece(segment, 3, 1)]
     assert isinstance(first, bytes)
@@ -125,7 +125,7 @@ def test_a_few_reads_go_on_at_a_time_and_the_others_in_their_order(
 ) -> None:
     done: list[int] = []
 
-    def one(number: int) -> Steps[int]:
+    def one(number: int) -> ReadSteps[int]:
         yield [Piece(segment, number, 1)]
         return number
 
@@ -190,7 +190,7 @@ def test_where_the_system_cannot_tell_nothing_is_in_memory(
 def test_an_error_reaches_the_steps_as_a_value(
     reads: ColdReads, segment: MappedSegment, disk: HeldDisk
 ) -> None:
-    def beyond() -> Steps[Found]:
+    def beyond() -> ReadSteps[Found]:
         (found,) = yield [Piece(segment, 4090, 100)]
         return found
 
@@ -297,7 +297,7 @@ class Loop:
 
     def working(
         self, segment: MappedSegment, log: list[int], number: int, slices: int = 5
-    ) -> Steps[int]:
+    ) -> ReadSteps[int]:
         """A read that works a second in each slice."""
         yield [Piece(segment, 0, 1)]
         for _ in range(slices):
@@ -385,7 +385,7 @@ def test_what_was_not_seen_at_once_is_not_looked_for_twice_in_a_row(
     assert looks == [7], "and now somebody stands in line"
 
 
-def one_piece(segment: MappedSegment) -> Steps[int]:
+def one_piece(segment: MappedSegment) -> ReadSteps[int]:
     """A read of one piece."""
     yield [Piece(segment, 7, 1)]
     return 1
@@ -438,7 +438,7 @@ def test_while_somebody_writes_reads_get_a_share_of_the_time_in_small_pieces(
     loop, log = Loop(reads), list[int]()
     loop.with_pace(0.25)
 
-    def reading() -> Steps[None]:
+    def reading() -> ReadSteps[None]:
         yield [Piece(segment, 0, 1)]
         while True:
             log.append(1)
@@ -484,7 +484,7 @@ def test_a_pause_holds_for_reads_that_come_in_it(
     loop, done = Loop(reads), list[int]()
     loop.with_pace(0.1)
 
-    def long() -> Steps[int]:
+    def long() -> ReadSteps[int]:
         yield [Piece(segment, 0, 1)]
         loop.now += 0.004
         return 1
@@ -507,7 +507,7 @@ def test_a_read_that_fails_does_not_hold_up_the_others(
     in_memory(monkeypatch)
     loop, done = Loop(reads), list[bytes]()
 
-    def failing() -> Steps[bytes]:
+    def failing() -> ReadSteps[bytes]:
         yield [Piece(segment, 0, 1)]
         raise ValueError("a bug")
 

@@ -9,7 +9,7 @@ from tests.unit.store.directory import Directory, put
 from turbopump.message.codec import decode_entries
 from turbopump.store.mapped_segments import MappedSegment
 from turbopump.store.message_store import PutResult
-from turbopump.store.queues.checked_entries import GetResult
+from turbopump.store.queues.read_result import GetResult
 
 COUNT = 20
 

@@ -9,14 +9,14 @@ from tests.unit.store.directory import HOST, Directory, bodies, put
 from tests.unit.store.queues.checked_entries import COUNT, Bad, Reopened, offsets
 from tests.unit.store.segments import Plain, RealSegment, replace
 
-from turbopump.compiled import IS_COMPILED
 from turbopump.message.entry import CRC_SUFFIX_SIZE
 from turbopump.message.java import tags_code
 from turbopump.message.properties import SysFlag
 from turbopump.store.log.cold_reads import ReadPace
-from turbopump.store.queues.checked_entries import GetStatus, ReadContext, ReadLimits
+from turbopump.store.queues.checked_entries import ReadContext
 from turbopump.store.queues.consume_queue import UNIT_SIZE
 from turbopump.store.queues.queue_reader import read_messages
+from turbopump.store.queues.read_result import GetStatus, ReadLimits
 
 
 @pytest.fixture
@@ -269,7 +269,7 @@ def with_turns(reopened: Reopened) -> bool:
 
     pace = ReadPace(0.25, lambda: 0, call_nobody)
     reopened.store.cold_reads.take_turns(call_nobody, lambda: 0.0, pace)
-    return IS_COMPILED and reopened.store.log.files.at(0).segment.read_cached(0, 1) is not None
+    return reopened.store.log.files.at(0).segment.read_cached(0, 1) is not None
 
 
 @pytest.mark.parametrize("damaged", [None, 0, 7, COUNT - 1])

@@ -7,7 +7,7 @@ from tests.unit.store.directory import Directory, put
 from tests.unit.store.queues.checked_entries import Bad, Reopened, offsets
 from tests.unit.store.segments import forget_all
 
-from turbopump.store.queues.checked_entries import ReadLimits
+from turbopump.store.queues.read_result import ReadLimits
 
 
 def test_a_long_cold_read_is_checked_in_turns_and_given_whole(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ import pytest
 from tests.unit.store.directory import Directory, put
 
 from turbopump.store.disk import SystemDisk
-from turbopump.store.queues.checked_entries import GetStatus
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE, ConsumeQueue
+from turbopump.store.queues.read_result import GetStatus
 
 UNITS_PER_FILE = 10
 

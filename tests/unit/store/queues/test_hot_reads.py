@@ -6,16 +6,11 @@ from pathlib import Path
 import pytest
 from tests.unit.store.directory import Directory, put
 
-from turbopump.compiled import IS_COMPILED
 from turbopump.message.codec import decode_entries
 from turbopump.message.java import tags_code
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE
 
-pytestmark = pytest.mark.skipif(
-    not IS_COMPILED,
-    reason="plain code trusts units in memory: looking would take half as long again",
-)
 BODIES = [b"mine %d" % number for number in range(6)]
 
 

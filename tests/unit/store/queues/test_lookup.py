@@ -21,7 +21,7 @@ from turbopump.message.codec import encode_host
 from turbopump.message.java import java_hash
 from turbopump.message.properties import SysFlag
 from turbopump.store.index.index_file import index_hash
-from turbopump.store.log.cold_reads import Steps, finish_now
+from turbopump.store.log.cold_reads import ReadSteps, finish_now
 from turbopump.store.message_store import MessageStore, NewMessage
 from turbopump.store.queues.lookup import ByKey, StoredEntry
 
@@ -250,7 +250,7 @@ def test_an_index_file_that_goes_away_while_it_is_walked_is_left(tmp_path: Path)
     assert store.index is not None
     index, reads = store.index, 0
 
-    def vanishing() -> Steps[ByKey]:
+    def vanishing() -> ReadSteps[ByKey]:
         nonlocal reads
         question = store.lookup.by_key("T", "k", *ALWAYS)
         wanted = next(question)
@@ -467,7 +467,7 @@ def test_what_cannot_be_read_is_told_apart_from_what_is_not_there(
         assert place == 0
 
 
-def pauses(question: Steps[Any]) -> int:
+def pauses(question: ReadSteps[Any]) -> int:
     """How often a question lets others have their turn."""
     wanted, count = next(question), 0
     try:

@@ -9,7 +9,7 @@ from tests.unit.store.looked_up import offset_at_time
 
 from turbopump.message.codec import decode_entries
 from turbopump.message.java import tags_code
-from turbopump.store.queues.checked_entries import GetStatus, ReadLimits
+from turbopump.store.queues.read_result import GetStatus, ReadLimits
 
 
 @pytest.fixture

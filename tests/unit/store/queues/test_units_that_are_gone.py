@@ -19,10 +19,10 @@ from turbopump.compiled import IS_COMPILED
 from turbopump.errors import StoreError
 from turbopump.message.codec import decode_entries
 from turbopump.message.java import tags_code
-from turbopump.store.log.cold_reads import ReadPace, Steps, finish_now
+from turbopump.store.log.cold_reads import ReadPace, ReadSteps, finish_now
 from turbopump.store.message_store import MessageStore
-from turbopump.store.queues.checked_entries import GetResult, ReadLimits
-from turbopump.store.queues.queue_reader import PropertyText
+from turbopump.store.queues.matching import PropertyText
+from turbopump.store.queues.read_result import GetResult, ReadLimits
 from turbopump.store.system_calls import outlive_lost_pages
 
 MESSAGES = 480
@@ -286,7 +286,7 @@ def test_a_question_gets_the_right_answer_or_an_error(
     store = damaged_store(tmp_path, begin, loss, patched)
     errors = 0
 
-    def ask(question: Steps[Any]) -> Any:
+    def ask(question: ReadSteps[Any]) -> Any:
         nonlocal errors
         try:
             return finish_now(question)

@@ -16,8 +16,8 @@ from tests.unit.store.ended_queues import (
 )
 
 from turbopump.store.log.cold_reads import finish_now
-from turbopump.store.queues.checked_entries import GetStatus
 from turbopump.store.queues.consume_queue import UNIT_SIZE
+from turbopump.store.queues.read_result import GetStatus
 
 
 @pytest.fixture(scope="module")

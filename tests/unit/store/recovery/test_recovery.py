@@ -12,7 +12,7 @@ from tests.unit.store.directory import SEGMENT, Directory, bodies, put
 
 from turbopump.errors import StoreDamagedError, StoreLockedError
 from turbopump.store.message_store import MessageStore
-from turbopump.store.queues.checked_entries import GetStatus
+from turbopump.store.queues.read_result import GetStatus
 
 BODIES = [b"%d-" % number + b"x" * (number % 7 * 100) for number in range(60)]
 """Enough for several segments and several queue files of ten units."""

@@ -16,8 +16,9 @@ from turbopump.message.properties import SysFlag
 from turbopump.store.log.cold_reads import ReadPace, ReadState, finish_now
 from turbopump.store.mapped_segments import MappedSegment
 from turbopump.store.message_store import MessageStore
-from turbopump.store.queues.checked_entries import REBUILDING, GetResult, GetStatus
+from turbopump.store.queues.checked_entries import REBUILDING
 from turbopump.store.queues.consume_queue import UNIT_SIZE, ConsumeQueue
+from turbopump.store.queues.read_result import GetResult, GetStatus
 from turbopump.store.repair import queue_rebuild
 
 COUNT = 300
