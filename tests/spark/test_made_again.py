@@ -393,9 +393,7 @@ def test_a_directory_with_other_files_is_not_made_a_lake(
     lake = tmp_path / "L"
     lake.mkdir()
     (lake / "thesis.docx").touch()
-    with pytest.raises(
-        ConfigError, match=r"is not a lake and not empty \(it has 'thesis.docx'\)"
-    ):
+    with pytest.raises(ConfigError, match=r"is not a lake and not empty \(it has 'thesis.docx'\)"):
         run("T")
     assert [each.name for each in lake.iterdir()] == ["thesis.docx"]
     (lake / "thesis.docx").unlink()
