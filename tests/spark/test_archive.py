@@ -118,7 +118,7 @@ def test_bodies_become_columns_and_what_does_not_fit_is_kept_with_the_reason(
         b'{"n": 1, "at": "2026-01-02T03:04:05Z", "who": {"name": "x"}}': None,
         b' \r\n\t{"n": 2, "more": [1], "at": "2026-01-02T03:04:05"}\n': None,
         b'{"n": "one"}': 'wrong_type n: "one" is not int',
-        b"{}": "missing n: it is absent, or null",
+        b"{}": "missing n: absent, or null",
         b'{"n": 1, "who": 7}': "wrong_type who: 7 is not struct<name:string>",
         b"[{}]": "not_object: it is [{}]",
         b'{"n": 1': "not_json: Expecting ',' delimiter: line 1 column 8 (char 7)",
@@ -180,7 +180,7 @@ def test_nothing_is_made_where_there_is_no_topic_or_a_wrong_option(
 ) -> None:
     with pytest.raises(RouteNotFoundError, match="know no topic 'none'"):
         run("none", bodies=json_bodies("n int"))
-    with pytest.raises(ConfigError, match="not what is read"):
+    with pytest.raises(ConfigError, match="but cannot select messages"):
         run("T", options={"tags": "A"})
     assert not list(tmp_path.iterdir())
 
@@ -188,7 +188,7 @@ def test_nothing_is_made_where_there_is_no_topic_or_a_wrong_option(
 def test_one_text_is_one_topic_and_a_batch_of_nothing_is_refused(
     cluster: FakeCluster, run: Archive, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match="rows_per_batch is 0: a message at least"):
+    with pytest.raises(ConfigError, match="rows_per_batch is 0: expected 1 or more"):
         run("T", rows_per_batch=0)
     cluster.fill("T", 0, 1)
     columns = "topic,brokerName,queueId,queueOffset,storeTimestamp"
@@ -494,7 +494,7 @@ def test_wrong_arguments_are_refused_before_spark_starts(
         (["T", lake, "--option", "x"], "--option x: expected NAME=VALUE"),
         (["a b", lake], "a b"),
         ([lake], "Missing argument"),
-        (["T", lake, "--from", "then"], "'then' is no time"),
+        (["T", lake, "--from", "then"], "'then' is not a time"),
     ):
         assert main(["pipeline", "archive", *arguments]) == 2
         assert said in capsys.readouterr().err

@@ -135,5 +135,5 @@ def test_the_environment_counts_where_no_option_does() -> None:
     own = {**NEEDED, "accessKey": "me", "secretKey": "mine"}
     assert read_options(own, environment).credentials == Credentials("me", "mine")
     assert read_options(NEEDED, {}).credentials is None
-    with pytest.raises(ConfigError, match="an accessKey without the other"):
+    with pytest.raises(ConfigError, match="an accessKey is set without the other"):
         read_options(NEEDED, {"TURBOPUMP_ACCESS_KEY": "user"})

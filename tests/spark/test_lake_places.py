@@ -70,7 +70,7 @@ def test_a_function_refuses_a_url(
         lambda: lakes.dataset(url),
         lambda: lakes.rows(server["spark"], url),
     ):
-        with pytest.raises(ConfigError, match=r"s3:/+bucket/lake is no directory"):
+        with pytest.raises(ConfigError, match=r"s3:/+bucket/lake is not a directory"):
             ask()
     assert not list(tmp_path.iterdir())
 

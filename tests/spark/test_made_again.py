@@ -220,7 +220,7 @@ def test_following_leaves_out_what_was_made_again_and_says_it_once(
     assert len([row for row in rows(tmp_path / "L") if row[0] == "U"]) == 3
     said = [record.message for record in caplog.records if "ends at 4" in record.message]
     assert len(said) == 1
-    assert said[0].endswith("the others go on")
+    assert said[0].endswith("the others continue")
 
 
 def test_a_topic_that_is_not_there_does_not_stop_the_others(
@@ -393,9 +393,7 @@ def test_a_directory_with_other_files_is_not_made_a_lake(
     lake = tmp_path / "L"
     lake.mkdir()
     (lake / "thesis.docx").touch()
-    with pytest.raises(
-        ConfigError, match=r"is not a lake and not empty \('thesis.docx' is there\)"
-    ):
+    with pytest.raises(ConfigError, match=r"is not a lake and not empty \(it has 'thesis.docx'\)"):
         run("T")
     assert [each.name for each in lake.iterdir()] == ["thesis.docx"]
     (lake / "thesis.docx").unlink()

@@ -251,7 +251,7 @@ def test_a_time_that_python_cannot_show_is_told_with_what_to_do(
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"timestamp_unit": "ns"}, "unit 'ns' is none: s, ms, us are known"),
+        ({"timestamp_unit": "ns"}, "unknown timestamp unit 'ns': use one of s, ms, us"),
         ({"timestamp_unit": {"n": "ms"}}, "field 'n', but the schema has no timestamp there$"),
         ({"timestamp_unit": {"tss": "ms"}}, "no timestamp there; did you mean 'ts'"),
     ],

@@ -118,7 +118,7 @@ def test_an_answer_that_could_not_be_read_is_refused(
         assert sql(text, *form) == 2
         assert "two columns 'a'" in capsys.readouterr().err
     assert sql("select 1", "--parquet", str(tmp_path / "none" / "a.parquet")) == 2
-    assert "there is no directory" in capsys.readouterr().err
+    assert "does not exist" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
@@ -149,13 +149,13 @@ def test_what_is_no_table_is_refused_with_those_that_are(
     assert sql("select nothing from flights") == 1
     assert "nothing" in capsys.readouterr().err
     assert sql("selekt 1") == 2
-    assert "SELEKT is no query" in capsys.readouterr().err
+    assert "SELEKT is not a query" in capsys.readouterr().err
     assert sql("select (1") == 1
     assert "Syntax error" in capsys.readouterr().err
     assert sql("select 1", "--json", "--parquet", "x") == 2
     assert "one form" in capsys.readouterr().err
     assert sql("select * from lake", "--lake", "/nowhere") == 1
-    assert "/nowhere is no lake" in capsys.readouterr().err
+    assert "/nowhere is not a lake" in capsys.readouterr().err
 
 
 def test_a_session_in_which_was_asked_still_says_what_is_wrong_with_others(

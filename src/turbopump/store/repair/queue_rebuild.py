@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from operator import ne
 from typing import Final
 
 from turbopump.disk.disk import Piece
@@ -34,7 +35,13 @@ from turbopump.store.log.parsed_entry import ParsedEntry, parse_entry
 from turbopump.store.log.stepped_walk import SteppedWalk
 from turbopump.store.mapped_file import MappedFile
 from turbopump.store.queues.checked_entries import REBUILDING
-from turbopump.store.queues.consume_queue import UNIT_SIZE, ConsumeQueue, pack_unit, unpack_unit
+from turbopump.store.queues.consume_queue import (
+    UNIT,
+    UNIT_SIZE,
+    ConsumeQueue,
+    pack_unit,
+    unpack_unit,
+)
 from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
 
 READ_SIZE: Final = 128 * 1024
@@ -93,8 +100,7 @@ class DamagedPart:
 
 
 def _differing(units: bytes, others: bytes) -> int:
-    steps = range(0, len(units), UNIT_SIZE)
-    return sum(units[at : at + UNIT_SIZE] != others[at : at + UNIT_SIZE] for at in steps)
+    return sum(map(ne, UNIT.iter_unpack(units), UNIT.iter_unpack(others)))
 
 
 @dataclass(slots=True, eq=False)
