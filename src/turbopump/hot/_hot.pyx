@@ -43,6 +43,7 @@ class _NotUsual(Exception):
 
 
 include "memory.pxi"
+include "entry.pxi"
 include "codec.pxi"
 include "batch.pxi"
 include "properties.pxi"

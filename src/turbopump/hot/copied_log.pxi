@@ -129,17 +129,8 @@ cdef inline bint _crc_is_right(
     const uint8_t *pos, int64_t size, int64_t body_size, int64_t text_at
 ) except -1:
     """Whether the CRC over all of an entry is right, or over its body where it has no other."""
-    cdef const uint8_t *suffix = pos + size - 20
-    cdef int64_t told = 0
-    cdef int digit
-    if memcmp(suffix, b"__CRC32#\x01", 9) != 0:
-        if text_at + (pos[text_at - 2] << 8 | pos[text_at - 1]) != size:
-            return False
-        return body_size == 0 or _crc(pos + 88, body_size) == _get32(pos + 8)
-    if suffix[19] != 2:
+    if _has_crc(pos, size):
+        return _crc_fits(pos, size)
+    if text_at + (pos[text_at - 2] << 8 | pos[text_at - 1]) != size:
         return False
-    for digit in range(10):
-        if not c"0" <= suffix[18 - digit] <= c"9":
-            return False
-        told = told * 10 + suffix[18 - digit] - 48
-    return told == _crc(pos, size - 20)
+    return _body_fits(pos, 88, body_size)

@@ -6,28 +6,22 @@ cdef inline bint _good(
 ) except -1:
     """Whether the 91 bytes or more at ``at`` are this message of the queue, by all that is usual."""
     cdef uint32_t magic = _get32(at + 4)
-    if (<int64_t>_get32(at) != size or (magic != 0xDAA320A7 and magic != 0xDAA320AB) or <int64_t>_get64(at + 28) != offset
+    if (<int64_t>_get32(at) != size or not _is_magic(magic) or <int64_t>_get64(at + 28) != offset
             or memcmp(at + 12, queue_field, 4) != 0 or <int64_t>_get64(at + 20) != queue_offset):
         return False
-    cdef const uint8_t *suffix = at + size - 20
-    if memcmp(suffix, b"__CRC32#\x01", 9) != 0 or suffix[19] != 2:
+    if not _has_crc(at, size):
         return False
-    cdef int64_t told = 0, digit, body_size
-    for digit in range(10):
-        if not c"0" <= suffix[18 - digit] <= c"9":
-            return False
-        told = told * 10 + suffix[18 - digit] - 48
-    body_size = <int64_t>_get32(at + 84)
+    cdef int64_t body_size = <int64_t>_get32(at + 84)
     if 88 + body_size + topic.size > size or memcmp(at + 88 + body_size, topic.at, topic.size) != 0:
         return False
-    return told == _crc(at, size - 20)
+    return _crc_fits(at, size)
 
 
 cdef inline bint _fits(
     const uint8_t *at, int64_t size, const uint8_t *unit, const uint8_t *queue_field, int64_t queue_offset, _Span topic
 ) noexcept:
     """Whether the 91 bytes or more at ``at`` begin as the message of this unit and queue."""
-    cdef int64_t body = 84 + (12 if at[39] & 0x10 else 0) + (12 if at[39] & 0x20 else 0)
+    cdef int64_t body = _body_at(at) - 4
     if (<int64_t>_get32(at) != size or memcmp(at + 12, queue_field, 4) != 0
             or <int64_t>_get64(at + 20) != queue_offset or _get64(at + 28) != _get64(unit) or body + 4 > size):
         return False

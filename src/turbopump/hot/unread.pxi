@@ -25,7 +25,7 @@ cdef object _unread_messages(object data, object message_type):
         magic = _get32(pos + 4)
         sys_flag = _get32(pos + 36)
         body_size = _get32(pos + 84)
-        if size < 91 or size > end - at or (magic != 0xDAA320A7 and magic != 0xDAA320AB) or sys_flag & 0xB0:
+        if size < 91 or size > end - at or not _is_magic(magic) or sys_flag & 0xB0:
             break
         head = 2 if magic == 0xDAA320AB else 1
         if body_size > size - 90 - head:
@@ -37,7 +37,7 @@ cdef object _unread_messages(object data, object message_type):
             break
         if (text[topic_size] << 8 | text[topic_size + 1]) != size - 90 - head - body_size - topic_size:
             break
-        if not _is_whole(pos, size, body_size):
+        if not (_crc_fits(pos, size) if _has_crc(pos, size) else _body_fits(pos, 88, body_size)):
             break
         if topic_size != topic_bytes.size or memcmp(text, topic_bytes.at, topic_size):
             topic = (<const char *>text)[:topic_size].decode("utf-8")
@@ -82,7 +82,7 @@ cdef object _good_of(const uint8_t *start, Py_ssize_t end):
         pos = start + at
         size = _get32(pos)
         magic = _get32(pos + 4)
-        if (size < 91 or size > end - at or (magic != 0xDAA320A7 and magic != 0xDAA320AB) or pos[39] & 0xC0 == 0xC0
+        if (size < 91 or size > end - at or not _is_magic(magic) or pos[39] & 0xC0 == 0xC0
                 or not _has_no_fault(pos, size, magic)):
             break
         out[count] = at
@@ -93,9 +93,9 @@ cdef object _good_of(const uint8_t *start, Py_ssize_t end):
 
 cdef bint _has_no_fault(const uint8_t *pos, Py_ssize_t size, uint32_t magic) except -1:
     """``entry_fault`` of an entry of at least 91 bytes whose size and magic are good."""
-    if memcmp(pos + size - 20, b"__CRC32#\x01", 9) == 0:
-        return _is_whole(pos, size, 0)
-    cdef Py_ssize_t at = 88 + (12 if pos[39] & 0x10 else 0) + (12 if pos[39] & 0x20 else 0)
+    if _has_crc(pos, size):
+        return _crc_fits(pos, size)
+    cdef Py_ssize_t at = _body_at(pos)
     cdef Py_ssize_t head = 2 if magic == 0xDAA320AB else 1, body_size, topic_end
     if at + head + 2 > size:
         return False
@@ -106,19 +106,4 @@ cdef bint _has_no_fault(const uint8_t *pos, Py_ssize_t size, uint32_t magic) exc
     topic_end += head + (pos[topic_end] << 8 | pos[topic_end + 1] if head == 2 else pos[topic_end])
     if topic_end + 2 > size or topic_end + 2 + (pos[topic_end] << 8 | pos[topic_end + 1]) != size:
         return False
-    return body_size == 0 or _get32(pos + 8) == _crc(pos + at, body_size)
-
-
-cdef bint _is_whole(const uint8_t *pos, Py_ssize_t size, Py_ssize_t body_size) except -1:
-    """Whether an entry of at least 91 bytes passes its own CRC or, if it has none, its body's."""
-    cdef const uint8_t *suffix = pos + size - 20
-    cdef uint64_t said = 0, unit = 1
-    cdef int i
-    if memcmp(suffix, b"__CRC32#\x01", 9) == 0:
-        for i in range(9, 19):
-            if not 48 <= suffix[i] <= 57:
-                return False
-            said += (suffix[i] - 48) * unit
-            unit *= 10
-        return suffix[19] == 2 and said == _crc(pos, size - 20)
-    return body_size == 0 or _get32(pos + 8) == _crc(pos + 88, body_size)
+    return _body_fits(pos, at, body_size)

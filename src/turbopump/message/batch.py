@@ -22,6 +22,7 @@ from turbopump.errors import MessageError, ProtocolError, StoredMessageError
 from turbopump.message import properties as names
 from turbopump.message.codec import decode_entry, encode_copy
 from turbopump.message.compression import DECOMPRESSED_SIZE_MAX
+from turbopump.message.entry import FLAG_BITS_AT
 from turbopump.message.message import Message, ReceivedMessage
 
 _HEAD: Final = struct.Struct(">iiiii")  # size, magic, crc, flag, body length
@@ -158,7 +159,7 @@ class Unpacking:
     def entries(self, entry: bytes) -> list[bytes]:
         """Raises StoredMessageError for a batch that cannot be read, and for every one once those
         before have used up the room."""
-        if not is_wrapped(entry[39]):
+        if not is_wrapped(entry[FLAG_BITS_AT]):
             return [entry]
         if self._left <= 0:
             raise StoredMessageError(
@@ -178,7 +179,11 @@ class Unpacking:
 def inner_entries(entry: bytes) -> list[bytes]:
     """A good entry itself, or one for each message of the batch in it. Raises StoredMessageError if
     that cannot be read. About 8 µs a message."""
-    return _entries_in(decode_entry(entry, check_crc=False)) if is_wrapped(entry[39]) else [entry]
+    return (
+        _entries_in(decode_entry(entry, check_crc=False))
+        if is_wrapped(entry[FLAG_BITS_AT])
+        else [entry]
+    )
 
 
 def inner_count(properties_text: str) -> int | None:

@@ -14,12 +14,20 @@ from typing import NamedTuple, TypeVar
 from turbopump.compiled import has_twin
 from turbopump.message.batch import is_wrapped
 from turbopump.message.codec import entry_fault
-from turbopump.message.entry import BODY_AT, FIXED_SIZE, topic_head_size
+from turbopump.message.entry import (
+    BODY_AT,
+    BODY_SIZE_AT,
+    FIXED_SIZE,
+    FLAG_BITS_AT,
+    HEAD_SIZE,
+    MAGIC_AT,
+    MAGIC_START,
+    head_field_of,
+    queue_offset_of,
+    topic_head_size,
+)
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import SysFlag
-
-_MAGIC_START = b"\xda\xa3\x20"
-_MAGIC_AT = 4
 
 
 class DamagedEntry(NamedTuple):
@@ -43,9 +51,7 @@ def pulled_entries(data: bytes, on_damage: Callable[[DamagedEntry], None]) -> It
             at += len(entry)
             continue
         following = _behind(data, at, len(entry))
-        on_damage(
-            DamagedEntry(at, following, int.from_bytes(data[at + 20 : at + 28], signed=True), fault)
-        )
+        on_damage(DamagedEntry(at, following, queue_offset_of(data[at : at + HEAD_SIZE]), fault))
         at = following
 
 
@@ -61,7 +67,7 @@ def good_positions(data: bytes | memoryview) -> tuple[bytes, int]:
     at, end = 0, len(data)
     while end - at >= FIXED_SIZE:
         entry, fault = _entry_at(data, at)
-        if fault is not None or is_wrapped(entry[39]):
+        if fault is not None or is_wrapped(entry[FLAG_BITS_AT]):
             break
         positions.append(at)
         at += len(entry)
@@ -80,11 +86,11 @@ def _behind(data: bytes, at: int, size: int) -> int:
     """Where the next good entry begins, or the end."""
     if size and (at + size == len(data) or _entry_at(data, at + size)[1] is None):
         return at + size
-    found = data.find(_MAGIC_START, at + 1 + _MAGIC_AT)
+    found = data.find(MAGIC_START, at + 1 + MAGIC_AT)
     while found >= 0:
-        if _entry_at(data, found - _MAGIC_AT)[1] is None:
-            return found - _MAGIC_AT
-        found = data.find(_MAGIC_START, found + 1)
+        if _entry_at(data, found - MAGIC_AT)[1] is None:
+            return found - MAGIC_AT
+        found = data.find(MAGIC_START, found + 1)
     return len(data)
 
 
@@ -122,8 +128,8 @@ def unread_messages(data: bytes, message_type: type[MessageT]) -> tuple[list[Mes
 
 
 def _unread(entry: bytes, message_type: type[MessageT]) -> MessageT | None:
-    size, sys_flag = len(entry), int.from_bytes(entry[36:40], signed=True)
-    topic_at = BODY_AT + int.from_bytes(entry[BODY_AT - 4 : BODY_AT])
+    size, sys_flag = len(entry), head_field_of(entry, "sys_flag")
+    topic_at = BODY_AT + int.from_bytes(entry[BODY_SIZE_AT:BODY_AT])
     head = topic_head_size(entry)
     topic_end = topic_at + head + int.from_bytes(entry[topic_at : topic_at + head])
     if (
@@ -139,8 +145,8 @@ def _unread(entry: bytes, message_type: type[MessageT]) -> MessageT | None:
         return None
     message._entry = entry
     message._body = message._properties = None
-    message.queue_offset = int.from_bytes(entry[20:28], signed=True)
-    message.reconsume_times = int.from_bytes(entry[72:76], signed=True)
+    message.queue_offset = head_field_of(entry, "queue_offset")
+    message.reconsume_times = head_field_of(entry, "reconsume_times")
     message.store_size = size
     message.sys_flag = sys_flag
     return message

@@ -28,7 +28,17 @@ from turbopump.compiled import has_twin
 from turbopump.errors import ProtocolError, StoredMessageError
 from turbopump.message.batch import inner_count, walk_batch
 from turbopump.message.compression import decompress
-from turbopump.message.entry import CRC_SUFFIX_SIZE, TOPIC_SIZE_MAX_V1
+from turbopump.message.entry import (
+    BODY_AT,
+    BORN_TIMESTAMP_AT,
+    CRC_SUFFIX_SIZE,
+    MAGIC_AT,
+    PHYSICAL_OFFSET_AT,
+    QUEUE_ID_AT,
+    QUEUE_OFFSET_AT,
+    SYS_FLAG_AT,
+    TOPIC_SIZE_MAX_V1,
+)
 from turbopump.message.properties import COMPRESSION_MASK, SysFlag
 from turbopump.spark.options import BODY_FAULT, COLUMN_NAMES, READ_SCHEMA, arrow_schema
 
@@ -212,7 +222,7 @@ class Entries:
     def _find_cuts(self, is_v2: Mask) -> None:
         """Begin and end of body, topic and properties, as one row of six positions per entry. After
         a length that cannot be, the rest is looked for where it cannot leave the entry."""
-        self.sys_flags = self.ints(36)
+        self.sys_flags = self.ints(SYS_FLAG_AT)
         # A v6 host is 12 bytes longer: what follows it moves.
         born_v6 = (self.sys_flags & SysFlag.BORN_HOST_V6) != 0
         store_v6 = (self.sys_flags & SysFlag.STORE_HOST_V6) != 0
@@ -222,7 +232,7 @@ class Entries:
             born_v6, store_v6 = born_v6 & ~wrong, store_v6 & ~wrong
             self.sys_flags = np.where(wrong, 0, self.sys_flags)
         self.shift = np.stack((12 * born_v6, 12 * born_v6 + 12 * store_v6), axis=1).astype(np.int64)
-        body = self.positions + 88 + self.shift[:, 1]
+        body = self.positions + BODY_AT + self.shift[:, 1]
         body_end = body + self._ints[body - 4]
         wrong = (body_end < body) | (body_end + 3 > ends)
         if self._note(wrong, "its body"):
@@ -367,9 +377,10 @@ class Entries:
             entry = self.raw[at : at + size]
             if wrapped[row] and self.sys_flags[row] & SysFlag.COMPRESSED:
                 if inflated > INFLATED_SIZE_MAX:
+                    offset = self._longs[at + QUEUE_OFFSET_AT]
                     raise StoredMessageError(
-                        f"the compressed batches before queue offset {self._longs[at + 20]} of "
-                        f"queue {self._ints[at + 12]} have more than {INFLATED_SIZE_MAX} bytes "
+                        f"the compressed batches before queue offset {offset} of queue "
+                        f"{self._ints[at + QUEUE_ID_AT]} have more than {INFLATED_SIZE_MAX} bytes "
                         "together: set the option pullBatchSize lower"
                     )
                 begin, end = int(self.cuts[row, 0]) - at, int(self.cuts[row, 1]) - at
@@ -382,9 +393,9 @@ class Entries:
                     b"".join(
                         (
                             size.to_bytes(4),
-                            entry[4:36],
+                            entry[MAGIC_AT:SYS_FLAG_AT],
                             flags.to_bytes(4),
-                            entry[40 : begin - 4],
+                            entry[BORN_TIMESTAMP_AT : begin - 4],
                             len(body).to_bytes(4),
                             body,
                             entry[end:],
@@ -413,7 +424,7 @@ class Entries:
         lacking = ~self._have_crcs()
         if requires_crc is None or not lacking.any():
             return np.zeros(len(self), np.bool_)
-        offsets = self._longs[self.positions[lacking] + 28].tolist()
+        offsets = self._longs[self.positions[lacking] + PHYSICAL_OFFSET_AT].tolist()
         lacking[lacking] = np.fromiter(map(requires_crc, offsets), np.bool_, len(offsets))
         return lacking
 

@@ -30,7 +30,14 @@ import pyarrow.compute as pc
 
 from turbopump.disk.read_only_disk import ReadOnlyDisk
 from turbopump.message.codec import head_fault
-from turbopump.message.entry import FIXED_SIZE, HEAD_SIZE, MAGIC_BLANK
+from turbopump.message.entry import (
+    FIXED_SIZE,
+    HEAD_SIZE,
+    MAGIC_BLANK,
+    STORE_TIMESTAMP_AT,
+    V6_EXTRA,
+    store_timestamp_of,
+)
 from turbopump.message.pulled import good_positions
 from turbopump.spark.decode import (
     CRC_MISMATCH,
@@ -110,10 +117,10 @@ def first_good_entry(path: str, start: int, begin: int, end: int) -> int | None:
 def store_time_at(path: str, start: int, offset: int) -> int | None:
     """The store time (ms) of the entry at an offset, None if its head is not good."""
     with _open(path) as fd:
-        head = _read(fd, offset - start, 64 + 12)
-    if len(head) < 76 or head_fault(head, offset) is not None:
+        head = _read(fd, offset - start, STORE_TIMESTAMP_AT + 8 + V6_EXTRA)
+    if len(head) < STORE_TIMESTAMP_AT + 8 + V6_EXTRA or head_fault(head, offset) is not None:
         return None
-    return int.from_bytes(head[68:76] if head[39] & 16 else head[56:64])
+    return store_timestamp_of(head)
 
 
 class _Scan:

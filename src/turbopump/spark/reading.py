@@ -22,6 +22,7 @@ from pyspark.sql.datasource import InputPartition
 from turbopump.errors import DataLossError, ResponseError, RouteNotFoundError, StoredMessageError
 from turbopump.message.batch import Unpacking, inner_count, is_wrapped
 from turbopump.message.codec import decode_entry
+from turbopump.message.entry import FLAG_BITS_AT, queue_offset_of
 from turbopump.message.pulled import DamagedEntry, good_positions, pulled_entries
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command
@@ -326,7 +327,7 @@ def _whole(wanted: OffsetRange, begin: int, end: int, body: bytes, fail: bool) -
         return body
     damaged: list[DamagedEntry] = []
     entries = list(pulled_entries(body, damaged.append))
-    wrapped = any(is_wrapped(entry[39]) for entry in entries)
+    wrapped = any(is_wrapped(entry[FLAG_BITS_AT]) for entry in entries)
     if not damaged and not wrapped and len(entries) == end - begin:
         return body
     unpacking = Unpacking()
@@ -356,8 +357,8 @@ def _whole(wanted: OffsetRange, begin: int, end: int, body: bytes, fail: bool) -
 
 def _offsets_of(entry: bytes, unpacking: Unpacking) -> range:
     """The offsets in its queue that an entry stands for: several if it is a batch."""
-    first, count = int.from_bytes(entry[20:28]), None
-    if is_wrapped(entry[39]):
+    first, count = queue_offset_of(entry), None
+    if is_wrapped(entry[FLAG_BITS_AT]):
         with suppress(StoredMessageError):
             count = inner_count(decode_entry(entry, check_crc=False).properties_text)
             count = count or len(unpacking.entries(entry))

@@ -21,6 +21,7 @@ from turbopump.broker.log_repair import LogRepair, damaged_ranges
 from turbopump.broker.read_checks import EVERYTHING, PullChecks, PullFilters
 from turbopump.broker.reading import answer
 from turbopump.broker.stored import Stored
+from turbopump.message.entry import physical_offset_of
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.frame import JSON, Frame, frame_head
 from turbopump.protocol.requests.clients import ConsumeType
@@ -349,7 +350,7 @@ class PullHandler:
         """Return the id of the broker to ask next: another one if the following messages may not be
         in this one's memory (accessMessageInMemoryMaxRatio). RocketMQ:
         ``isSuggestPullingFromSlave``."""
-        read_at = int.from_bytes(result.data[28:36])  # where the first message lies in the log
+        read_at = physical_offset_of(result.data)  # where the first message lies in the log
         group = self._groups.find(request.consumer_group)
         if group is None:
             return 0

@@ -22,6 +22,7 @@ from turbopump.broker.reading import read_queue
 from turbopump.broker.statistics import Statistics
 from turbopump.errors import TurbopumpError
 from turbopump.message.codec import decode_entries, encode_copy
+from turbopump.message.entry import SIZE_AND_QUEUE_OFFSET
 from turbopump.message.handles import (
     ORDER_REVIVE_QUEUE,
     PopHandle,
@@ -226,8 +227,9 @@ def queue_offsets(data: bytes) -> list[int]:
     """The queue offset of every entry (see the ruler in ``message/entry.py``)."""
     offsets, at = [], 0
     while at < len(data):
-        offsets.append(int.from_bytes(data[at + 20 : at + 28]))
-        at += int.from_bytes(data[at : at + 4])
+        size, queue_offset = SIZE_AND_QUEUE_OFFSET.unpack_from(data, at)
+        offsets.append(queue_offset)
+        at += size
     return offsets
 
 

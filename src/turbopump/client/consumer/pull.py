@@ -19,6 +19,7 @@ from turbopump.client.instance import ClientInstance
 from turbopump.client.namespace import unwrap
 from turbopump.message.batch import Unpacking
 from turbopump.message.codec import decode_entry
+from turbopump.message.entry import queue_offset_of
 from turbopump.message.message import MessageQueue, ReceivedMessage
 from turbopump.message.pulled import pulled_entries, unread_messages
 from turbopump.protocol.codes import ResponseCode
@@ -183,7 +184,7 @@ def pulled_messages(
                 if one is entry or message.queue_offset >= offset:
                     messages.append(message)
         except errors.StoredMessageError as error:
-            note(int.from_bytes(entry[20:28], signed=True), str(error))
+            note(queue_offset_of(entry), str(error))
     return messages, damaged
 
 

@@ -15,7 +15,17 @@ from turbopump.disk.read_only_disk import ReadOnlyDisk
 from turbopump.errors import StoredMessageError
 from turbopump.message.batch import inner_entries, is_wrapped
 from turbopump.message.codec import decode_entry, entry_fault
-from turbopump.message.entry import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, store_timestamp_of, topic_span
+from turbopump.message.entry import (
+    BODY_AT,
+    FLAG_BITS_AT,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    queue_id_of,
+    queue_offset_of,
+    store_timestamp_of,
+    topic_span,
+)
 from turbopump.message.java import tags_code
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import (
@@ -163,7 +173,7 @@ def entry_facts(entry: bytes) -> EntryFacts:
         stored_ms = store_timestamp_of(entry)
         topic_at, topic_end = topic_span(entry)
     else:
-        body_end = 88 + body_size
+        body_end = BODY_AT + body_size
         topic_at = body_end + (2 if entry[7] == _V2 else 1)
         topic_end = topic_at + int.from_bytes(entry[body_end:topic_at])
     text = "\x02" + entry[topic_end + 2 :].decode(errors="replace")
@@ -226,12 +236,12 @@ def select_messages(
     for offset, entry in LogWalk(disk, store.segments, on_bad=on_bad).entries(begin):
         if topic is not None and entry[slice(*topic_span(entry))] != topic:
             continue
-        if wanted.queue_id is not None and int.from_bytes(entry[12:16]) != wanted.queue_id:
+        if wanted.queue_id is not None and queue_id_of(entry) != wanted.queue_id:
             continue
         if (
             topic is not None
-            and int.from_bytes(entry[20:28]) < wanted.start
-            and not is_wrapped(entry[39])
+            and queue_offset_of(entry) < wanted.start
+            and not is_wrapped(entry[FLAG_BITS_AT])
         ):
             continue
         if needles and not any(key in entry for key in needles):
@@ -284,7 +294,7 @@ def _begin(disk: ReadOnlyDisk, store: StoreFiles, wanted: Selection) -> int:
         unit = units.read(index)
         offset, size, _ = UNIT.unpack(unit) if unit else (0, 0, 0)
         entry = next(LogWalk(disk, store.segments).entries(offset, offset + 1), None)
-        if entry is None or size == NO_MESSAGE_SIZE or int.from_bytes(entry[1][20:28]) != index:
+        if entry is None or size == NO_MESSAGE_SIZE or queue_offset_of(entry[1]) != index:
             return store.log_start  # the queue cannot be trusted
         begins.append(offset)
     return min(begins, default=store.log_start)

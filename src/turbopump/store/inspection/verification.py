@@ -15,7 +15,7 @@ from typing import Final
 
 from turbopump.disk.read_only_disk import ReadOnlyDisk
 from turbopump.message.codec import entry_fault
-from turbopump.message.entry import topic_span
+from turbopump.message.entry import queue_id_of, queue_offset_of, topic_span
 from turbopump.message.properties import TRANSACTION_MASK, SysFlag, property_value
 from turbopump.store.files import StorePaths
 from turbopump.store.index.index_file import key_hash
@@ -308,10 +308,7 @@ class _Check:
         if fault is not None:
             return f"no good message ({fault})"
         topic = entry[slice(*topic_span(entry))].decode(errors="backslashreplace")
-        return (
-            f"the message of {topic}/{int.from_bytes(entry[12:16])} index "
-            f"{int.from_bytes(entry[20:28])}"
-        )
+        return f"the message of {topic}/{queue_id_of(entry)} index {queue_offset_of(entry)}"
 
     def _not_text(self, offset: int, size: int, error: UnicodeDecodeError) -> None:
         segment = self._now.segment_at(offset)

@@ -8,7 +8,6 @@ front to back, here and now: a start, and tools. The scrub reads in steps.
 
 from __future__ import annotations
 
-import struct
 from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -18,13 +17,14 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from turbopump.message.codec import entry_fault, head_fault
 from turbopump.message.entry import (
-    CRC_NAME,
-    CRC_SUFFIX_SIZE,
     FIXED_SIZE,
     HEAD_SIZE,
     MAGIC_BLANK,
+    MAGIC_START,
     MAGIC_V1,
     MAGIC_V2,
+    SIZE_AND_MAGIC,
+    has_crc,
 )
 from turbopump.store.files import StoreFile
 from turbopump.store.log.commit_log import BLANK_SIZE_MIN, ENTRY_SIZE_MAX, CommitLog
@@ -40,11 +40,9 @@ PROGRESS_STEP: Final = 8 * 1024 * 1024
 """Bytes of log between two calls of ``on_progress``."""
 
 _MAGICS: Final = (MAGIC_V1, MAGIC_V2)
-_LOOK: Final = struct.Struct(">II")
 _WALK_STEP: Final = 256 * 1024
 _PAGE: Final = 4096
 _ENTRIES_AT_ONCE: Final = 64
-_MAGIC_START: Final = b"\xda\xa3\x20"
 
 
 class ScanResult(NamedTuple):
@@ -95,7 +93,7 @@ class LogScanner:
         held = len(self.data) - begin if begin >= 0 else 0
         if held < BLANK_SIZE_MIN:
             return BLANK_SIZE_MIN
-        size, magic = _LOOK.unpack_from(self.data, begin)
+        size, magic = SIZE_AND_MAGIC.unpack_from(self.data, begin)
         if magic == MAGIC_BLANK and size == left:
             return ScanResult(end)
         if magic not in _MAGICS or not FIXED_SIZE <= size <= min(left - room, ENTRY_SIZE_MAX):
@@ -109,7 +107,7 @@ class LogScanner:
         fault = entry_fault(entry, offset)
         if (
             fault is None
-            and entry[-CRC_SUFFIX_SIZE : -CRC_SUFFIX_SIZE + 9] != CRC_NAME
+            and not has_crc(entry)
             and self._requires_crc is not None
             and self._requires_crc(offset)
         ):
@@ -124,7 +122,7 @@ class LogScanner:
         """(offset, entry) of good entries of the usual kind, from an offset on, as far as they are
         held and end by ``end``: what ``judge`` says of each, in less than half its time."""
         data, at, found = self.data, offset - self.start, list[tuple[int, bytes]]()
-        requires_crc, unpack = self._requires_crc, _LOOK.unpack_from
+        requires_crc, unpack = self._requires_crc, SIZE_AND_MAGIC.unpack_from
         stop = min(len(data), end - self.start) if at >= 0 else 0
         while at + FIXED_SIZE <= stop and len(found) < _ENTRIES_AT_ONCE:
             size, magic = unpack(data, at)
@@ -132,9 +130,7 @@ class LogScanner:
                 break
             entry = data[at : at + size]
             if entry_fault(entry, offset) is not None or (
-                requires_crc is not None
-                and entry[-CRC_SUFFIX_SIZE : -CRC_SUFFIX_SIZE + 9] != CRC_NAME
-                and requires_crc(offset)
+                requires_crc is not None and not has_crc(entry) and requires_crc(offset)
             ):
                 break
             found.append((offset, entry))
@@ -145,10 +141,10 @@ class LogScanner:
 
 def entry_starts(data: bytes) -> Iterator[int]:
     """Where in ``data`` an entry may begin: its magic follows four bytes later."""
-    at = data.find(_MAGIC_START, 4)
+    at = data.find(MAGIC_START, 4)
     while at >= 0:
         yield at - 4
-        at = data.find(_MAGIC_START, at + 1)
+        at = data.find(MAGIC_START, at + 1)
 
 
 class BadRange(NamedTuple):

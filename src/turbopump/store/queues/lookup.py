@@ -14,7 +14,14 @@ from typing import Final, NamedTuple
 from turbopump.disk.disk import Found, Piece
 from turbopump.errors import StoreError
 from turbopump.message.codec import decode_entry, entry_fault, head_fault
-from turbopump.message.entry import FIXED_SIZE, HEAD_SIZE, queue_position
+from turbopump.message.entry import (
+    FIXED_SIZE,
+    HEAD_SIZE,
+    entry_size_at,
+    queue_id_of,
+    queue_offset_of,
+    queue_position,
+)
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY, SysFlag
 from turbopump.message.rules import LMQ_PREFIX
@@ -125,7 +132,7 @@ class Lookup:
             return StoredEntry(offset, b"", _unreadable(head))
         if head is None or head_fault(head, offset) is not None:
             return None
-        size = int.from_bytes(head[:4])
+        size = entry_size_at(head)
         if not FIXED_SIZE <= size <= ENTRY_SIZE_MAX:
             return StoredEntry(offset, head, f"totalSize {size} cannot be")
         data = yield from self._read(offset, size)
@@ -408,7 +415,7 @@ def _is_of(entry: bytes, queue: ConsumeQueue, index: int) -> bool:
 
 def _may_be_of(head: bytes, queue: ConsumeQueue, index: int) -> bool:
     """The same by its head alone, which does not name the topic."""
-    position = (int.from_bytes(head[12:16]), int.from_bytes(head[20:28]))
+    position = (queue_id_of(head), queue_offset_of(head))
     return position == (queue.queue_id, index) or queue.topic.startswith(LMQ_PREFIX)
 
 

@@ -21,7 +21,7 @@ from typing import Final
 
 from turbopump.disk.disk import Disk, Piece
 from turbopump.message.codec import entry_fault
-from turbopump.message.entry import FIXED_SIZE, HEAD_SIZE, MAGIC_V1, MAGIC_V2
+from turbopump.message.entry import FIXED_SIZE, HEAD_SIZE, MAGIC_V1, MAGIC_V2, entry_size_at
 from turbopump.store.index.index_file import ENTRY, HEADER_SIZE, SLOT_SIZE, IndexFile
 from turbopump.store.index.key_index import KeyIndex, index_entries_of
 from turbopump.store.log.cold_reads import ReadSteps
@@ -142,7 +142,7 @@ class IndexScrub:
             return None
         if head[4:8] not in _MAGICS:
             return f"entry {number} points to {offset}, where no message begins"
-        size = min(int.from_bytes(head[:4]), segment.end - offset, ENTRY_SIZE_MAX)
+        size = min(entry_size_at(head), segment.end - offset, ENTRY_SIZE_MAX)
         (entry,) = yield [Piece(segment.segment, offset - segment.start, size)]
         if isinstance(entry, OSError) or entry_fault(entry, offset) is not None:
             return None

@@ -15,7 +15,7 @@ from typing import Final
 
 from turbopump.disk.disk import Disk, Found, Piece
 from turbopump.message.delivery_time import SCHEDULE_TOPIC
-from turbopump.message.entry import queue_position
+from turbopump.message.entry import queue_position, sys_flag_of
 from turbopump.message.properties import SysFlag
 from turbopump.store.index.key_index import KeyIndex
 from turbopump.store.log.cold_reads import ReadSteps, cached
@@ -151,7 +151,7 @@ class Scrub:
 
     def _check_unit(self, entry: bytes, position: int) -> ReadSteps[None]:
         """See that the entry's unit points to it."""
-        sys_flag = int.from_bytes(entry[36:40])
+        sys_flag = sys_flag_of(entry)
         if sys_flag & SysFlag.TRANSACTION_PREPARED:
             return  # prepared or rolled back: such an entry is in no queue
         topic, queue_id, index = queue_position(entry)
