@@ -1,4 +1,4 @@
-"""The body of a batch: messages back to back, without topic (the request's header names it).
+"""Body of a batch: messages back to back, without topic (the header of the request names it).
 
 ::
 
@@ -8,7 +8,7 @@
     4  flag
 
 Source: apache/rocketmq ``MessageDecoder.encodeMessage`` / ``decodeMessage``. The broker stores each
-as an entry of its own.
+message as a separate entry.
 """
 
 from __future__ import annotations
@@ -30,14 +30,21 @@ _SIZE: Final = struct.Struct(">H")
 _INT: Final = struct.Struct(">i")
 
 COUNT_MAX: Final = 32_767
-"""Messages of a batch. A batch that is one entry on the disk has their number there, as a signed
-short; of others more would keep the broker's loop for too long (RocketMQ has no bound there)."""
+"""Maximum number of messages in a batch.
+
+A batch stored as one entry has its count on disk as a signed short. A larger batch of separate
+entries would block the broker's event loop for too long (RocketMQ has no limit there).
+"""
 UNPACKED_SIZE_MAX: Final = 128 * 1024 * 1024
-"""Bytes of the inner batches of one answer, taken apart; a message counts for 1 KiB at least, so
-there are 131,072 at most. A frame of 16 MiB may hold compressed batches of 160 million messages."""
+"""Maximum size in bytes of all unpacked inner batches of one answer.
+
+Each message counts as at least 1 KiB, so an answer has at most 131,072 of them. Without the limit,
+a frame of 16 MiB could expand to 160 million messages.
+"""
 UNPACKED_MESSAGE_SIZE: Final = 1024
 _INFLATION: Final = 1024
-"""How many times larger zlib makes a body at most: what an unreadable one is taken to have cost."""
+"""Largest compression ratio of zlib. A body that cannot be decoded counts with its size times
+this."""
 
 
 class BatchItem(NamedTuple):
@@ -49,7 +56,7 @@ class BatchItem(NamedTuple):
 
 
 def encode_item(flag: int, body: bytes, properties: bytes) -> bytes:
-    """One message of a batch body. About 0.4 µs."""
+    """Return one message of a batch body. Takes about 0.4 µs."""
     body_size, size = len(body), len(properties)
     return b"%b%b%b%b" % (
         _HEAD.pack(22 + body_size + size, 0, 0, flag, body_size),
@@ -61,13 +68,13 @@ def encode_item(flag: int, body: bytes, properties: bytes) -> bytes:
 
 @has_twin
 def identified_item(flag: int, body: bytes, msg_id: str, more: bytes) -> bytes:
-    """One message of a batch body that has no property but its unique id, and what the property
-    text ``more`` says. About 0.5 µs, compiled 0.1."""
+    """Return one message of a batch body whose properties are its unique id and the property text
+    ``more``. Takes about 0.5 µs, compiled 0.1."""
     return encode_item(flag, body, b"UNIQ_KEY\x01%b\x02%b" % (msg_id.encode(), more))
 
 
 def encode_batch(messages: Iterable[Message]) -> bytes:
-    """The batch body. Raises MessageError if a message's properties are too long."""
+    """Return the batch body. Raise MessageError if a message's properties are too long."""
     parts = []
     for message in messages:
         text = names.encode_properties(message.properties).encode()
@@ -81,7 +88,7 @@ def encode_batch(messages: Iterable[Message]) -> bytes:
 
 
 def decode_batch(data: bytes) -> list[BatchItem]:
-    """The messages of a batch body. Raises ProtocolError if the lengths do not add up."""
+    """Return the messages of a batch body. Raise ProtocolError if the lengths do not add up."""
     return [
         BatchItem(
             flag,
@@ -93,11 +100,11 @@ def decode_batch(data: bytes) -> list[BatchItem]:
 
 
 def walk_batch(data: bytes) -> list[tuple[int, int, int, int, int]]:
-    """Of each message of a batch body: flag, where its body begins and its size, where its property
-    text begins and its size (bytes).
+    """Return for each message of a batch body: flag, start and size of the body, start and size of
+    the property text. Positions and sizes are in bytes.
 
-    Raises ProtocolError if the lengths do not add up, or it has more than ``COUNT_MAX`` messages.
-    About 0.6 µs a message.
+    Raise ProtocolError if the lengths do not add up, or if there are more than ``COUNT_MAX``
+    messages. Takes about 0.6 µs for each message.
     """
     if len(data) > COUNT_MAX * 22 and _has_too_many(data):
         raise ProtocolError(f"a batch has at most {COUNT_MAX} messages; send this one in parts")
@@ -146,19 +153,19 @@ _WRAPPED: Final = int(names.SysFlag.INNER_BATCH | names.SysFlag.NEED_UNWRAP)
 
 
 def is_wrapped(sys_flag: int) -> bool:
-    """Whether an entry with these flags holds a batch that consumers take apart."""
+    """Return True if an entry with these flags contains a batch that consumers must unpack."""
     return sys_flag & _WRAPPED == _WRAPPED
 
 
 class Unpacking:
-    """``inner_entries`` of the entries of one answer, up to ``UNPACKED_SIZE_MAX`` bytes."""
+    """Unpacks the inner batches of one answer, up to ``UNPACKED_SIZE_MAX`` bytes in all."""
 
     def __init__(self) -> None:
         self._left = UNPACKED_SIZE_MAX
 
     def entries(self, entry: bytes) -> list[bytes]:
-        """Raises StoredMessageError for a batch that cannot be read, and for every one once those
-        before have used up the room."""
+        """Return ``inner_entries(entry)``. Raise StoredMessageError if the batch cannot be decoded,
+        or if earlier batches have already exceeded the limit."""
         if not is_wrapped(entry[FLAG_BITS_AT]):
             return [entry]
         if self._left <= 0:
@@ -177,8 +184,9 @@ class Unpacking:
 
 
 def inner_entries(entry: bytes) -> list[bytes]:
-    """A good entry itself, or one for each message of the batch in it. Raises StoredMessageError if
-    that cannot be read. About 8 µs a message."""
+    """Return one entry for each message of the batch in a good entry, or the entry itself if it is
+    not a batch. Raise StoredMessageError if the batch cannot be decoded. Takes about 8 µs for each
+    message."""
     return (
         _entries_in(decode_entry(entry, check_crc=False))
         if is_wrapped(entry[FLAG_BITS_AT])
@@ -187,8 +195,8 @@ def inner_entries(entry: bytes) -> list[bytes]:
 
 
 def inner_count(properties_text: str) -> int | None:
-    """How many messages the broker has counted in a batch, and so how many offsets of its queue the
-    batch has; None if it does not say."""
+    """Return the number of messages in a batch, as the broker stored it in the properties, or None
+    if absent. The batch uses the same number of queue offsets."""
     return names.whole_number(names.property_value(properties_text, names.INNER_NUM), 5) or None
 
 

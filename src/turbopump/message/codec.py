@@ -1,4 +1,4 @@
-"""How an entry of the commit log is written, checked and read. Its layout is in ``entry.py``.
+"""Encoding, checking and decoding of commit-log entries. Their layout is in ``entry.py``.
 
 Source: apache/rocketmq ``MessageExtEncoder``, ``MessageDecoder``,
 ``CommitLog.checkMessageAndReturnSize``.
@@ -38,14 +38,14 @@ _LONG: Final = struct.Struct(">q")
 
 
 def body_crc32(body: bytes) -> int:
-    """Apache's ``UtilAll.crc32``: CRC-32 without its top bit. Of message bodies, and of
-    registrations (there 0 means "not checked")."""
+    """Return Apache's ``UtilAll.crc32``: CRC-32 without its top bit. Used for message bodies and
+    for registrations (there 0 means "not checked")."""
     return crc32(body) & 0x7FFFFFFF
 
 
 @lru_cache(maxsize=65536)
 def encode_host(ip: str, port: int) -> bytes:
-    """8 bytes for a v4 address, 20 for v6."""
+    """Return 8 bytes for a v4 address, 20 for v6."""
     return packed_ip(ip) + port.to_bytes(4)
 
 
@@ -66,10 +66,10 @@ def encode_entry(
     properties: bytes,
     with_crc: bool = False,
 ) -> bytes:
-    """One whole entry. Hosts come as ``encode_host`` makes them and must agree with ``sys_flag``;
-    v2 is chosen for long topics.
+    """Return one whole entry, in version 2 for long topics. Hosts come from ``encode_host`` and
+    must agree with ``sys_flag``.
 
-    ``with_crc`` appends the property ``__CRC32#`` over all that precedes it.
+    ``with_crc`` appends the property ``__CRC32#`` over all preceding bytes.
     """
     size = FIXED_SIZE - 16 + len(born_host) + len(store_host)
     size += len(body) + len(topic) + len(properties)
@@ -124,8 +124,11 @@ def encode_copy(
     queue_offset: int | None = None,
     commit_log_offset: int | None = None,
 ) -> bytes:
-    """The entry of a stored message as one of ``topic`` with these ``properties``, for a client: it
-    has no CRC over the whole. What is not given is as it was. Raises as ``encode_entry``."""
+    """Return an entry for a copy of a stored message with another topic and properties, for a
+    client. Fields that are not given keep their value.
+
+    The copy has no whole-entry CRC. Raise the errors of ``encode_entry``.
+    """
     return encode_entry(
         message.queue_id if queue_id is None else queue_id,
         message.flag if flag is None else flag,
@@ -164,10 +167,11 @@ def write_entry(
     properties: bytes,
     with_crc: bool,
 ) -> int:
-    """Put one whole entry, as ``encode_entry`` makes it, at byte ``at`` of a map; its size. About 3
-    µs for 1 KiB, compiled 1.
+    """Write one whole entry, as ``encode_entry`` returns it, at byte ``at`` of a memory map, and
+    return its size.
 
-    Raises ValueError if it does not fit there, and what ``encode_entry`` does.
+    Takes about 3 µs for 1 KiB, compiled 1. Raise ValueError if the entry does not fit there, and
+    the errors of ``encode_entry``.
     """
     entry = encode_entry(
         queue_id,
@@ -196,8 +200,8 @@ def write_entry(
 
 
 def without_crc(properties: bytes) -> bytes:
-    """Property text without any ``__CRC32#``: what is stored again (a retry, a message sent back)
-    must not keep the CRC it had."""
+    """Return the property text without ``__CRC32#``. A message that is stored again (a retry, a
+    message sent back) must not keep its old CRC."""
     pairs = properties.split(b"\x02")
     return b"\x02".join([pair for pair in pairs if not pair.startswith(CRC_NAME)])
 
@@ -205,12 +209,15 @@ def without_crc(properties: bytes) -> bytes:
 def entry_fault(
     entry: bytes, position: int | None = None, *, crc_required: bool = False
 ) -> str | None:
-    """What is wrong with one whole entry, or None if it is good: the one check that recovery, cold
-    reads and scrubs share.
+    """Return the fault of one whole entry, or None if the entry is good. Recovery, cold reads and
+    scrubs share this check.
 
-    Good: magic, every length, physicalOffset == ``position`` (if given: a recycled file holds old
-    entries that are otherwise good), the whole-entry CRC if there is one (else the body's).
-    ``crc_required``: an entry without a whole-entry CRC is damaged.
+    The check covers magic, all lengths, physicalOffset, and the whole-entry CRC (the body's CRC if
+    there is none).
+
+    - ``position``: expected physicalOffset. A recycled file contains old entries that are good
+      but for this.
+    - ``crc_required``: treat an entry without a whole-entry CRC as damaged.
     """
     size = len(entry)
     if size < FIXED_SIZE:
@@ -239,8 +246,8 @@ def entry_fault(
 
 
 def lengths_fault(entry: bytes) -> str | None:
-    """Why the lengths in a good entry cannot be; None: they add up. For entries that somebody else
-    has sent, who may have made a CRC for any bytes."""
+    """Return the reason why the lengths in an entry do not add up, or None. For entries from a
+    peer, who can compute a CRC for any bytes."""
     _, body_end = body_span(entry)
     topic_at = body_end + topic_head_size(entry)
     topic_end = topic_at + int.from_bytes(entry[body_end:topic_at])
@@ -251,8 +258,8 @@ def lengths_fault(entry: bytes) -> str | None:
 
 
 def head_fault(head: bytes, position: int | None = None) -> str | None:
-    """What is wrong with an entry's first 36 bytes, its size apart: enough not to read what is no
-    entry."""
+    """Return the fault of an entry's first 36 bytes, or None. The size is not checked. This shows
+    that bytes are no entry before the rest is read."""
     _, magic, _, physical_offset = CHECKED_HEAD.unpack_from(head)
     if magic != MAGIC_V1 and magic != MAGIC_V2:
         return f"magic {magic:08X} is not a message's"
@@ -269,11 +276,11 @@ def decode_entry(
     message_type: type[ReceivedMessage] = ReceivedMessage,
     errors: str = "replace",
 ) -> ReceivedMessage:
-    """The message at byte ``at``, as a ``message_type``. ``errors``: what stands in its property
-    text for bytes that are no UTF-8; ``surrogateescape`` for who stores them again
-    (``property_bytes``).
+    """Return the message at byte ``at``, as a ``message_type``.
 
-    Raises StoredMessageError if its lengths, magic or (unless told not to) body CRC are wrong.
+    ``errors`` decides how bytes of the property text that are not UTF-8 are decoded. Use
+    ``surrogateescape`` to store the text again (``property_bytes``). Raise StoredMessageError if
+    lengths, magic or (with ``check_crc``) the body CRC are wrong.
     """
     try:
         head = HEAD_TO_HOSTS.unpack_from(data, at)
@@ -345,8 +352,8 @@ def decode_entries(
     message_type: type[ReceivedMessage] = ReceivedMessage,
     errors: str = "replace",
 ) -> Iterator[ReceivedMessage]:
-    """Every message of a pull's answer, as ``decode_entry`` reads it. Raises StoredMessageError at
-    the first that is broken."""
+    """Yield every message of a pull's answer, as ``decode_entry`` returns it. Raise
+    StoredMessageError at the first damaged entry."""
     at, end = 0, len(data)
     while at < end:
         message = decode_entry(

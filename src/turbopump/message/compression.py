@@ -1,7 +1,7 @@
-"""Compression of message bodies, and decompression within a bound: zlib stream, LZ4 frame, ZSTD.
+"""Compression of message bodies, and decompression within a limit: zlib stream, LZ4 frame, ZSTD.
 
-``sysFlag`` holds the type. Nothing is decompressed beyond ``size_max``: a body of a few KiB can
-otherwise expand to gigabytes.
+``sysFlag`` holds the compression type. Nothing is decompressed beyond ``size_max``, because a body
+of a few KiB can expand to gigabytes.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from turbopump.errors import StoredMessageError
 from turbopump.message.properties import COMPRESSION_MASK, LZ4, ZLIB, ZSTD, SysFlag
 
 DECOMPRESSED_SIZE_MAX: Final = 64 * 1024 * 1024
-"""Bytes; sixteen times the largest body a broker takes by default."""
+"""Maximum decompressed size in bytes, sixteen times a broker's default maximum for a body."""
 
 
 def compress(body: bytes, kind: int = ZLIB, level: int = 5) -> tuple[bytes, int]:
-    """``body`` compressed as ``kind`` (ZLIB, LZ4 or ZSTD of ``sysflag``), and the sysFlag bits that
-    say so."""
+    """Return ``body`` compressed as ``kind`` (ZLIB, LZ4 or ZSTD of ``SysFlag``), and the sysFlag
+    bits of that kind."""
     if kind == ZLIB:
         return zlib.compress(body, level), SysFlag.COMPRESSED | ZLIB
     if kind == LZ4:
@@ -32,8 +32,8 @@ def compress(body: bytes, kind: int = ZLIB, level: int = 5) -> tuple[bytes, int]
 
 
 def decompress(data: bytes, sys_flag: int, size_max: int = DECOMPRESSED_SIZE_MAX) -> bytes:
-    """The body behind ``data``. Raises StoredMessageError if it is broken, longer than ``size_max``
-    bytes, or of an unknown type."""
+    """Return the decompressed body. Raise StoredMessageError if the data is damaged, longer than
+    ``size_max`` bytes, or of an unknown type."""
     kind = sys_flag & COMPRESSION_MASK
     try:
         if kind in (ZLIB, 0):
@@ -64,12 +64,13 @@ def decompress(data: bytes, sys_flag: int, size_max: int = DECOMPRESSED_SIZE_MAX
 
 
 _ZSTD_STEP: Final = 1024
-"""Bytes given to ZSTD at a time; they can ask for 32 MiB at most (128 KiB for each block of 4
-bytes)."""
+"""Bytes passed to ZSTD in one call. One call can then produce at most 32 MiB (128 KiB for each
+block of 4 bytes)."""
 
 
 def _decompress_zstd(data: bytes, size_max: int) -> tuple[bytes, bool]:
-    """The body, perhaps a little more than ``size_max`` of it, and whether its frame has ended."""
+    """Return the body and True if its frame is complete. The body may be slightly longer than
+    ``size_max``."""
     import zstandard
 
     stream = zstandard.ZstdDecompressor().decompressobj()

@@ -1,4 +1,4 @@
-"""When a message is to be delivered, as properties: TIMER_DELIVER_MS, TIMER_DELAY_SEC or
+"""Delivery time of a delayed message, as properties: TIMER_DELIVER_MS, TIMER_DELAY_SEC or
 TIMER_DELAY_MS.
 
 Source: apache/rocketmq ``Message.setDeliverTimeMs``, ``setDelayTimeSec``, ``setDelayTimeMs``.
@@ -17,15 +17,15 @@ from turbopump.errors import MessageError
 from turbopump.message import properties as names
 
 _EARLIEST_MS: Final = 10**11
-"""March 1973: a smaller number is a time in seconds, or a delay."""
+"""March 1973 in ms. A smaller number is a time in seconds, or a delay."""
 _LATEST_MS: Final = 2**62
 
 
 def time_properties(
     deliver_at: int | datetime | None, delay: float | timedelta | None
 ) -> dict[str, str]:
-    """The property for the one of the two that is given: ms since 1970 UTC or a datetime; seconds
-    or a timedelta. Raises MessageError."""
+    """Return the property for a delivery time (ms since 1970 UTC, or a datetime) or a delay
+    (seconds, or a timedelta). Raise MessageError if the value is invalid."""
     if deliver_at is not None:
         at = deliver_at
         if isinstance(at, datetime):
@@ -60,8 +60,8 @@ _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,9}")
 
 
 def delay_level(properties: str) -> int:
-    """The level that a property text asks for, 0 if none. Raises ValueError where DELAY is no
-    number of up to nine digits."""
+    """Return the delay level in a property text, 0 if there is none. Raise ValueError if DELAY is
+    not a number of up to nine digits."""
     text = names.property_value(properties, names.DELAY_TIME_LEVEL)
     if text is None:
         return 0
@@ -72,7 +72,7 @@ def delay_level(properties: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class DelayLevels:
-    """``delays_ms[0]`` is the delay of level 1."""
+    """Table of delay levels. ``delays_ms[0]`` is the delay of level 1."""
 
     delays_ms: tuple[int, ...] = parse_delay_levels(DEFAULT_LEVELS)
 
@@ -81,13 +81,13 @@ class DelayLevels:
         return len(self.delays_ms)
 
     def lasting(self, wait_ms: int) -> int:
-        """Return the first level with at least this wait, else the highest."""
+        """Return the first level with at least this delay, or the highest level."""
         found = (level for level, delay in enumerate(self.delays_ms, 1) if delay >= wait_ms)
         return next(found, self.highest)
 
     def due_ms(self, properties: str, stored_ms: int) -> int | None:
-        """When a message that waits since ``stored_ms`` is to be delivered; None if it asks for no
-        level."""
+        """Return the delivery time of a message stored at ``stored_ms``, or None if the message has
+        no delay level."""
         try:
             level = delay_level(properties)
         except ValueError:

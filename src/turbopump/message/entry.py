@@ -1,4 +1,4 @@
-"""Layout of a stored message: one entry of the commit log, which is also what a pull answers with.
+"""Layout of a stored message: one entry of the commit log, and of the answer to a pull.
 
 ::
 
@@ -15,10 +15,10 @@
     40      8      bornTimestamp (ms)           everything after 48 moves by 12 for each v6 host
 
 Big-endian. Source: apache/rocketmq ``MessageExtEncoder``, ``MessageDecoder``,
-``CommitLog.checkMessageAndReturnSize``. A new field changes three files, and the golden bytes:
-this one, ``codec.py`` (how an entry is written, checked and read) and ``hot/entry.pxi``.
+``CommitLog.checkMessageAndReturnSize``. A new field changes the golden bytes and three files: this
+one, ``codec.py`` (encoding, checking, decoding) and ``hot/entry.pxi``.
 
-The rule: a function here takes a good entry (``codec.entry_fault``) and checks nothing.
+The functions here expect a good entry (``codec.entry_fault``) and check nothing.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from turbopump.message.properties import SysFlag
 
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB
-"""The magic of an entry with a topic of more than ``TOPIC_SIZE_MAX_V1`` bytes."""
+"""Magic of an entry with a topic of more than ``TOPIC_SIZE_MAX_V1`` bytes."""
 MAGIC_BLANK: Final = 0xCBD43194
-"""Marks the unused rest of a segment."""
+"""Magic of the unused rest of a segment."""
 MAGIC_START: Final = b"\xda\xa3\x20"
-"""The first bytes of both magics of an entry."""
+"""First bytes of both magics of an entry."""
 TOPIC_SIZE_MAX_V1: Final = 127
 
 MAGIC_AT: Final = 4
@@ -44,41 +44,42 @@ QUEUE_OFFSET_AT: Final = 20
 PHYSICAL_OFFSET_AT: Final = 28
 SYS_FLAG_AT: Final = 36
 FLAG_BITS_AT: Final = 39
-"""The last byte of sysFlag, with the bits of hosts, transactions and inner batches."""
+"""Position of the last byte of sysFlag, with the bits of hosts, transactions and inner batches."""
 BORN_TIMESTAMP_AT: Final = 40
 BORN_HOST_AT: Final = 48
 STORE_TIMESTAMP_AT: Final = 56
-"""With a v4 bornHost, as the positions below."""
+"""Position of storeTimestamp if bornHost is v4. The positions below also assume v4."""
 STORE_HOST_AT: Final = 64
 RECONSUME_TIMES_AT: Final = 72
 BODY_SIZE_AT: Final = 84
 BODY_AT: Final = 88
 V6_EXTRA: Final = 12
-"""Bytes that a v6 host takes more than a v4 host."""
+"""Extra bytes of a v6 host, compared with a v4 host."""
 
 HEAD_SIZE: Final = 36
-"""Bytes up to and with physicalOffset: enough for ``codec.head_fault``."""
+"""Size of an entry's start up to and including physicalOffset, which ``codec.head_fault``
+checks."""
 FIXED_SIZE: Final = 91
-"""Bytes of a v1 entry with v4 hosts, without topic, body and properties."""
+"""Size of a v1 entry with v4 hosts, without topic, body and properties."""
 
 SIZE_AND_MAGIC: Final = struct.Struct(">II")
 SIZE_AND_QUEUE_OFFSET: Final = struct.Struct(">I16xQ")
 CHECKED_HEAD: Final = struct.Struct(">III16xq")
-"""totalSize, magic, bodyCRC, physicalOffset."""
+"""Fields totalSize, magic, bodyCRC, physicalOffset."""
 ENTRY_HEAD: Final = struct.Struct(">IIIiiqqiq8sq8siqI")
-"""Everything before the body, for v4 hosts."""
+"""All fields before the body, for v4 hosts."""
 HEAD_TO_HOSTS: Final = struct.Struct(">IIIiiqqiq")
-"""Everything before bornHost."""
+"""All fields before bornHost."""
 TAIL_TO_BODY: Final = struct.Struct(">iqI")
-"""reconsumeTimes, preparedTransactionOffset, body length: what is between storeHost and body."""
+"""Fields between storeHost and body: reconsumeTimes, preparedTransactionOffset, body length."""
 USUAL_HEAD: Final = struct.Struct(">IIIi4xqqi16xq20xI")
-"""totalSize, magic, bodyCRC, queueId, queueOffset, physicalOffset, sysFlag; storeTimestamp and body
-length where an entry with v4 hosts has them."""
+"""Fields totalSize, magic, bodyCRC, queueId, queueOffset, physicalOffset, sysFlag, storeTimestamp
+and body length, for v4 hosts."""
 
 CRC_NAME: Final = b"__CRC32#\x01"
 CRC_SUFFIX_SIZE: Final = 20
-"""``__CRC32#`` 0x01, ten decimal digits with the least significant first, 0x02: the last property
-of an entry that has it. It is the CRC of all bytes before it."""
+"""Size of the last property of an entry with a whole-entry CRC: ``__CRC32#`` 0x01, ten decimal
+digits with the least significant first, 0x02. The CRC covers all bytes before this property."""
 
 _UINT, _INT, _LONG, _HOST = map(struct.Struct, (">I", ">i", ">q", ">8s"))
 _FIELDS: Final = {
@@ -95,7 +96,7 @@ _FIELDS: Final = {
     "reconsume_times": (_INT, RECONSUME_TIMES_AT),
     "prepared_transaction_offset": (_LONG, 76),
 }
-"""Name in a ``ReceivedMessage``, kind, position in an entry with v4 hosts."""
+"""Name in a ``ReceivedMessage``, kind, and position in an entry with v4 hosts."""
 
 HEAD_FIELDS: Final = frozenset(_FIELDS)
 
@@ -103,19 +104,19 @@ HEAD_FIELDS: Final = frozenset(_FIELDS)
 # A message that a consumer has pulled keeps its entry, which has v4 hosts, and reads each of these
 # when it is first asked for.
 def head_field_of(entry: bytes, name: str) -> Any:
-    """One of ``HEAD_FIELDS``."""
+    """Return the value of one of ``HEAD_FIELDS``."""
     kind, at = _FIELDS[name]
     (value,) = kind.unpack_from(entry, at)
     return decode_host(value) if kind is _HOST else value
 
 
 def body_of(entry: bytes) -> bytes:
-    """The body as it is stored."""
+    """Return the body as it is stored."""
     return entry[BODY_AT : BODY_AT + int.from_bytes(entry[BODY_SIZE_AT:BODY_AT])]
 
 
 def properties_text_of(entry: bytes) -> str:
-    """The property text, as Java reads it."""
+    """Return the property text, decoded as Java does."""
     topic_at = BODY_AT + int.from_bytes(entry[BODY_SIZE_AT:BODY_AT])
     head = topic_head_size(entry)
     at = topic_at + head + int.from_bytes(entry[topic_at : topic_at + head])
@@ -124,7 +125,7 @@ def properties_text_of(entry: bytes) -> str:
 
 # Of every good entry.
 def entry_size_at(data: bytes | memoryview, at: int = 0) -> int:
-    """The totalSize of the entry at byte ``at``."""
+    """Return the totalSize of the entry at byte ``at``."""
     return int.from_bytes(data[at : at + 4])
 
 
@@ -133,12 +134,13 @@ def queue_id_of(entry: bytes) -> int:
 
 
 def queue_offset_of(entry: bytes) -> int:
-    """The queue offset. One that Java reads as negative, in damaged bytes, is a large number."""
+    """Return the queue offset. In damaged bytes, an offset that Java reads as negative is a large
+    number here."""
     return int.from_bytes(entry[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8])
 
 
 def physical_offset_of(entry: bytes) -> int:
-    """The offset in the log, the same way."""
+    """Return the offset in the log, as unsigned as ``queue_offset_of``."""
     return int.from_bytes(entry[PHYSICAL_OFFSET_AT : PHYSICAL_OFFSET_AT + 8])
 
 
@@ -147,7 +149,7 @@ def sys_flag_of(entry: bytes) -> int:
 
 
 def store_timestamp_of(entry: bytes) -> int:
-    """The store time, in ms."""
+    """Return the store time in ms."""
     at = STORE_TIMESTAMP_AT
     if entry[FLAG_BITS_AT] & SysFlag.BORN_HOST_V6:
         at += V6_EXTRA
@@ -155,46 +157,46 @@ def store_timestamp_of(entry: bytes) -> int:
 
 
 def body_span(entry: bytes) -> tuple[int, int]:
-    """Begin and end of the body."""
+    """Return start and end of the body."""
     flags = entry[FLAG_BITS_AT]
     begin = BODY_AT + V6_EXTRA * ((flags >> 4 & 1) + (flags >> 5 & 1))  # BORN_, STORE_HOST_V6
     return begin, begin + int.from_bytes(entry[begin - 4 : begin])
 
 
 def topic_span(entry: bytes) -> tuple[int, int]:
-    """Begin and end of the topic, without its length."""
+    """Return start and end of the topic, without its length field."""
     _, body_end = body_span(entry)
     begin = body_end + topic_head_size(entry)
     return begin, begin + int.from_bytes(entry[body_end:begin])
 
 
 def properties_span(entry: bytes) -> tuple[int, int]:
-    """Begin and end of the property text, with the CRC if there is one."""
+    """Return start and end of the property text, including a CRC."""
     _, topic_end = topic_span(entry)
     begin = topic_end + 2
     return begin, begin + int.from_bytes(entry[topic_end:begin])
 
 
 def topic_head_size(entry: bytes) -> int:
-    """Bytes that say how long the topic is: 1, or 2 in an entry of version 2."""
+    """Return the size of the topic's length field: 1, or 2 in an entry of version 2."""
     return 2 if entry[MAGIC_AT + 3] == MAGIC_V2 & 0xFF else 1
 
 
 def queue_position(entry: bytes) -> tuple[str, int, int]:
-    """Topic, queue id and queue offset."""
+    """Return topic, queue id and queue offset."""
     begin, end = topic_span(entry)
     topic = entry[begin:end].decode(errors="replace")
     return topic, queue_id_of(entry), queue_offset_of(entry)
 
 
 def has_crc(entry: bytes) -> bool:
-    """True if the entry ends with a CRC over all of it."""
+    """Return True if the entry ends with a whole-entry CRC."""
     return entry[-CRC_SUFFIX_SIZE : len(CRC_NAME) - CRC_SUFFIX_SIZE] == CRC_NAME
 
 
 def crc_suffix(tail: bytes) -> int | None:
-    """The CRC that the last bytes of an entry say; None if there is none; -1, which no CRC is, if
-    its digits cannot be read. ``tail``: at least ``CRC_SUFFIX_SIZE`` bytes."""
+    """Return the whole-entry CRC in the last bytes of an entry, None if there is none, or -1 if its
+    digits are invalid. ``tail`` has at least ``CRC_SUFFIX_SIZE`` bytes."""
     if tail[-CRC_SUFFIX_SIZE:-11] != CRC_NAME:
         return None
     digits = tail[-2:-12:-1]

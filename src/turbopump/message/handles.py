@@ -1,4 +1,4 @@
-"""Receipts of POP: the texts about popped messages, and the handle that acknowledges one of them.
+"""Texts about popped messages, and the handle that acknowledges one of them.
 
 ::
 
@@ -9,9 +9,9 @@
     orderCountInfo    <kind> <queue> <times>  or                                     joined by ;
                       <kind> qo<queue>%<queue offset> <times>
 
-Fields are separated by single spaces, times are milliseconds. ``kind`` names the topic of the
-queue: 0 the topic itself, 1 and 2 the group's retry topic for it. This module converts between text
-and values; checkpoints are unknown here.
+Fields are separated by single spaces, times are milliseconds. ``kind`` tells which topic contains
+the queue: 0 the topic itself, 1 and 2 the group's retry topic for it. This module converts between
+text and values; checkpoints are unknown here.
 
 Source: apache/rocketmq ``ExtraInfoUtil``, ``KeyBuilder``.
 """
@@ -32,13 +32,13 @@ from turbopump.errors import MessageError
 from turbopump.message.rules import RETRY_PREFIX
 
 ORDER_REVIVE_QUEUE: Final = 999
-"""The revive queue that handles of ordered POP name: they have no checkpoint."""
+"""Revive queue in handles of ordered pops, which have no checkpoint."""
 
 _NUMBER: Final = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 
 
 class QueueKind(StrEnum):
-    """In which topic a popped queue is."""
+    """Kind of the topic that contains a popped queue."""
 
     NORMAL = "0"
     RETRY = "1"
@@ -58,7 +58,7 @@ def queue_key(kind: QueueKind, queue_id: int) -> QueueKey:
 
 
 def message_key(kind: QueueKind, queue_id: int, queue_offset: int) -> QueueKey:
-    """The key of one message in ``orderCountInfo``."""
+    """Return the key of one message in ``orderCountInfo``."""
     return QueueKey(kind, f"qo{queue_id}%{queue_offset}")
 
 
@@ -76,15 +76,15 @@ def queue_kind_of(topic: str) -> QueueKind:
 
 
 def real_topic(kind: QueueKind, topic: str, group: str) -> str:
-    """The topic that holds a queue of ``kind`` of ``topic``."""
+    """Return the topic that contains the queues of ``kind`` for ``topic``."""
     if kind is QueueKind.NORMAL:
         return topic
     return pop_retry_topic(topic, group, v2=kind is QueueKind.RETRY_V2)
 
 
 def original_topic(topic: str, group: str) -> str:
-    """The topic for which ``topic`` is the retry topic of ``group``; any other as it is. RocketMQ:
-    ``parseNormalTopic``."""
+    """Return the topic whose retry topic for ``group`` is ``topic``, or ``topic`` itself if it is
+    no retry topic. RocketMQ: ``parseNormalTopic``."""
     for separator in "+_":
         start = f"{RETRY_PREFIX}{group}{separator}"
         if topic.startswith(start):
@@ -93,10 +93,12 @@ def original_topic(topic: str, group: str) -> str:
 
 
 class PopHandle(msgspec.Struct, frozen=True, kw_only=True):
-    """Names one popped message, or with ``queue_offset`` None all that a pop found in a queue.
+    """Handle of one popped message; with ``queue_offset`` None, of all messages that one pop found
+    in a queue.
 
-    ``start_offset`` is the queue offset at which the pop's checkpoint begins; times are
-    milliseconds since 1970 and a duration."""
+    ``start_offset`` is the queue offset at which the pop's checkpoint begins. ``pop_time`` is in ms
+    since 1970, ``invisible_time`` a duration in ms.
+    """
 
     start_offset: int
     pop_time_ms: int
@@ -114,11 +116,11 @@ class PopHandle(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def visible_at_ms(self) -> int:
-        """When the message comes back unless it is acknowledged."""
+        """Time in ms at which the message is delivered again, unless it is acknowledged before."""
         return self.pop_time_ms + self.invisible_ms
 
     def real_topic(self, topic: str, group: str) -> str:
-        """The topic in whose queue the message is stored; acknowledgements name that one."""
+        """Return the topic whose queue contains the message. Acknowledgements name this topic."""
         return real_topic(self.kind, topic, group)
 
     def encode(self) -> str:
@@ -130,8 +132,8 @@ class PopHandle(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def decode(cls, text: str) -> PopHandle:
-        """Raises MessageError for text that is none. A kind that is not known counts as normal, as
-        in Apache's reader."""
+        """Decode the text of a handle. Raise MessageError if the text is invalid. An unknown kind
+        counts as normal, as in Apache's reader."""
         parts = text.split(" ")
         if len(parts) < 7:
             raise MessageError(f"pop handle has {len(parts)} fields, not 7 or 8: {text[:128]!r}")
@@ -151,25 +153,27 @@ class PopHandle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_numbers(entries: Iterable[tuple[QueueKey, int]]) -> str:
-    """``startOffsetInfo`` or ``orderCountInfo``."""
+    """Return the text of ``startOffsetInfo`` or ``orderCountInfo``."""
     return ";".join(f"{key.kind.value} {key.name} {number}" for key, number in entries)
 
 
 def decode_numbers(text: str | None) -> dict[QueueKey, int]:
-    """The reverse; empty for none. Raises MessageError for text that is neither, or names a queue
-    twice."""
+    """Decode ``startOffsetInfo`` or ``orderCountInfo``; an absent text is empty. Raise MessageError
+    if the text is invalid, or names a queue twice."""
     return {key: _number(value, text or "") for key, value in _entries(text).items()}
 
 
 def encode_offsets(entries: Iterable[tuple[QueueKey, Sequence[int]]]) -> str:
-    """``msgOffsetInfo``: the queue offsets of the messages, in the order of the answer's body."""
+    """Return the text of ``msgOffsetInfo``: the queue offsets of the messages, in the order of the
+    answer's body."""
     return ";".join(
         f"{key.kind.value} {key.name} {','.join(map(str, offsets))}" for key, offsets in entries
     )
 
 
 def decode_offsets(text: str | None) -> dict[QueueKey, list[int]]:
-    """The reverse; empty for none. Raises MessageError as ``decode_numbers``."""
+    """Decode ``msgOffsetInfo``; an absent text is empty. Raise MessageError as ``decode_numbers``
+    does."""
     return {
         key: [_number(each, text or "") for each in value.split(",")]
         for key, value in _entries(text).items()
@@ -214,7 +218,7 @@ class RecallHandle:
 
     @property
     def time_ms(self) -> int:
-        """−1 if it is no number."""
+        """Delivery time in ms, or −1 if ``time_text`` is not a number."""
         text = self.time_text
         return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else -1
 
@@ -224,7 +228,7 @@ class RecallHandle:
 
     @classmethod
     def decode(cls, text: str) -> RecallHandle:
-        """Raises MessageError for text that is none."""
+        """Decode the text of a recall handle. Raise MessageError if the text is invalid."""
         try:
             padded = text.rstrip("=") + "=" * (-len(text.rstrip("=")) % 4)
             raw = base64.b64decode(padded.encode(), altchars=b"-_", validate=True).decode()

@@ -25,13 +25,13 @@ _HEX: Final = [f"{value:02X}" for value in range(256)]
 
 @lru_cache(maxsize=1024)
 def packed_ip(ip: str) -> bytes:
-    """4 or 16 bytes. Raises ValueError if ``ip`` is not an address."""
+    """Return the 4 or 16 bytes of an address. Raise ValueError if ``ip`` is not an address."""
     return ipaddress.ip_address(ip).packed
 
 
 @lru_cache(maxsize=65536)
 def decode_host(data: bytes) -> tuple[str, int]:
-    """(ip, port) of 8 or 20 bytes."""
+    """Return (ip, port) from 8 or 20 bytes."""
     return str(ipaddress.ip_address(data[:-4])), int.from_bytes(data[-4:])
 
 
@@ -41,13 +41,13 @@ def _host_hex(ip: str, port: int) -> str:
 
 
 def offset_msg_id(ip: str, port: int, commit_log_offset: int) -> str:
-    """The offset message id: 32 characters, 56 for IPv6."""
+    """Return the offset message id: 32 characters, 56 for IPv6."""
     return f"{_host_hex(ip, port)}{commit_log_offset:016X}"
 
 
 def decode_offset_msg_id(msg_id: str) -> tuple[str, int, int]:
-    """(ip, port, commit-log offset). Raises ProtocolError if ``msg_id`` is not an offset message
-    id."""
+    """Return (ip, port, commit-log offset) from an offset message id. Raise ProtocolError if
+    ``msg_id`` is not one."""
     try:
         raw = bytes.fromhex(msg_id)
     except ValueError:
@@ -61,10 +61,11 @@ def decode_offset_msg_id(msg_id: str) -> tuple[str, int, int]:
 
 
 class UniqueIds:
-    """Generator of unique ids for one process. ``next()`` costs about 0.3 µs, the first time in a
+    """Generator of unique ids for one process. ``next()`` takes about 0.3 µs, the first call in a
     millisecond 0.7.
 
-    ``ip`` is an address of this host, ``token`` tells generators of one process apart (four bytes).
+    ``ip`` is an address of this host. ``token`` (four bytes) distinguishes generators in one
+    process.
     """
 
     def __init__(self, clock: Clock, *, ip: str, token: int, pid: int | None = None) -> None:
@@ -80,7 +81,7 @@ class UniqueIds:
         self._begin = ""
 
     def next(self) -> str:
-        """A new id: 32 characters, 56 for IPv6."""
+        """Return a new id: 32 characters, 56 for IPv6."""
         now = self._now_ms()
         if now != self._last_ms:
             self._begin_ms(now)
@@ -88,10 +89,12 @@ class UniqueIds:
         return f"{self._begin}{_HEX[counter >> 8]}{_HEX[counter & 0xFF]}"
 
     def take(self, count: int) -> tuple[str, int]:
-        """Many new ids, for who writes them into vectors: the text with which each begins, and the
-        number of the first, which it ends with as four digits of hexadecimal. Each further one has
-        the next number, modulo 2¹⁶. ``count`` is at most half of that; each call has a
-        millisecond of its own."""
+        """Reserve ``count`` new ids, for code that writes ids into arrays. Return their common
+        prefix and the number of the first id.
+
+        Each id is the prefix and its number as four hexadecimal digits; numbers grow by one, modulo
+        2¹⁶. ``count`` is at most 2¹⁵. Each call uses another millisecond in the prefix.
+        """
         assert 0 <= count <= 1 << 15
         self._last_taken_ms = max(self._now_ms(), self._last_taken_ms + 1)
         self._begin_ms(self._last_taken_ms)

@@ -1,7 +1,6 @@
-"""Java's two integer widths as annotated types, for every struct that is read from outside.
+"""Java's two integer widths as annotated types, for structs that are read from outside.
 
-One rule: a number beyond its width is refused where it is read, so nothing behind it needs to
-check. Must not know who uses it.
+A number beyond its width is refused when it is decoded, so later code needs no check.
 """
 
 from __future__ import annotations
@@ -13,15 +12,15 @@ from typing import Annotated
 import msgspec
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
-"""Java `int`."""
+"""Java `int`: 32 bits, signed."""
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-"""Java `long`."""
+"""Java `long`: 64 bits, signed."""
 
 
 # Java's ``String.hashCode``: the tag code in a ConsumeQueue unit and the key hash of an index
 # are made with it. ``s[0]·31^(n-1) + … + s[n-1]`` over UTF-16 units, as a signed 32-bit number.
 def java_hash(text: str) -> int:
-    """Signed 32-bit hash of ``text``. About 40 ns a character."""
+    """Return Java's hash of ``text``, signed 32-bit. Takes about 40 ns for each character."""
     value = 0
     if text.isascii():
         for unit in text.encode():
@@ -35,16 +34,16 @@ def java_hash(text: str) -> int:
 
 @lru_cache(maxsize=4096)
 def tags_code(tags: str) -> int:
-    """The code a ConsumeQueue unit carries for these tags: their hash sign-extended to 64 bits; 0
-    for none."""
+    """Return the code in a ConsumeQueue unit for these tags: their hash sign-extended to 64 bits, 0
+    without tags."""
     return java_hash(tags)
 
 
 def java_hash_code(value: object) -> int:
-    """Java's ``hashCode`` of the object that ``value`` would be: String, Integer (Long beyond 32
-    bits), Boolean or Double.
+    """Return Java's ``hashCode`` of ``value`` as a String, Integer (Long beyond 32 bits), Boolean
+    or Double.
 
-    Raises TypeError for anything else, whose hash is not defined by its value.
+    Raise TypeError for other types, whose hash does not depend on the value alone.
     """
     if isinstance(value, str):
         return java_hash(value)

@@ -1,4 +1,4 @@
-"""A message, as a user sends it (``Message``) and as a consumer gets it (``ReceivedMessage``).
+"""Messages: ``Message`` to send, and ``ReceivedMessage`` as a consumer gets it.
 
 The stored bytes are in ``entry.py`` and ``codec.py``; the rules for names and sizes are in
 ``rules.py``.
@@ -25,7 +25,7 @@ from turbopump.message.rules import tag_fault
 from turbopump.message.user_properties import checked_properties, text_pairs, user_properties
 
 BODY_SIZE_MAX: Final = 4 * 1024 * 1024
-"""Bytes; Apache's default ``maxMessageSize`` on both sides."""
+"""Maximum size of a body in bytes, Apache's default ``maxMessageSize`` on both sides."""
 FLAG_MIN: Final = -(2**31)
 FLAG_MAX: Final = 2**31 - 1
 
@@ -138,12 +138,13 @@ class Message:
 
     @property
     def user_properties(self) -> dict[str, str]:
-        """Your own properties, for another ``Message``: all but what RocketMQ keeps among them
-        (tags, keys, times)."""
+        """Properties that the sender added, without those of RocketMQ (tags, keys, times). They may
+        be given to another ``Message``."""
         return user_properties(self.properties)
 
     def with_property(self, name: str, value: str) -> Message:
-        """A copy that has this property too. Raises MessageError if it may not be given."""
+        """Return a copy with this property added. Raise MessageError if the property is not
+        allowed."""
         properties = {**self.properties, **checked_properties({name: value})}
         return Message.as_it_is(self.topic, self.body, properties, self.flag)
 
@@ -151,15 +152,15 @@ class Message:
     def as_it_is(
         cls, topic: str, body: bytes | str, properties: Mapping[str, str], flag: int = 0
     ) -> Message:
-        """With names of RocketMQ's own among the properties: for code of this package, which knows
-        what they do. Raises MessageError."""
+        """Return a message that may also have RocketMQ's own properties. For code of this package
+        only. Raise MessageError if a value is invalid."""
         message = cls(topic, body, flag=flag)
         message.properties = text_pairs(properties)
         return message
 
 
 def bytes_of_body(body: object) -> bytes:
-    """A body as bytes. Raises MessageError."""
+    """Return a body as bytes. Raise MessageError if the body is neither bytes nor text."""
     if isinstance(body, str):
         try:
             return body.encode()
@@ -178,7 +179,7 @@ def bytes_of_body(body: object) -> bytes:
 
 
 def checked_flag(flag: object) -> int:
-    """A flag that fits. Raises MessageError."""
+    """Return a valid flag unchanged. Raise MessageError if the flag is not a signed 32-bit int."""
     if not isinstance(flag, int) or isinstance(flag, bool) or not FLAG_MIN <= flag <= FLAG_MAX:
         raise MessageError(
             f"flag={flag!r:.80} does not fit: expected a whole number from {FLAG_MIN} to {FLAG_MAX}"
@@ -197,17 +198,19 @@ def _joined(keys: Iterable[str]) -> str:
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ReceivedMessage:
-    """A message as the broker stored it. Offsets: ``queue_offset`` counts messages of its queue,
-    ``commit_log_offset`` bytes.
+    """A message as the broker stored it.
 
-    Times in ms since 1970 UTC; hosts are (ip, port). Properties and a compressed body are decoded
-    when first asked for; of one that was pulled (``unread_messages``), so is everything else.
+    - ``queue_offset`` counts the messages of its queue; ``commit_log_offset`` counts bytes of
+      the log.
+    - Times are in ms since 1970 UTC; hosts are (ip, port).
+    - Properties and a compressed body are decoded on first access. In a pulled message
+      (``unread_messages``) most other fields are too.
     """
 
     topic: str
     stored_body: bytes
     properties_text: str
-    """The property text as it is stored, the CRC of the stored bytes with it."""
+    """Property text as stored, including the CRC of the stored bytes."""
     queue_id: int
     queue_offset: int
     commit_log_offset: int
@@ -223,14 +226,16 @@ class ReceivedMessage:
     store_size: int
     broker_name: str = ""
     _entry: bytes | None = field(default=None, init=False)
-    """The stored bytes of a message whose fields are read when asked for; None for others."""
+    """Stored bytes of a message whose fields are decoded on first access; None for other
+    messages."""
     _properties: dict[str, str] | None = field(default=None, init=False)
     _body: bytes | None = field(default=None, init=False)
 
     if not TYPE_CHECKING:  # a name that is not there is still an error to mypy
 
         def __getattr__(self, name: str) -> Any:
-            """Called for a slot that is empty: of a message that was not read yet."""
+            """Decode all fields of a pulled message. Python calls this when a slot is still
+            empty."""
             if name == "stored_body":
                 value = self.stored_body = body_of(self._entry)
             elif name == "properties_text":
@@ -255,8 +260,8 @@ class ReceivedMessage:
 
     @property
     def body(self) -> bytes:
-        """The body as it was sent (decompressed). Raises StoredMessageError, which names the
-        message, if it cannot be decompressed: ``stored_body`` is what there is then."""
+        """Body as it was sent, decompressed. Raise StoredMessageError if decompression fails; the
+        raw bytes are in ``stored_body``."""
         if self._body is None:
             stored = self.stored_body if self._entry is None else body_of(self._entry)
             if self.sys_flag & SysFlag.COMPRESSED:
@@ -273,9 +278,8 @@ class ReceivedMessage:
 
     @property
     def properties(self) -> dict[str, str]:
-        """Every property, the system's among them (``turbopump.message.properties`` has their
-        names), but for ``__CRC32#``: that one belongs to the stored bytes, which are others
-        wherever the message is stored next."""
+        """All properties, including RocketMQ's (``turbopump.message.properties`` has their names).
+        ``__CRC32#`` is left out, because it belongs to the stored bytes and not to the message."""
         if self._properties is None:
             text = self.properties_text if self._entry is None else properties_text_of(self._entry)
             self._properties = decode_properties(text)
@@ -292,18 +296,18 @@ class ReceivedMessage:
 
     @property
     def user_properties(self) -> dict[str, str]:
-        """The properties that the sender added: without tags, keys and what brokers and clients
-        have added."""
+        """Properties that the sender added, without tags, keys and additions of brokers and
+        clients."""
         return user_properties(self.properties)
 
     @property
     def msg_id(self) -> str:
-        """The id the producer gave it (UNIQ_KEY), else the offset id."""
+        """Unique id from the producer (UNIQ_KEY), or the offset message id if there is none."""
         return self.properties.get(names.UNIQ_KEY) or self.offset_msg_id
 
     @property
     def offset_msg_id(self) -> str:
-        """Position of the message: broker address and commit-log offset, in hex."""
+        """Position of the message: broker address and commit-log offset, in hexadecimal."""
         return offset_msg_id(self.store_host[0], self.store_host[1], self.commit_log_offset)
 
 
@@ -311,9 +315,11 @@ class ReceivedMessage:
 # as a key wherever something is kept per queue. Apache's peers write it as a JSON *key* too
 # (`{{"brokerName":…}:5}`).
 class MessageQueue(msgspec.Struct, frozen=True, order=True, rename="camel"):
-    """One queue of one topic on one broker. Sorts by topic, then broker name, then queue id, as
-    Apache's does, so that every consumer of a group computes the same allocation from the same
-    list."""
+    """One queue of one topic on one broker.
+
+    Queues sort by topic, then broker name, then queue id, as Apache's do. All consumers of a group
+    then compute the same allocation from the same list.
+    """
 
     topic: str = ""
     broker_name: str = ""

@@ -1,12 +1,13 @@
-"""Message properties: names, and the text they travel and rest in.
+"""Message properties: their names, and the text form in which they are sent and stored.
 
 ::
 
     name 0x01 value 0x02 name 0x01 value 0x02 …        UTF-8; the last 0x02 may be absent
 
-A name given twice: the last one counts. Clients in C++ and PHP may write other bytes, such as GBK:
-a broker stores and copies them unchanged (``property_bytes``); readers see U+FFFD for them, as
-Java's do. Source: apache/rocketmq ``MessageConst``, ``MessageDecoder.messageProperties2String``.
+If a name occurs twice, the last value counts. Clients in C++ and PHP may write other bytes, such as
+GBK. A broker stores and copies those bytes unchanged (``property_bytes``); readers see U+FFFD
+instead, as Java's do. Source: apache/rocketmq ``MessageConst``,
+``MessageDecoder.messageProperties2String``.
 """
 
 from __future__ import annotations
@@ -62,12 +63,15 @@ KEY_SEPARATOR: Final = " "
 NAME_END: Final = "\x01"
 PAIR_END: Final = "\x02"
 PROPERTIES_SIZE_MAX: Final = 32767
-"""Bytes: the length is a signed short in the stored entry."""
+"""Maximum size of a property text in bytes: the stored length is a signed short."""
 
 
 def encode_properties(properties: Mapping[str, str]) -> str:
-    """The text form. Raises MessageError for a name or value that would be read as another. (A
-    value with U+0001 would not: clients in C++ nest property texts, and Java 5 reads them so.)"""
+    """Return the text form. Raise MessageError for a name or value that contains a separator and
+    would be decoded differently.
+
+    U+0001 in a value is allowed: clients in C++ nest property texts, and Java 5 reads them so.
+    """
     parts = []
     for name, value in properties.items():
         if NAME_END in name or PAIR_END in name or PAIR_END in value:
@@ -77,7 +81,7 @@ def encode_properties(properties: Mapping[str, str]) -> str:
 
 
 def separator_inside(name: str) -> MessageError:
-    """The error of a property that would be taken apart."""
+    """Return the error for a property that contains a separator."""
     return MessageError(
         f"property {name!r} holds the character U+0001 or U+0002, which separate properties; "
         "remove it"
@@ -85,8 +89,8 @@ def separator_inside(name: str) -> MessageError:
 
 
 def decode_properties(text: str) -> dict[str, str]:
-    """The pairs of a property text; a piece without a separator, a name or a value is passed over,
-    as Apache's reader does."""
+    """Return the pairs of a property text. A piece without a separator, a name or a value is
+    skipped, as in Apache's reader."""
     properties: dict[str, str] = {}
     for pair in text.split(PAIR_END):
         name, _, value = pair.partition(NAME_END)
@@ -96,9 +100,11 @@ def decode_properties(text: str) -> dict[str, str]:
 
 
 def property_bytes(text: str) -> bytes:
-    """Encode a property text for the store. Bytes that were not UTF-8 are surrogates in the text
-    (``surrogateescape``) and become the original bytes; other lone surrogates become ``?``, as in
-    Java."""
+    """Encode a property text for the store.
+
+    Bytes that were not UTF-8 are surrogates in the text (``surrogateescape``) and become the
+    original bytes again. Other lone surrogates become ``?``, as in Java.
+    """
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -110,27 +116,28 @@ def property_bytes(text: str) -> bytes:
 
 
 def readable_text(text: str) -> str:
-    """The same text as every reader of the stored bytes has it: with U+FFFD for bytes that are no
-    UTF-8. The codes of tags and keys are made of it."""
+    """Return the text with U+FFFD in place of bytes that are not UTF-8, as every reader of the
+    stored bytes sees it. Codes of tags and keys are computed from this text."""
     return text if text.isascii() else property_bytes(text).decode("utf-8", "replace")
 
 
 def whole_number(text: str | None, digits: int = 19) -> int | None:
-    """Parse a text of ASCII digits, at most ``digits`` of them, as a number; None for another
-    text."""
+    """Return the number in a text of ASCII digits, at most ``digits`` of them, or None for any
+    other text."""
     if text is None or len(text) > digits or not (text.isascii() and text.isdigit()):
         return None
     return int(text)
 
 
 def property_value(text: str, name: str) -> str | None:
-    """One property out of a property text, without decoding the others. About 0.3 µs."""
+    """Return one property of a property text, or None. The other properties are not decoded. Takes
+    about 0.3 µs."""
     return value_after(text, name + NAME_END)
 
 
 @has_twin
 def value_after(text: str, needle: str) -> str | None:
-    """``property_value`` for the hot path: ``needle`` is the name with its separator, put together
+    """Return ``property_value`` on the hot path. ``needle`` is the name with its separator, built
     once."""
     at = text.rfind(needle)
     while at > 0 and text[at - 1] != PAIR_END:  # inside another name or a value
@@ -153,9 +160,14 @@ _KEYS: Final = KEYS + NAME_END
 def send_properties(
     text: str, added: bytes
 ) -> tuple[bool, str | None, str | None, str | None, bytes]:
-    """Return the facts that a send needs from its property text: False if it certainly asks only to
-    be stored, then UNIQ_KEY, TAGS, KEYS, and the text to store: terminated, with ``added`` behind.
-    About 1.2 µs, compiled 0.3."""
+    """Return the facts that a send needs from its property text:
+
+    - False if the message needs only to be stored, True if it may need more;
+    - UNIQ_KEY, TAGS and KEYS;
+    - the bytes to store: the text with a final separator, then ``added``.
+
+    Takes about 1.2 µs, compiled 0.3.
+    """
     special = (
         "DELAY" in text
         or "TIMER_D" in text
@@ -173,8 +185,8 @@ def send_properties(
 # The bits of a message's ``sysFlag`` (apache/rocketmq ``MessageSysFlag``,
 # ``CompressionType``).
 class SysFlag:
-    """Flags of a message for the store. They are plain ints: ``int & IntFlag`` would cost 0.7 µs,
-    several times per message."""
+    """Flags of a stored message. They are plain ints: ``int & IntFlag`` would cost 0.7 µs, several
+    times for each message."""
 
     COMPRESSED: Final = 0x1
     MULTI_TAGS: Final = 0x2
@@ -193,7 +205,7 @@ COMPRESSION_MASK: Final = 0x700
 LZ4: Final = 0x100
 ZSTD: Final = 0x200
 ZLIB: Final = 0x300
-"""Compression type; 0 together with COMPRESSED is zlib too (clients before 5.0)."""
+"""Compression type zlib. A COMPRESSED message with type 0 is zlib too (clients before 5.0)."""
 
 
 # Why a consumer could not handle a message, as a property of the copy that comes again or
@@ -206,11 +218,12 @@ ZLIB: Final = 0x300
 # Apache's clients and brokers carry it along like any property.
 CONSUME_FAILURE: Final = "TURBOPUMP_FAILURE"
 TEXT_MAX: Final = 300
-"""Characters of a text that are kept."""
+"""Maximum length of a failure text in characters; the rest is cut off."""
 
 
 def failure_text(cause: BaseException | str) -> str:
-    """One line without control characters: ``ValueError: no stock``, or what was said."""
+    """Return an exception or a reason as one line without control characters, for example
+    ``ValueError: no stock``."""
     text = cause if isinstance(cause, str) else "".join(format_exception_only(cause))
     printable = "".join(each if each.isprintable() else " " for each in text[: 4 * TEXT_MAX])
     line = " ".join(printable.split())
@@ -220,8 +233,8 @@ def failure_text(cause: BaseException | str) -> str:
 def with_failure(
     properties: Mapping[str, str], failure: str | None, attempt: int
 ) -> dict[str, str]:
-    """The properties with the failure of this attempt, and of no other; without any if there is
-    none or it has no room."""
+    """Return the properties with the failure of this attempt, and without an older failure. A
+    failure that does not fit is left out."""
     plain = {name: value for name, value in properties.items() if name != CONSUME_FAILURE}
     if not failure:
         return plain
@@ -231,6 +244,6 @@ def with_failure(
 
 
 def consume_failure(properties: Mapping[str, str], attempt: int) -> str | None:
-    """Return the reason in the properties for the failure of this attempt."""
+    """Return the failure of this attempt from the properties, or None."""
     number, _, text = properties.get(CONSUME_FAILURE, "").partition(" ")
     return text if number == str(attempt) and text else None

@@ -1,5 +1,5 @@
-"""Names and sizes that are allowed, by Apache's rules (``TopicValidator``, ``Validators``). Pure
-checks; the first broken rule is named in a sentence that says what to do."""
+"""Valid names and sizes, by Apache's rules (``TopicValidator``, ``Validators``). Each check returns
+a sentence about the first broken rule and what to do."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ GROUP_SIZE_MAX: Final = 120
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
 REPLY_TOPIC_END: Final = "_REPLY_TOPIC"
-"""End of the topic of a cluster's replies; the cluster's name is before it."""
+"""Suffix of the topic for a cluster's replies, after the name of the cluster."""
 DEFAULT_TOPIC: Final = "TBW102"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 LMQ_PREFIX: Final = "%LMQ%"
-"""Begins the names of Apache's light queues, whose units point to messages of other topics."""
+"""Prefix of Apache's light queues, whose units point to messages of other topics."""
 
 _LEGAL_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 _RETRY_V2 = re.compile(r"%RETRY%[^+]+\+[^+]+")
@@ -28,7 +28,7 @@ _BROKERS_OWN: Final = """
     TRANS_CHECK_MAX_TIME_TOPIC SELF_TEST_TOPIC OFFSET_MOVED_EVENT
 """
 NOT_SENDABLE_TOPICS: Final = frozenset(_BROKERS_OWN.split())
-"""Topics that only the broker itself writes to."""
+"""Topics that only the broker writes to."""
 SYSTEM_TOPICS: Final = NOT_SENDABLE_TOPICS | {
     DEFAULT_TOPIC,
     "BenchmarkTest",
@@ -39,8 +39,8 @@ SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 
 
 def topic_fault(topic: str) -> str | None:
-    """Why ``topic`` is not a legal name, or None if it is. A ``+`` may stand between group and
-    topic of a retry topic only, where a broker with ``enableRetryTopicV2`` puts it."""
+    """Return the reason why a topic name is invalid, or None. ``+`` is valid only between the group
+    and the topic of a retry topic, as written with ``enableRetryTopicV2``."""
     is_groups = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
     if _RETRY_V2.fullmatch(topic):
         topic = topic.replace("+", "_")
@@ -48,14 +48,16 @@ def topic_fault(topic: str) -> str | None:
 
 
 def group_fault(group: str) -> str | None:
-    """Why ``group`` is not a legal group name, or None if it is."""
+    """Return the reason why a group name is invalid, or None."""
     return _name_fault("group", group, GROUP_SIZE_MAX)
 
 
 def tag_fault(tag: str) -> str | None:
-    """Why no subscription can name ``tag``, or None if one can. Source: apache/rocketmq
-    ``FilterAPI.buildSubscriptionData``: ``||`` separates tags, blanks round them are cut, ``*`` is
-    everything."""
+    """Return the reason why no subscription can select ``tag``, or None.
+
+    ``||`` separates tags, blanks around them are removed, ``*`` means all messages. Source:
+    apache/rocketmq ``FilterAPI.buildSubscriptionData``.
+    """
     if "||" in tag:
         return "has || in it, which separates tags in a subscription"
     if tag == "*":
@@ -66,7 +68,7 @@ def tag_fault(tag: str) -> str | None:
 
 
 def is_unicode(text: str) -> bool:
-    """Return True if a str can be encoded as UTF-8; one with lone surrogates cannot."""
+    """Return True if a str can be encoded as UTF-8: it has no lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -75,19 +77,20 @@ def is_unicode(text: str) -> bool:
 
 
 def is_system_topic(topic: str) -> bool:
-    """Return True for a topic that the broker keeps for itself."""
+    """Return True for a system topic of the broker."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
 
 
 def is_brokers_own(topic: str) -> bool:
-    """Return True for a topic of the broker's internal state: it holds messages on their way to
-    other topics, or records about them."""
+    """Return True for a topic of the broker's internal state: messages on their way to other
+    topics, or records about messages."""
     return topic in NOT_SENDABLE_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """``" (did you mean orders?)"`` if a known name is near (case does not matter), else ``""``;
-    also if the name itself is known, as one that was made a moment ago."""
+    """Return ``" (did you mean orders?)"`` if a known name is similar (case does not matter), else
+    ``""``. Also return ``""`` if the name itself is known, for example because it was created a
+    moment ago."""
     from difflib import get_close_matches
 
     spelled = {one.lower(): one for one in known}

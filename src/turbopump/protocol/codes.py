@@ -12,7 +12,7 @@ from typing import Final
 
 
 class RequestCode(IntEnum):
-    """Request codes: all of 5.3.3."""
+    """Request codes: all of RocketMQ 5.3.3."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -215,7 +215,7 @@ class ResponseCode(IntEnum):
 
 
 class LanguageCode(IntEnum):
-    """Language of a peer; JSON headers carry the name, binary ones the number."""
+    """Languages of peers. JSON headers carry the name, binary headers the number."""
 
     JAVA = 0
     CPP = 1

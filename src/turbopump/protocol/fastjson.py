@@ -1,9 +1,8 @@
-"""JSON in the dialect of Apache's peers (fastjson 1.2), read and written in this one place.
+"""JSON in the dialect of Apache's peers (fastjson 1.2). All JSON is read and written here.
 
-`decode` passes the text to msgspec. If msgspec refuses it, a second pass handles bare number keys
-and objects as keys, then enums by ordinal, numbers for strings, … `encode` writes the same text as
-a Java peer. The work is bounded, and any fault raises `FastjsonError`. Particular bodies are
-unknown here.
+`decode` passes the text to msgspec. If msgspec refuses the text, a second pass handles bare number
+keys and objects as keys, then enums by ordinal, numbers for strings, … `encode` writes the same
+text as a Java peer. The work is bounded, and any fault raises `FastjsonError`.
 """
 
 from __future__ import annotations
@@ -39,26 +38,27 @@ __all__ = [
 T = TypeVar("T")
 
 REQUEST_MAX, REQUEST_ENTRIES_MAX = 4 * 1024 * 1024, 250_000
-"""Bytes and entries of the body of a request."""
+"""Maximum size in bytes, and maximum number of entries, of a request's body."""
 DIALECT_REQUEST_MAX, DIALECT_REQUEST_ENTRIES_MAX = 64 * 1024, 2000
-"""The same of one that msgspec does not read as it is."""
+"""The same limits for a request's body that is not standard JSON and needs the second pass."""
 MAX_BYTES = 64 << 20
-"""Longest text read at all. A frame is at most 16 MiB; only a broker's own files may be longer."""
+"""Maximum size of a JSON text in bytes. A frame is at most 16 MiB; only a broker's own files may be
+longer."""
 MAX_ENTRIES = 1_000_000
-"""Most members and elements of one document, all levels together."""
+"""Maximum number of members and elements of one document, on all levels together."""
 TEXTS_AT_ONCE: Final = 64
-"""Pieces of text, a value and what stands before it, that are one step."""
+"""Number of pieces of text that `encode_steps` encodes in one step."""
 
 _REFUSALS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def decode(data: bytes | bytearray | memoryview, type: type[T]) -> T:  # noqa: A002
-    """Read `data` (UTF-8) as a value of `type`: a body Struct, `dict[int, str]`,
+    """Decode `data` (UTF-8) as a value of `type`: a body Struct, `dict[int, str]`,
     `dict[MessageQueue, int]`, …
 
-    Unknown fields are ignored, absent ones take their default, later duplicates win. Raises
-    FastjsonError for text that is not JSON, does not fit the type, or is beyond the bounds (64 MiB,
-    a million entries, some hundreds of levels).
+    Unknown fields are ignored, absent fields get their default, and later duplicates win. Raise
+    FastjsonError if the text is not JSON, does not fit the type, or exceeds a limit (64 MiB, a
+    million entries, some hundreds of levels).
     """
     _check_bounds(data)
     try:
@@ -69,9 +69,12 @@ def decode(data: bytes | bytearray | memoryview, type: type[T]) -> T:  # noqa: A
 
 
 def decode_request(data: bytes, type: type[T]) -> T:  # noqa: A002
-    """`decode` for the body of a request, within some 30 ms: it has at most `REQUEST_MAX` bytes and
-    `REQUEST_ENTRIES_MAX` entries, or `DIALECT_REQUEST_MAX` and `DIALECT_REQUEST_ENTRIES_MAX` where
-    msgspec does not read it as it is. Raises FastjsonError as `decode` does."""
+    """Decode the body of a request like `decode`, in at most about 30 ms.
+
+    The body may have `REQUEST_MAX` bytes and `REQUEST_ENTRIES_MAX` entries. Without standard JSON
+    the limits are `DIALECT_REQUEST_MAX` and `DIALECT_REQUEST_ENTRIES_MAX`. Raise FastjsonError as
+    `decode` does.
+    """
     if len(data) > REQUEST_MAX or data.count(b",") > REQUEST_ENTRIES_MAX:
         raise FastjsonError(
             f"it has {len(data)} bytes and {data.count(b',')} entries, and may have {REQUEST_MAX} "
@@ -90,8 +93,8 @@ def decode_request(data: bytes, type: type[T]) -> T:  # noqa: A002
 
 
 def parse(data: bytes | bytearray | memoryview) -> Any:
-    """Read `data` into dict, list, str, int, float, bool and None. Keys are texts: of a number its
-    digits, of an object its JSON. Raises FastjsonError as `decode` does."""
+    """Decode `data` into dict, list, str, int, float, bool and None. All keys are strings: a number
+    becomes its digits, an object its JSON text. Raise FastjsonError as `decode` does."""
     return decode(data, cast(type[Any], Any))
 
 
@@ -117,14 +120,17 @@ def _refuse_deep(error: Exception) -> None:
 
 
 def encode(value: Any) -> bytes:
-    """The wire form: compact, members sorted, nulls left out, `{0:"…"}` and `{{"brokerName":…}:…}`
-    for maps whose keys are no strings, enums by name, bytes as base64."""
+    """Return `value` in the wire form.
+
+    The form is compact, with sorted members and without nulls. Maps whose keys are not strings
+    become `{0:"…"}` or `{{"brokerName":…}:…}`. Enums are written by name, bytes as base64.
+    """
     return Writer().text(value).encode("utf-8", "replace")
 
 
 def encode_steps(value: Any, *, standard: bool = False) -> Generator[None, None, bytes]:
-    """Encode like `encode` or `encode_standard`, in steps of some 200 µs for a value of any size.
-    The value may change between steps: each entry is written as it is at that moment."""
+    """Encode like `encode` or `encode_standard`, in steps of about 200 µs however large the value
+    is. The value may change between steps: each entry is written as it is at that moment."""
     writer, chunks = Writer(standard=standard), list[bytes]()
     texts: list[str] = []
     for text in writer.texts(value):
@@ -138,20 +144,21 @@ def encode_steps(value: Any, *, standard: bool = False) -> Generator[None, None,
 
 
 def encode_indented(value: Any) -> bytes:
-    """The form of a broker's config files: as `encode`, indented with tabs, no final newline."""
+    """Return `value` in the form of a broker's config files: like `encode`, but indented with tabs,
+    without a final newline."""
     return Writer(indented=True).text(value).encode("utf-8", "replace")
 
 
 def encode_entry(key: str, value: Any) -> bytes:
-    """One entry of a map that is a member of the outermost object, as `encode_indented` writes it
-    there: large maps are put together from such pieces (`put_entries`)."""
+    """Return one entry of a map inside the outermost object, in the form of `encode_indented`.
+    `put_entries` assembles large maps from these pieces."""
     writer = Writer(indented=True)
     return f"{writer.key_text(key, 2)}:{writer.text(value, 2)}".encode("utf-8", "replace")
 
 
 def put_entries(text: bytes, member: str, entries: Iterable[bytes]) -> bytes:
-    """`text`, which `encode_indented` made of an outermost object whose `member` is an empty map,
-    with these entries in that map."""
+    """Return `text` with `entries` inserted into its empty map `member`. `text` is an object from
+    `encode_indented`, and `member` is one of its outermost members."""
     before, empty, after = text.partition(b'\n\t"%b":{}' % member.encode())
     assert empty, f"{member} is no empty map of the outermost object"
     content = b",".join(entries)
@@ -159,14 +166,14 @@ def put_entries(text: bytes, member: str, entries: Iterable[bytes]) -> bytes:
 
 
 def compact(text: bytes) -> bytes:
-    """Remove the layout of `text`, made by `encode_indented`. The result is what `encode` makes of
-    the same value, for no string of it contains a raw tab or line break."""
+    """Remove the line breaks and tabs that `encode_indented` added. The result equals `encode` of
+    the same value, because encoded strings contain no raw tab or line break."""
     return text.translate(None, b"\n\t")
 
 
 def encode_standard(value: Any) -> bytes:
-    """Standard JSON as the name server answers 105 with: every key quoted, map entries sorted, pure
-    ASCII."""
+    """Return `value` as standard JSON: every key quoted, map entries sorted, pure ASCII. The name
+    server answers GET_ROUTEINFO_BY_TOPIC (105) in this form."""
     return Writer(standard=True).text(value).encode("ascii")
 
 
@@ -194,15 +201,18 @@ _SHORT_ESCAPES = {
 
 
 class Writer(NamedTuple):
-    """Writes values; `indented` breaks lines as config files do, `standard` quotes every key, sorts
-    map entries and escapes everything beyond ASCII (fastjson's BrowserCompatible and
-    MapSortField)."""
+    """Writer of values as JSON text.
+
+    - `indented`: break lines as config files do.
+    - `standard`: quote every key, sort map entries and escape all characters beyond ASCII
+      (fastjson's BrowserCompatible and MapSortField).
+    """
 
     indented: bool = False
     standard: bool = False
 
     def text(self, value: Any, level: int = 0) -> str:
-        """Encode `value`, nested `level` deep."""
+        """Encode `value`, which is nested `level` deep."""
         kind: Any = type(value)
         if kind is str:
             return self.quote(value)
@@ -211,8 +221,8 @@ class Writer(NamedTuple):
         return _writer_of(kind)(self, value, level)
 
     def texts(self, value: Any) -> Iterator[str]:
-        """Yield the pieces of `text(value)`: each entry of a value that may be large is a piece.
-        The indented form has no pieces."""
+        """Yield `text(value)` in pieces: one piece for each entry of a value that may be large. The
+        indented form is one piece."""
         kind: Any = type(value)
         if _is_small(kind):
             yield self.text(value)
@@ -232,7 +242,7 @@ class Writer(NamedTuple):
         yield brackets[1] if before == "," else brackets
 
     def _parts(self, value: Any) -> Iterator[tuple[str, Any]]:
-        """The members of a struct or the entries of a map, that are not null."""
+        """Yield the members of a struct, or the entries of a map, that are not null."""
         if isinstance(value, msgspec.Struct):
             for attribute, name in _members(type(value)):
                 if (member := getattr(value, attribute)) is not None:
@@ -338,7 +348,8 @@ _FEW = tuple(
 
 @cache
 def _members(kind: type[msgspec.Struct]) -> tuple[tuple[str, str], ...]:
-    """(attribute, `"wireName":`) of a struct in the order in which fastjson writes bean members."""
+    """Return (attribute, `"wireName":`) for each member of a struct, in the order in which fastjson
+    writes them."""
     fields = sorted(msgspec.structs.fields(kind), key=lambda field: field.encode_name)
     return tuple((field.name, f'"{field.encode_name}":') for field in fields)
 
@@ -357,8 +368,8 @@ def _sort_key(key: Any) -> Any:
 
 
 def java_double(value: float) -> str:
-    """A double as Java's `Double.toString` writes it; `null` for NaN and the infinities, as
-    fastjson does."""
+    """Return a double as Java's `Double.toString` writes it. NaN and the infinities become `null`,
+    as in fastjson."""
     if value != value or value in (float("inf"), float("-inf")):
         return "null"
     if value == 0 or 1e-3 <= abs(value) < 1e7:

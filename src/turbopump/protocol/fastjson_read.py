@@ -1,8 +1,8 @@
-"""Fastjson's dialect -> standard JSON, and builtins of it -> a typed body.
+"""Conversion of fastjson's dialect to standard JSON, and of parsed JSON to a typed body.
 
-Real peers send numbers as strings and strings as numbers, enums as ordinals, `null` for what has a
-default, and whole objects as map keys. `shape` turns such builtins into what `msgspec.convert`
-takes. Its one rule: a value that fits as it is stays untouched.
+Real peers send numbers as strings and strings as numbers, enums as ordinals, `null` for fields with
+a default, and whole objects as map keys. `shape` turns such values into what `msgspec.convert`
+accepts. A value that fits already stays unchanged.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class FastjsonError(BodyError):
 
 
 def shape(value: Any, wanted: type[T]) -> T:
-    """Convert builtins to `wanted`; FastjsonError says which field does not fit."""
+    """Convert parsed JSON to `wanted`. Raise FastjsonError with the name of the field that does not
+    fit."""
     try:
         shaped = _shape(value, _type_info(cast(Any, wanted)))
         return convert(None if shaped is _MISSING else shaped, wanted)
@@ -52,8 +53,8 @@ def _fields(wanted: type) -> dict[str, inspect.Field]:
 
 
 def _shape(value: Any, info: inspect.Type) -> Any:
-    """The value as `msgspec.convert` wants it; `_MISSING` where fastjson would leave the
-    default."""
+    """Return the value in the form that `msgspec.convert` accepts, or `_MISSING` if fastjson would
+    keep the default."""
     shaper = _SHAPERS.get(type(info))
     return value if shaper is None else shaper(value, info)
 
@@ -122,7 +123,8 @@ def _shape_int(value: Any, info: inspect.Type) -> Any:
 
 
 def _shape_enum(value: Any, info: inspect.EnumType) -> Any:
-    """By name, or by ordinal (the C++ client). An unknown one is as if absent, as in fastjson."""
+    """Convert an enum from its name, or from its ordinal (the C++ client). An unknown value counts
+    as absent, as in fastjson."""
     members: list[enum.Enum] = list(info.cls)
     if isinstance(value, str) and value in info.cls.__members__:
         return info.cls.__members__[value].value
@@ -175,7 +177,8 @@ _STRING_OR_KEY = re.compile(
 
 
 def to_standard(text: str) -> str:
-    """`{0:1,{"topic":"t"}:2}` -> `{"0":1,"{\\"topic\\":\\"t\\"}":2}`, everything else as it is."""
+    r"""Quote the keys: `{0:1,{"topic":"t"}:2}` becomes `{"0":1,"{\"topic\":\"t\"}":2}`. All other
+    text stays unchanged."""
     return _STRING_OR_KEY.sub(_quoted, text)
 
 

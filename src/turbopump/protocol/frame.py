@@ -24,10 +24,11 @@ import msgspec
 from turbopump.errors import FrameError
 
 FRAME_SIZE_MAX: Final = 16_777_216
-"""Apache's ``com.rocketmq.remoting.frameMaxLength``: the largest totalLen + 4 that is taken."""
+"""Apache's ``com.rocketmq.remoting.frameMaxLength``: the largest accepted totalLen + 4."""
 
 PART_OVERHEAD: Final = 64
-"""Bytes that a piece of an unfinished frame takes beside its own: a peer may send two at a time."""
+"""Estimated bytes of memory for each received piece of an unfinished frame, besides its content. A
+peer may send its frame two bytes at a time."""
 
 _LENGTHS: Final = struct.Struct(">II").unpack_from
 
@@ -38,7 +39,7 @@ ROCKETMQ: Final = 1
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
-    """One command as it came: its header codec (``JSON`` or ``ROCKETMQ``), header bytes and body
+    """One frame as received: its serialize type (``JSON`` or ``ROCKETMQ``), header bytes and body
     bytes."""
 
     serialize_type: int
@@ -47,11 +48,11 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 
 
 class FrameReader:
-    """Cuts a byte stream into frames.
+    """Reader that cuts a byte stream into frames.
 
-    ``feed`` returns the frames that are complete; ``error`` is set once the stream cannot be cut
-    any further (the frames before the bad one are still returned). ``held``: bytes of memory that
-    the part of an unfinished frame takes now. Cost: one slice for the header, one for the body.
+    ``feed`` returns the frames that are complete. After a bad frame ``error`` is set, and the
+    frames before the bad one are still returned. ``held`` is the memory of the unfinished frame in
+    bytes. Each frame costs one slice for the header and one for the body.
     """
 
     __slots__ = ("_missing", "_parts", "error", "held", "size_max")
@@ -64,7 +65,7 @@ class FrameReader:
         self._missing = 0
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Take the next bytes of the stream; return the frames they complete."""
+        """Read the next bytes of the stream, and return the frames that are now complete."""
         if self.error is not None:
             return []
         if self._parts:
@@ -96,13 +97,13 @@ class FrameReader:
         return frames
 
     def drop(self) -> None:
-        """Forget an unfinished frame; nothing may be fed after it."""
+        """Discard an unfinished frame. `feed` may not be called afterwards."""
         self._parts = []
         self.held = 0
 
     def _keep_lengths(self, rest: bytes) -> None:
-        """Keep what is less than both lengths; the first of them may already be one that cannot
-        be."""
+        """Keep fewer than the 8 bytes of both lengths. If the first length is complete and invalid,
+        refuse the frame at once."""
         if len(rest) < 4:
             self._keep(rest, 4 - len(rest))
             return
@@ -132,6 +133,6 @@ class FrameReader:
 
 
 def frame_head(header_size: int, body_size: int, serialize_type: int = JSON) -> bytes:
-    """The 8 bytes before a header of ``header_size`` bytes that is followed by a body of
+    """Return the first 8 bytes of a frame with a header of ``header_size`` and a body of
     ``body_size`` bytes."""
     return ((4 + header_size + body_size) << 32 | serialize_type << 24 | header_size).to_bytes(8)

@@ -1,13 +1,17 @@
 """Declaration of a request: one typed struct, from which codec, routing and calls derive.
 
-A subclass of ``Request`` names its ``code``, its ``reply`` header and its fields. The fields travel
-as strings in the command's ``extFields`` under Apache's names (``rename="camel"``). To add a
-request: add its code to ``codes.py``, declare it (and its reply) in ``requests/``, give it a
-handler in the process that answers it, and record its golden bytes.
+A subclass of ``Request`` declares its ``code``, its ``reply`` header and its fields. The fields
+travel as strings in the command's ``extFields`` under Apache's names (``rename="camel"``). To add a
+request:
+
+- add its code to ``codes.py``;
+- declare the request and its reply in ``requests/``;
+- write a handler in the process that answers the request;
+- record its golden bytes.
 
 The header rules are Apache's (``CommandCustomHeader``, ``RemotingCommand.makeCustomHeaderToNet``):
-null fields are not written, booleans are ``true``/``false``, numbers decimal. Reading is tolerant,
-because real clients send bare numbers and booleans.
+null fields are not written, booleans are ``true``/``false``, numbers are decimal. Reading is
+tolerant, because real clients send bare numbers and booleans.
 """
 
 from __future__ import annotations
@@ -27,10 +31,10 @@ HeaderT = TypeVar("HeaderT", bound="Header")
 
 
 class Header(msgspec.Struct, kw_only=True, rename="camel"):
-    """Fields that travel in ``extFields``: of a request or of its answer."""
+    """Header fields of a request or an answer, which travel in ``extFields``."""
 
     def to_ext(self) -> dict[str, str]:
-        """The fields as they travel: Apache's names to strings, absent ones left out."""
+        """Return the fields that are set, as strings under Apache's names."""
         ext: dict[str, str] = {}
         for attribute, name in _names(type(self)):
             value = getattr(self, attribute)
@@ -46,17 +50,18 @@ class Header(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class Reply(Header, kw_only=True):
-    """The header fields of an answer. Many answers have none, but a JSON body: a struct that is no
-    header is that body."""
+    """Header fields of an answer. Many answers have only a JSON body; their reply type is then a
+    plain struct."""
 
 
 class Request(Header, Generic[ReplyT], kw_only=True):
-    """The header fields of a request, and what every request may carry (apache/rocketmq
+    """Header fields of a request, with those that every request may carry (apache/rocketmq
     ``RpcRequestHeader``).
 
-    ``code`` is the request code, ``body`` the type of its JSON body (None: it has none, or one in
-    another form), ``reply`` what answers it, the type in ``Request[…]``: a ``Reply``, or a JSON
-    body, or None.
+    - ``code``: the request code.
+    - ``body``: the type of the JSON body; None if the request has no body or another form.
+    - ``reply``: the type of the answer, as in ``Request[…]``: a ``Reply``, a JSON body, or
+      None.
     """
 
     code: ClassVar[int]
@@ -76,8 +81,9 @@ class Request(Header, Generic[ReplyT], kw_only=True):
 
 
 def with_field_names(names: str) -> Callable[[type[HeaderT]], type[HeaderT]]:
-    """Make a class decorator that sends the fields of a request under these one-letter ``names``,
-    in the order of declaration. The base class may declare the fields under their long names."""
+    """Return a class decorator that sends the fields of a request under one-letter names. ``names``
+    has one letter for each field, in the order of declaration. A base class may declare the fields
+    under their long names."""
 
     def renamed(cls: type[HeaderT]) -> type[HeaderT]:
         own = msgspec.structs.fields(cls)[len(msgspec.structs.fields(Request)) :]
@@ -102,11 +108,14 @@ def _names(type_: type[Header]) -> list[tuple[str, str]]:
 def header_from_ext(type_: type[HeaderT], ext: Mapping[str, Any]) -> HeaderT:
     """Read header fields of ``type_`` from ``extFields`` as real clients send them.
 
-    Values may be strings, numbers or booleans. As in Apache's reader, a value that does not parse
-    as the declared type counts as absent. Raises HeaderError with the field's name if a required
-    field is absent. In a request an invalid value of an optional field raises it too, for the
-    default would be a number that nobody asked for. RocketMQ: a NumberFormatException or
-    NullPointerException, also code 1.
+    Values may be strings, numbers or booleans. As in Apache's reader, a value that cannot be
+    converted to the declared type counts as absent. Raise HeaderError with the field's name in two
+    cases:
+
+    - A required field is absent. RocketMQ: NullPointerException or NumberFormatException, also
+      code 1.
+    - An optional field of a request is invalid. The default would be a number that nobody asked
+      for.
     """
     with contextlib.suppress(msgspec.ValidationError):
         return convert(ext, type_)

@@ -1,11 +1,13 @@
-"""Users and their policies: 3001–3005 AUTH_CREATE_USER, AUTH_UPDATE_USER, AUTH_DELETE_USER,
-AUTH_GET_USER, AUTH_LIST_USER; 3006–3010 the same for policies (ACL).
+"""Requests about users and their policies (ACL).
 
-An answer about a missing user or policy has no body. The answers to both lists are JSON arrays.
+Codes 3001–3005 are AUTH_CREATE_USER, AUTH_UPDATE_USER, AUTH_DELETE_USER, AUTH_GET_USER and
+AUTH_LIST_USER; 3006–3010 are the same for policies. An answer about a missing user or policy has no
+body. The answers to both lists are JSON arrays.
 
 Ours: with a ``nonce`` the list of users is the whole ``accounts.json``, passwords and policies
-included, sealed with the requester's secret (``auth/sealing.py``); a header field of the answer
-marks it. Apache's servers ignore the nonce and answer with their list, without passwords.
+included, sealed with the requester's secret (``auth/sealing.py``). A header field of the answer
+marks a sealed body. Apache's servers ignore the nonce and answer with their list, without
+passwords.
 """
 
 from __future__ import annotations
@@ -21,14 +23,17 @@ SWITCHED_OFF: Final = (
     "access control is off on this server: it has no users; authenticationEnabled=true in its "
     "configuration switches it on"
 )
-"""The remark of a server's refusal."""
+"""Remark of the refusal when access control is off."""
 SEALED: Final = "sealed"
-"""Field of an answer: its body is sealed."""
+"""Header field of an answer whose body is sealed."""
 
 
 class UserInfo(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
-    """A user. ``user_type``: Super or Normal; ``user_status``: enable or disable. None changes
-    nothing. Servers never show a password."""
+    """One user. Servers never show a password.
+
+    ``user_type`` is Super or Normal, ``user_status`` enable or disable. In an update, a field that
+    is None stays unchanged.
+    """
 
     username: str | None = None
     password: str | None = None
@@ -40,8 +45,8 @@ class UserInfo(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True)
 
 
 class PolicyEntryInfo(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
-    """Actions allowed or denied on one resource, such as `Topic:orders*`. ``source_ips``: addresses
-    and CIDR ranges; None: all."""
+    """Actions allowed or denied on one resource, for example `Topic:orders*`. ``source_ips`` lists
+    addresses and CIDR ranges; None means all."""
 
     resource: str | None = None
     actions: list[str] | None = None
@@ -50,21 +55,21 @@ class PolicyEntryInfo(msgspec.Struct, kw_only=True, rename="camel", omit_default
 
 
 class PolicyInfo(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
-    """A policy, Custom or Default."""
+    """One policy, Custom or Default."""
 
     policy_type: str | None = None
     entries: list[PolicyEntryInfo] | None = None
 
 
 class AclInfo(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
-    """The policies of a subject, `User:NAME`."""
+    """Policies of one subject, `User:NAME`."""
 
     subject: str | None = None
     policies: list[PolicyInfo] | None = None
 
 
 class CreateUser(Request[None], kw_only=True):
-    """Make a user who does not exist."""
+    """Create a user. Refused if the user exists."""
 
     code = RequestCode.AUTH_CREATE_USER
     body = UserInfo
@@ -72,7 +77,7 @@ class CreateUser(Request[None], kw_only=True):
 
 
 class UpdateUser(Request[None], kw_only=True):
-    """Change what the body says of a user."""
+    """Change the fields of a user that the body contains."""
 
     code = RequestCode.AUTH_UPDATE_USER
     body = UserInfo
@@ -80,22 +85,26 @@ class UpdateUser(Request[None], kw_only=True):
 
 
 class DeleteUser(Request[None], kw_only=True):
-    """Delete a user, and the policies for them."""
+    """Delete a user and their policies."""
 
     code = RequestCode.AUTH_DELETE_USER
     username: str | None = None
 
 
 class GetUser(Request[None], kw_only=True):
-    """One user, a ``UserInfo``."""
+    """Ask for one user, a ``UserInfo``."""
 
     code = RequestCode.AUTH_GET_USER
     username: str | None = None
 
 
 class ListUsers(Request[None], kw_only=True):
-    """The users whose name has ``filter`` in it. ``nonce``, ours: all accounts, sealed;
-    ``known_version``, of a slave to its master: no content if they are still these."""
+    """Ask for the users whose name contains ``filter``. Two fields are ours.
+
+    - ``nonce``: answer with all accounts, sealed.
+    - ``known_version``: version that a slave has; the master answers without content if its
+      accounts still have this version.
+    """
 
     code = RequestCode.AUTH_LIST_USER
     filter: str | None = None
@@ -104,7 +113,7 @@ class ListUsers(Request[None], kw_only=True):
 
 
 class CreateAcl(Request[None], kw_only=True):
-    """Add policies; an entry for a resource that has one replaces it."""
+    """Add policies for a subject. An entry replaces an existing entry for the same resource."""
 
     code = RequestCode.AUTH_CREATE_ACL
     body = AclInfo
@@ -112,7 +121,7 @@ class CreateAcl(Request[None], kw_only=True):
 
 
 class UpdateAcl(Request[None], kw_only=True):
-    """The same."""
+    """Add policies for a subject, as ``CreateAcl`` does."""
 
     code = RequestCode.AUTH_UPDATE_ACL
     body = AclInfo
@@ -120,7 +129,8 @@ class UpdateAcl(Request[None], kw_only=True):
 
 
 class DeleteAcl(Request[None], kw_only=True):
-    """Delete the entry for ``resource``, or all policies of the subject if there is none."""
+    """Delete a subject's policy entry for ``resource``, or all its policies without
+    ``resource``."""
 
     code = RequestCode.AUTH_DELETE_ACL
     subject: str | None = None
@@ -129,14 +139,14 @@ class DeleteAcl(Request[None], kw_only=True):
 
 
 class GetAcl(Request[None], kw_only=True):
-    """The policies of one subject, an ``AclInfo``."""
+    """Ask for the policies of one subject, an ``AclInfo``."""
 
     code = RequestCode.AUTH_GET_ACL
     subject: str | None = None
 
 
 class ListAcls(Request[None], kw_only=True):
-    """The policies of the subjects, and for the resources, that have these texts in them."""
+    """Ask for the policies whose subject and resource contain these texts."""
 
     code = RequestCode.AUTH_LIST_ACL
     subject_filter: str | None = None

@@ -1,5 +1,5 @@
-"""Assignment of queues to consumers by the broker: 400 QUERY_ASSIGNMENT, 401
-SET_MESSAGE_REQUEST_MODE."""
+"""Requests about the assignment of queues to consumers by the broker: 400 QUERY_ASSIGNMENT, 401
+SET_MESSAGE_REQUEST_MODE; and about queue locks: 41 LOCK_BATCH_MQ, 42 UNLOCK_BATCH_MQ."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from turbopump.protocol.requests.clients import MessageModel
 
 
 class MessageRequestMode(StrEnum):
-    """Way of a group to get the messages of a topic."""
+    """Mode in which a group reads a topic."""
 
     PULL = "PULL"
     POP = "POP"
 
 
 class QueryAssignmentRequestBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """A client asks for its queues. ``strategy_name`` is Apache's name of an allocation strategy,
-    ``AVG`` for example."""
+    """Body of QUERY_ASSIGNMENT (400). ``strategy_name`` is Apache's name of an allocation strategy,
+    for example ``AVG``."""
 
     topic: str | None = None
     consumer_group: str | None = None
@@ -33,7 +33,8 @@ class QueryAssignmentRequestBody(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class MessageQueueAssignment(msgspec.Struct, kw_only=True, rename="camel"):
-    """One queue and how to read it; queue id −1 is all queues of the topic on that broker."""
+    """One queue, and the mode in which to read it. Queue id −1 means all queues of the topic on
+    that broker."""
 
     message_queue: MessageQueue
     mode: MessageRequestMode = MessageRequestMode.PULL
@@ -41,7 +42,8 @@ class MessageQueueAssignment(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class QueryAssignmentResponseBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """None: the broker knows no route, or cannot say; keep what you have."""
+    """Reply to QUERY_ASSIGNMENT (400). None means that the broker knows no route or cannot decide;
+    the client keeps its queues."""
 
     message_queue_assignments: tuple[MessageQueueAssignment, ...] | None = None
 
@@ -54,8 +56,8 @@ class QueryAssignment(Request[QueryAssignmentResponseBody], kw_only=True):
 
 
 class SetMessageRequestModeRequestBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """Way of a group to read a topic. ``pop_share_queue_num``: number of other consumers that share
-    one consumer's queues; 0 or less: all share all."""
+    """Body of SET_MESSAGE_REQUEST_MODE (401). ``pop_share_queue_num`` is the number of other
+    consumers that share one consumer's queues; at 0 or less all consumers share all queues."""
 
     topic: str | None = None
     consumer_group: str | None = None
@@ -64,14 +66,14 @@ class SetMessageRequestModeRequestBody(msgspec.Struct, kw_only=True, rename="cam
 
 
 class SetMessageRequestMode(Request[None], kw_only=True):
-    """A group is to pull a topic, or to pop it."""
+    """Set whether a group pulls or pops a topic."""
 
     code = RequestCode.SET_MESSAGE_REQUEST_MODE
     body = SetMessageRequestModeRequestBody
 
 
 class MessageRequestModeTable(msgspec.Struct, kw_only=True, rename="camel"):
-    """All of a broker: the file ``messageRequestMode.json``; topic -> group -> mode."""
+    """Request modes of a broker, the file ``messageRequestMode.json``: topic -> group -> mode."""
 
     message_request_mode_map: dict[str, dict[str, SetMessageRequestModeRequestBody]] = {}
 
@@ -79,8 +81,8 @@ class MessageRequestModeTable(msgspec.Struct, kw_only=True, rename="camel"):
 # Locks on queues for ordered consumption: 41 asks for them or renews them, 42 gives them
 # back. A lock belongs to a client id, not to a connection.
 class LockBatchRequestBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """Queues that a client wants to lock, or gives back (the body of 41 and 42 alike).
-    `only_this_broker`: do not ask the replicas, though the broker is in strict mode."""
+    """Queues that a client locks (41) or unlocks (42). With `only_this_broker` the replicas are not
+    asked, even in strict mode."""
 
     consumer_group: str | None = None
     client_id: str | None = None
@@ -89,21 +91,21 @@ class LockBatchRequestBody(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class LockBatchResponseBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """The queues that the client now holds."""
+    """Queues that the client has locked after the request."""
 
     locked: tuple[MessageQueue, ...] = msgspec.field(default=(), name="lockOKMQSet")
 
 
 class LockBatchMq(Request[LockBatchResponseBody], kw_only=True):
-    """Lock queues for a client of a group, or renew its locks; the answer names those that it holds
-    now."""
+    """Lock queues for a client of a group, or renew its locks. The answer lists the queues that the
+    client has locked."""
 
     code = RequestCode.LOCK_BATCH_MQ
     body = LockBatchRequestBody
 
 
 class UnlockBatchMq(Request[None], kw_only=True):
-    """Free queues that a client holds. May be sent oneway; the answer says nothing."""
+    """Unlock queues that a client has locked. May be sent oneway; the answer is empty."""
 
     code = RequestCode.UNLOCK_BATCH_MQ
     body = LockBatchRequestBody

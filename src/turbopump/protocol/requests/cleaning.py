@@ -1,4 +1,4 @@
-"""Deletions on demand: 306 CLEAN_EXPIRED_CONSUMEQUEUE, 316 CLEAN_UNUSED_TOPIC, 329
+"""Requests that delete old data now: 306 CLEAN_EXPIRED_CONSUMEQUEUE, 316 CLEAN_UNUSED_TOPIC, 329
 DELETE_EXPIRED_COMMITLOG."""
 
 from __future__ import annotations
@@ -8,18 +8,18 @@ from turbopump.protocol.request import Request
 
 
 class CleanExpiredConsumeQueue(Request[None], kw_only=True):
-    """Delete the files of queues that only point at messages that are deleted."""
+    """Delete queue files that only point at deleted messages."""
 
     code = RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE
 
 
 class CleanUnusedTopic(Request[None], kw_only=True):
-    """Delete the queues of topics that the broker does not know any more."""
+    """Delete the queues of topics that the broker no longer has."""
 
     code = RequestCode.CLEAN_UNUSED_TOPIC
 
 
 class DeleteExpiredCommitLog(Request[None], kw_only=True):
-    """Delete the files of the log that are older than fileReservedTime, at any hour."""
+    """Delete commit-log files older than fileReservedTime, at any hour."""
 
     code = RequestCode.DELETE_EXPIRED_COMMITLOG

@@ -1,4 +1,4 @@
-"""Clients and brokers knowing of each other: 34 HEART_BEAT, 35 UNREGISTER_CLIENT, 38
+"""Requests between clients and brokers about each other: 34 HEART_BEAT, 35 UNREGISTER_CLIENT, 38
 GET_CONSUMER_LIST_BY_GROUP, 40 NOTIFY_CONSUMER_IDS_CHANGED, 46 CHECK_CLIENT_CONFIG."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from turbopump.protocol.request import Reply, Request
 
 
 class HeartbeatReply(Reply, kw_only=True):
-    """Reply of a 5.x broker about the second heartbeat form."""
+    """Reply fields of a 5.x broker for the second version of the heartbeat."""
 
     is_support_heart_beat_v2: bool | None = msgspec.field(
         default=None, name="IS_SUPPORT_HEART_BEAT_V2"
@@ -26,7 +26,7 @@ class HeartbeatReply(Reply, kw_only=True):
 
 
 class UnregisterClient(Request[None], kw_only=True):
-    """A client leaves its producer group, its consumer group, or both."""
+    """Remove a client from its producer group, its consumer group, or both."""
 
     code = RequestCode.UNREGISTER_CLIENT
     client_id: str = msgspec.field(name="clientID")
@@ -35,7 +35,8 @@ class UnregisterClient(Request[None], kw_only=True):
 
 
 class NotifyConsumerIdsChanged(Request[None], kw_only=True):
-    """From a broker to a consumer, oneway: your group has changed, balance again."""
+    """Tell a consumer that its group has changed and that it must rebalance (oneway, from a
+    broker)."""
 
     code = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
     consumer_group: str
@@ -44,8 +45,8 @@ class NotifyConsumerIdsChanged(Request[None], kw_only=True):
 # The body of a heartbeat (34): who a client is, what it produces and what it consumes. What
 # is not in it is no longer so. Enums arrive as names (Java) or ordinals (C++).
 class ConsumeType(StrEnum):
-    """Way of messages to the consumer: it pulls, the client library pulls for it, or the broker
-    hands messages out (POP)."""
+    """Way in which a consumer gets messages: it pulls, the client library pulls for it, or it
+    pops."""
 
     CONSUME_ACTIVELY = "CONSUME_ACTIVELY"
     CONSUME_PASSIVELY = "CONSUME_PASSIVELY"
@@ -53,15 +54,15 @@ class ConsumeType(StrEnum):
 
 
 class MessageModel(StrEnum):
-    """Each message to every member of the group, or to one of them."""
+    """Delivery of each message to all members of the group, or to one of them."""
 
     BROADCASTING = "BROADCASTING"
     CLUSTERING = "CLUSTERING"
 
 
 class ConsumeFromWhere(StrEnum):
-    """Start of a group without offsets. The three MIN/MAX values are deprecated; they stay for
-    their ordinals."""
+    """Offset at which a group without offsets starts. The three MIN/MAX values are deprecated; they
+    stay for their ordinals."""
 
     CONSUME_FROM_LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
     CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST = (
@@ -74,9 +75,13 @@ class ConsumeFromWhere(StrEnum):
 
 
 class SubscriptionData(msgspec.Struct, kw_only=True, rename="camel", gc=False):
-    """Subscription of a group to one topic. `sub_string` is the expression as written (`*`, `A ||
-    B`, an SQL text). The client derives `tags_set` and `code_set` (Java hash codes of the tags)
-    from it. `sub_version` (ms) grows when the expression changes."""
+    """Subscription of a group to one topic.
+
+    - `sub_string`: the expression as written (`*`, `A || B`, an SQL text).
+    - `tags_set`, `code_set`: tags and their Java hash codes; the client derives both from the
+      expression.
+    - `sub_version`: time of the last change, in ms.
+    """
 
     class_filter_mode: bool = False
     topic: str | None = None
@@ -88,18 +93,21 @@ class SubscriptionData(msgspec.Struct, kw_only=True, rename="camel", gc=False):
 
 
 class ProducerData(msgspec.Struct, kw_only=True, rename="camel"):
-    """A producer group that the client belongs to."""
+    """One producer group of the client."""
 
     group_name: str | None = None
 
 
 class ConsumerData(msgspec.Struct, kw_only=True, rename="camel", gc=False):
-    """A consumer group of the client, with all its subscriptions.
+    """One consumer group of the client, with all its subscriptions.
 
-    Three fields are ours, and Apache's brokers ignore them. ``max_reconsume_times``: retries before
-    a message becomes a dead letter (None: the group's setting). ``started_at``: start time of this
-    member in ms since 1970; the latest one decides. ``ordered``: True if it consumes in order
-    (None: unknown).
+    Three fields are ours; Apache's brokers ignore them.
+
+    - ``max_reconsume_times``: retries before a message becomes a dead letter; None means the
+      group's setting.
+    - ``started_at``: start time of this member in ms since 1970; the settings of the latest
+      member count.
+    - ``ordered``: True if the member consumes in order; None if unknown.
     """
 
     group_name: str | None = None
@@ -114,8 +122,12 @@ class ConsumerData(msgspec.Struct, kw_only=True, rename="camel", gc=False):
 
 
 class HeartbeatData(msgspec.Struct, kw_only=True, rename="camel"):
-    """A heartbeat. `heartbeat_fingerprint` ≠ 0 marks the second version of the heartbeat, in which
-    `without_sub` true means: the subscriptions are those of the last one with this fingerprint."""
+    """Heartbeat of a client.
+
+    A `heartbeat_fingerprint` other than 0 marks the second version of the heartbeat. If
+    `without_sub` is then true, the subscriptions are those of the last heartbeat with this
+    fingerprint.
+    """
 
     client_id: str | None = msgspec.field(default=None, name="clientID")
     producer_data_set: tuple[ProducerData, ...] = ()
@@ -125,15 +137,15 @@ class HeartbeatData(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class Heartbeat(Request[HeartbeatReply], kw_only=True):
-    """A client's groups and subscriptions."""
+    """Send a client's groups and subscriptions."""
 
     code = RequestCode.HEART_BEAT
     body = HeartbeatData
 
 
 class HeartbeatInPieces(msgspec.Struct, kw_only=True, rename="camel"):
-    """The same with its consumers unread: `fastjson.decode` reads each as a `ConsumerData`. For
-    heartbeats of thousands of groups in strict JSON."""
+    """Heartbeat whose consumers are still JSON text: `fastjson.decode` reads each as a
+    `ConsumerData`. For heartbeats of thousands of groups in standard JSON."""
 
     client_id: str | None = msgspec.field(default=None, name="clientID")
     producer_data_set: tuple[ProducerData, ...] = ()
@@ -143,11 +155,13 @@ class HeartbeatInPieces(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 LARGE_HEARTBEAT: Final = 256 * 1024
-"""Bytes of one whose groups are read one by one: those of 1,000 take 3 ms together."""
+"""Size in bytes from which a heartbeat's groups are decoded one by one. Decoding 1,000 groups
+together takes 3 ms."""
 
 
 def read_heartbeat(body: bytes) -> HeartbeatData | HeartbeatInPieces:
-    """The body of a heartbeat, a large one in pieces. Raises FastjsonError."""
+    """Decode the body of a heartbeat, a large body in pieces. Raise FastjsonError if the body
+    cannot be decoded."""
     if len(body) > LARGE_HEARTBEAT:
         with contextlib.suppress(ProtocolError):  # it is no strict JSON, or no heartbeat
             return fastjson.decode(body, HeartbeatInPieces)
@@ -155,25 +169,25 @@ def read_heartbeat(body: bytes) -> HeartbeatData | HeartbeatInPieces:
 
 
 MEMBERS_MAX: Final = 65_536
-"""Members of a group that a client divides queues among. By a ring of hashes each takes 10 µs."""
+"""Maximum number of group members among whom a client allocates queues. The consistent-hash
+strategy needs 10 µs for each member."""
 
 
 class ConsumerIdList(msgspec.Struct, kw_only=True, rename="camel"):
-    """The client ids of a group's members (apache/rocketmq
-    `GetConsumerListByGroupResponseBody`)."""
+    """Client ids of a group's members (apache/rocketmq `GetConsumerListByGroupResponseBody`)."""
 
     consumer_id_list: list[str] = []
 
 
 class GetConsumerListByGroup(Request[ConsumerIdList], kw_only=True):
-    """The client ids of a group."""
+    """Ask for the client ids of a group's members."""
 
     code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
     consumer_group: str
 
 
 class CheckClientRequestBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """A subscription that a client wants checked before it starts (46)."""
+    """Subscription that a client has the broker check before the client starts (46)."""
 
     client_id: str | None = None
     group: str | None = None
@@ -182,7 +196,7 @@ class CheckClientRequestBody(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class CheckClientConfig(Request[None], kw_only=True):
-    """Will this subscription be understood?"""
+    """Check that the broker understands a subscription."""
 
     code = RequestCode.CHECK_CLIENT_CONFIG
     body = CheckClientRequestBody

@@ -1,8 +1,13 @@
-"""Questions of operators about consumers and producers: 203 GET_CONSUMER_CONNECTION_LIST, 204
-GET_PRODUCER_CONNECTION_LIST, 208 GET_CONSUME_STATS, 317 GET_BROKER_CONSUME_STATS, 300
-QUERY_TOPIC_CONSUME_BY_WHO, 343 QUERY_TOPICS_BY_CONSUMER, 345 QUERY_SUBSCRIPTION_BY_CONSUMER, 303
-QUERY_CONSUME_TIME_SPAN, 328 GET_ALL_PRODUCER_INFO. The broker forwards two of them to one consumer:
-307 GET_CONSUMER_RUNNING_INFO, 309 CONSUME_MESSAGE_DIRECTLY."""
+"""Requests of operators about consumers and producers.
+
+- 203 GET_CONSUMER_CONNECTION_LIST, 204 GET_PRODUCER_CONNECTION_LIST, 328
+  GET_ALL_PRODUCER_INFO
+- 208 GET_CONSUME_STATS, 317 GET_BROKER_CONSUME_STATS, 303 QUERY_CONSUME_TIME_SPAN
+- 300 QUERY_TOPIC_CONSUME_BY_WHO, 343 QUERY_TOPICS_BY_CONSUMER, 345
+  QUERY_SUBSCRIPTION_BY_CONSUMER
+- 307 GET_CONSUMER_RUNNING_INFO, 309 CONSUME_MESSAGE_DIRECTLY: the broker forwards these two
+  to one consumer.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +30,8 @@ from turbopump.protocol.requests.topics import TopicList
 
 
 class GetConsumeStats(Request[ConsumeStats], kw_only=True):
-    """Ask for the offsets of a group: in ``topic``, in the topics of ``topic_list`` (separated by
-    semicolons), or in all."""
+    """Ask for the offsets of a group in ``topic``, in the topics of ``topic_list`` (separated by
+    semicolons), or in all topics."""
 
     code = RequestCode.GET_CONSUME_STATS
     consumer_group: str
@@ -35,29 +40,28 @@ class GetConsumeStats(Request[ConsumeStats], kw_only=True):
 
 
 class GetBrokerConsumeStats(Request[ConsumeStatsList], kw_only=True):
-    """Ask for the offsets of every group, or (``is_order``) of every group in its ordered
-    topics."""
+    """Ask for the offsets of every group; with ``is_order`` only in ordered topics."""
 
     code = RequestCode.GET_BROKER_CONSUME_STATS
     is_order: bool = False
 
 
 class QueryTopicConsumeByWho(Request[GroupList], kw_only=True):
-    """The groups that consume a topic, now or before."""
+    """Ask for the groups that consume a topic or have an offset in it."""
 
     code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
     topic: str
 
 
 class QueryTopicsByConsumer(Request[TopicList], kw_only=True):
-    """The topics in which a group has an offset."""
+    """Ask for the topics in which a group has an offset."""
 
     code = RequestCode.QUERY_TOPICS_BY_CONSUMER
     group: str
 
 
 class QueryConsumeTimeSpan(Request[QueryConsumeTimeSpanBody], kw_only=True):
-    """When the first, last and next message of each queue were stored."""
+    """Ask for the store times of each queue's first, last and next message."""
 
     code = RequestCode.QUERY_CONSUME_TIME_SPAN
     topic: str
@@ -76,8 +80,8 @@ class Connection(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class ConsumerConnection(msgspec.Struct, kw_only=True, rename="camel"):
-    """A consumer group's members and subscriptions, by topic (203). ``conflicts``: what is wrong
-    among them, a sentence each; our brokers' own, absent if nothing is."""
+    """Members of a consumer group, and its subscriptions by topic (203). ``conflicts`` is ours: one
+    sentence for each disagreement among the members; absent if there are none."""
 
     connection_set: tuple[Connection, ...] = ()
     subscription_table: dict[str, clients.SubscriptionData] = {}
@@ -88,27 +92,27 @@ class ConsumerConnection(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class GetConsumerConnectionList(Request[ConsumerConnection], kw_only=True):
-    """The members of a consumer group."""
+    """Ask for the members of a consumer group."""
 
     code = RequestCode.GET_CONSUMER_CONNECTION_LIST
     consumer_group: str
 
 
 class ProducerConnection(msgspec.Struct, kw_only=True, rename="camel"):
-    """A producer group's members (204)."""
+    """Members of a producer group (204)."""
 
     connection_set: tuple[Connection, ...] = ()
 
 
 class GetProducerConnectionList(Request[ProducerConnection], kw_only=True):
-    """The members of a producer group."""
+    """Ask for the members of a producer group."""
 
     code = RequestCode.GET_PRODUCER_CONNECTION_LIST
     producer_group: str
 
 
 class ProducerInfo(msgspec.Struct, kw_only=True, rename="camel"):
-    """One producer; `last_update_timestamp` (ms) is its last heartbeat."""
+    """One producer. `last_update_timestamp` is the time of its last heartbeat, in ms."""
 
     client_id: str | None = None
     remote_ip: str | None = msgspec.field(default=None, name="remoteIP")
@@ -124,7 +128,7 @@ class ProducerTableInfo(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class GetAllProducerInfo(Request[ProducerTableInfo], kw_only=True):
-    """All producers by group."""
+    """Ask for all producers, by group."""
 
     code = RequestCode.GET_ALL_PRODUCER_INFO
 
@@ -148,7 +152,7 @@ class QuerySubscriptionByConsumer(Request[QuerySubscriptionResponseBody], kw_onl
 # What a running consumer tells about itself (307), and how it took one message given to it by
 # hand (309). Names are Apache's (`droped`).
 class ProcessQueueInfo(msgspec.Struct, kw_only=True, rename="camel"):
-    """Messages of one queue that a consumer holds."""
+    """Messages of one queue that a consumer has fetched and not yet committed."""
 
     commit_offset: Int64 = 0
     cached_msg_min_offset: Int64 = 0
@@ -167,7 +171,7 @@ class ProcessQueueInfo(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class PopProcessQueueInfo(msgspec.Struct, kw_only=True, rename="camel"):
-    """The same for a POP consumer."""
+    """Messages of one queue that a POP consumer has fetched."""
 
     wait_ack_count: Int32 = 0
     droped: bool = False
@@ -218,7 +222,7 @@ class ConsumeResult(StrEnum):
 
 
 class ConsumeMessageDirectlyResult(msgspec.Struct, kw_only=True, rename="camel"):
-    """The answer to 309; `spent_time_mills` is ms."""
+    """Reply to CONSUME_MESSAGE_DIRECTLY (309). `spent_time_mills` is in ms."""
 
     order: bool = False
     auto_commit: bool = True
@@ -228,7 +232,7 @@ class ConsumeMessageDirectlyResult(msgspec.Struct, kw_only=True, rename="camel")
 
 
 class ConsumeMessageDirectly(Request[ConsumeMessageDirectlyResult], kw_only=True):
-    """Have one consumer handle the message with the offset message id ``msg_id`` now; the broker
+    """Have one consumer handle one message now. ``msg_id`` is its offset message id; the broker
     adds the message as the body."""
 
     code = RequestCode.CONSUME_MESSAGE_DIRECTLY

@@ -1,6 +1,10 @@
-"""Consumer groups on a broker: 200 UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, 225 the same for a list,
-207 DELETE_SUBSCRIPTIONGROUP, 201 GET_ALL_SUBSCRIPTIONGROUP_CONFIG, 352
-GET_SUBSCRIPTIONGROUP_CONFIG, 353 UPDATE_AND_GET_GROUP_FORBIDDEN."""
+"""Requests about the consumer groups of a broker.
+
+- 200 UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, 225 the same for a list, 207
+  DELETE_SUBSCRIPTIONGROUP
+- 201 GET_ALL_SUBSCRIPTIONGROUP_CONFIG, 352 GET_SUBSCRIPTIONGROUP_CONFIG
+- 353 UPDATE_AND_GET_GROUP_FORBIDDEN
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from turbopump.protocol.requests.topics import DataVersion
 
 
 class DeleteGroup(Request[None], kw_only=True):
-    """Forget a group's settings and, with ``clean_offset``, how far it is."""
+    """Delete a group's settings and, with ``clean_offset``, its offsets."""
 
     code = RequestCode.DELETE_SUBSCRIPTIONGROUP
     group_name: str
@@ -24,13 +28,13 @@ class DeleteGroup(Request[None], kw_only=True):
 
 
 class GetAllGroupsReply(Reply, kw_only=True):
-    """Reply fields of 5.3.4 and later; absent before."""
+    """Reply fields of 5.3.4 and later; older brokers do not send them."""
 
     total_group_num: Int32 | None = None
 
 
 class GetAllGroups(Request[GetAllGroupsReply], kw_only=True):
-    """Every group of a broker."""
+    """Ask for all groups of a broker."""
 
     code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
     group_seq: Int32 | None = None
@@ -38,7 +42,7 @@ class GetAllGroups(Request[GetAllGroupsReply], kw_only=True):
     data_version: str | None = None
     known_version: str | None = None
     held: bool | None = None
-    """Both: see ``replication.py``."""
+    """``known_version`` and ``held`` are ours: see ``replication.py``."""
 
 
 # Consumer groups as brokers keep them: one group's settings and the versioned table. The
@@ -47,14 +51,15 @@ _RETRY_SECONDS: Final = "1 5 10 30 60 120 180 240 300 360 420 480 540 600 1200 1
 
 
 class GroupRetryPolicyType(StrEnum):
-    """Kind of rule for the wait before each retry."""
+    """Kind of policy for the wait before each retry."""
 
     EXPONENTIAL = "EXPONENTIAL"
     CUSTOMIZED = "CUSTOMIZED"
 
 
 class ExponentialRetryPolicy(msgspec.Struct, kw_only=True, rename="camel"):
-    """`initial` ms, multiplied each time, at most `max` ms."""
+    """Exponential waits in ms: the first is `initial`, each next one is multiplied, and none
+    exceeds `max`."""
 
     initial: Int64 = 5_000
     max: Int64 = 7_200_000
@@ -62,20 +67,20 @@ class ExponentialRetryPolicy(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class CustomizedRetryPolicy(msgspec.Struct, kw_only=True, rename="camel"):
-    """The waits in ms, one after the other; the last one repeats."""
+    """List of waits in ms, one for each retry. The last one repeats."""
 
     next: tuple[Int64, ...] = tuple(int(seconds) * 1000 for seconds in _RETRY_SECONDS.split())
 
 
 class GroupRetryPolicy(msgspec.Struct, kw_only=True, rename="camel", gc=False):
-    """The policy in force and its settings, where they are not the default."""
+    """Retry policy of a group: the kind in force, and settings that differ from the default."""
 
     type: GroupRetryPolicyType = GroupRetryPolicyType.CUSTOMIZED
     exponential_retry_policy: ExponentialRetryPolicy | None = None
     customized_retry_policy: CustomizedRetryPolicy | None = None
 
     def wait_ms(self, attempts: int) -> int | None:
-        """Return the wait in ms after this number of attempts; None if no policy is set. Source:
+        """Return the wait in ms after this number of attempts, or None if no policy is set. Source:
         apache/rocketmq ``CustomizedRetryPolicy`` (which begins with its third wait),
         ``ExponentialRetryPolicy``."""
         attempts = max(attempts, 0)
@@ -88,7 +93,7 @@ class GroupRetryPolicy(msgspec.Struct, kw_only=True, rename="camel", gc=False):
 
 
 class SimpleSubscriptionData(msgspec.Struct, kw_only=True, rename="camel"):
-    """A subscription fixed on the broker's side."""
+    """Subscription of a group that is fixed on the broker."""
 
     topic: str | None = None
     expression_type: str | None = None
@@ -97,8 +102,8 @@ class SimpleSubscriptionData(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class SubscriptionGroupConfig(msgspec.Struct, kw_only=True, rename="camel", gc=False):
-    """One consumer group on one broker. `which_broker_when_consume_slowly` is the broker id that a
-    slow reader is sent to; `consume_timeout_minute` is minutes."""
+    """Settings of one consumer group on one broker. `which_broker_when_consume_slowly` is the id of
+    the broker that slow readers are sent to. `consume_timeout_minute` is in minutes."""
 
     group_name: str | None = None
     consume_enable: bool = True
@@ -118,7 +123,7 @@ class SubscriptionGroupConfig(msgspec.Struct, kw_only=True, rename="camel", gc=F
 
 
 class GetGroup(Request[SubscriptionGroupConfig], kw_only=True):
-    """One group of a broker."""
+    """Ask for one group of a broker."""
 
     code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
     group: str
@@ -132,8 +137,8 @@ class CreateGroup(Request[None], kw_only=True):
 
 
 class SubscriptionGroupWrapper(msgspec.Struct, kw_only=True, rename="camel"):
-    """All groups of a broker: the file `subscriptionGroup.json` and the answer to 201.
-    `forbidden_table` is group -> topic -> permission bits taken away."""
+    """All groups of a broker: the file `subscriptionGroup.json`, and the reply to 201.
+    `forbidden_table` is group -> topic -> denied permission bits."""
 
     data_version: DataVersion = DataVersion()
     forbidden_table: dict[str, dict[str, int]] = {}
@@ -141,20 +146,20 @@ class SubscriptionGroupWrapper(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class SubscriptionGroupList(msgspec.Struct, kw_only=True, rename="camel"):
-    """Groups to create or change at once (225)."""
+    """Groups to create or change in one request (225)."""
 
     group_config_list: list[SubscriptionGroupConfig] = []
 
 
 class CreateGroupList(Request[None], kw_only=True):
-    """Create or change several."""
+    """Create or change several groups."""
 
     code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
     body = SubscriptionGroupList
 
 
 class GroupForbidden(msgspec.Struct, kw_only=True, rename="camel"):
-    """Permission of a group to read a topic (353)."""
+    """Permission of a group to read a topic (353), as body of the reply."""
 
     topic: str | None = None
     group: str | None = None
@@ -162,7 +167,8 @@ class GroupForbidden(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class UpdateGroupForbidden(Request[GroupForbidden], kw_only=True):
-    """Ban a group from reading a topic, or lift the ban; without ``readable``: ask."""
+    """Forbid a group to read a topic, or allow it again. Without ``readable``, ask for the
+    permission."""
 
     code = RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN
     group: str

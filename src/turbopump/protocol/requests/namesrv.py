@@ -1,8 +1,14 @@
-"""Requests to a name server: 103 REGISTER_BROKER, 104 UNREGISTER_BROKER, 904 BROKER_HEARTBEAT, 322
-QUERY_DATA_VERSION, 105 GET_ROUTEINFO_BY_TOPIC, 106 GET_BROKER_CLUSTER_INFO, 901
-GET_BROKER_MEMBER_GROUP, topic lists (206, 224, 304, 311–313), write permissions (205, 327), topics
-that an operator deletes or registers (216, 217), the KV configuration (100–102, 219) and the
-server's own (318, 319)."""
+"""Requests to a name server.
+
+- Brokers: 103 REGISTER_BROKER, 104 UNREGISTER_BROKER, 904 BROKER_HEARTBEAT, 322
+  QUERY_DATA_VERSION
+- Routes: 105 GET_ROUTEINFO_BY_TOPIC, 106 GET_BROKER_CLUSTER_INFO, 901
+  GET_BROKER_MEMBER_GROUP
+- Topics: lists (206, 224, 304, 311–313), delete (216), register (217)
+- Write permission of a broker: 205, 327
+- KV configuration: 100–102, 219
+- Settings of the server: 318, 319
+"""
 
 from __future__ import annotations
 
@@ -23,19 +29,21 @@ from turbopump.protocol.requests import topics
 
 
 class RegisterBrokerReply(Reply, kw_only=True):
-    """For a slave: where its live master and that one's replication port are."""
+    """Reply to a slave: the address of its live master, and of the master's replication port."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
 
 
 class RegisterBroker(Request[RegisterBrokerReply], kw_only=True):
-    """A broker and its topics; the body is ``RegisterBrokerBody``.
+    """Register a broker and its topics. The body is a ``RegisterBrokerBody``.
 
-    ``heartbeat_timeout_millis`` is how long the broker may be silent (120 s without it).
-    ``enable_acting_master`` is absent from brokers of 4.x. ``body_crc32`` 0 or absent means
-    unchecked. ``partial`` is ours: the topics in the body are not all that the broker has; Apache's
-    name server passes over it.
+    - ``heartbeat_timeout_millis``: time in ms after which a silent broker is removed; 120 s if
+      absent.
+    - ``enable_acting_master``: absent from brokers of 4.x.
+    - ``body_crc32``: checksum of the body; 0 or absent means unchecked.
+    - ``partial``: ours; the body contains only some of the broker's topics. Apache's name
+      server ignores this field.
     """
 
     code = RequestCode.REGISTER_BROKER
@@ -52,7 +60,7 @@ class RegisterBroker(Request[RegisterBrokerReply], kw_only=True):
 
 
 class UnregisterBroker(Request[None], kw_only=True):
-    """A broker leaves."""
+    """Remove a broker that is stopping."""
 
     code = RequestCode.UNREGISTER_BROKER
     broker_name: str
@@ -62,7 +70,7 @@ class UnregisterBroker(Request[None], kw_only=True):
 
 
 class BrokerHeartbeat(Request[None], kw_only=True):
-    """A broker is still there. The fields after the id are for a controller."""
+    """Tell the name server that a broker is alive. The fields after the id are for a controller."""
 
     code = RequestCode.BROKER_HEARTBEAT
     cluster_name: str
@@ -77,13 +85,14 @@ class BrokerHeartbeat(Request[None], kw_only=True):
 
 
 class QueryDataVersionReply(Reply, kw_only=True):
-    """True if the broker's version differs from the registered one, which is in the body."""
+    """Reply to QUERY_DATA_VERSION (322): True if the broker's version differs from the registered
+    one. The body is the registered version."""
 
     changed: bool
 
 
 class QueryDataVersion(Request[QueryDataVersionReply], kw_only=True):
-    """Would a registration change anything? Counts as a heartbeat."""
+    """Ask if a broker's version differs from the registered one. Counts as a heartbeat."""
 
     code = RequestCode.QUERY_DATA_VERSION
     body = topics.DataVersion
@@ -94,21 +103,21 @@ class QueryDataVersion(Request[QueryDataVersionReply], kw_only=True):
 
 
 class GetAllTopicList(Request[topics.TopicList], kw_only=True):
-    """Every topic."""
+    """Ask for the names of all topics."""
 
     code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
 
 
 class GetTopicsByCluster(Request[topics.TopicList], kw_only=True):
-    """The topics of a cluster."""
+    """Ask for the topics of a cluster."""
 
     code = RequestCode.GET_TOPICS_BY_CLUSTER
     cluster: str
 
 
 class DeleteTopicInNamesrv(Request[None], kw_only=True):
-    """Forget the routes of a topic, to the brokers of one cluster or to all. A broker that still
-    has it brings it back."""
+    """Delete the routes of a topic to the brokers of one cluster, or of all. A broker that still
+    has the topic registers it again."""
 
     code = RequestCode.DELETE_TOPIC_IN_NAMESRV
     topic: str
@@ -122,8 +131,11 @@ class WipeWritePermReply(Reply, kw_only=True):
 
 
 class WipeWritePerm(Request[WipeWritePermReply], kw_only=True):
-    """Let clients send to another broker, until `AddWritePerm` or until that broker has left.
-    RocketMQ: until it registers a newer table."""
+    """Remove the write permission of a broker's topics, so that clients send to other brokers.
+
+    The change lasts until `AddWritePerm`, or until the broker has left. RocketMQ: until the broker
+    registers a newer table.
+    """
 
     code = RequestCode.WIPE_WRITE_PERM_OF_BROKER
     broker_name: str
@@ -136,39 +148,39 @@ class AddWritePermReply(Reply, kw_only=True):
 
 
 class AddWritePerm(Request[AddWritePermReply], kw_only=True):
-    """Undo WipeWritePerm."""
+    """Restore the write permission that `WipeWritePerm` removed."""
 
     code = RequestCode.ADD_WRITE_PERM_OF_BROKER
     broker_name: str
 
 
 class GetSystemTopicList(Request[topics.TopicList], kw_only=True):
-    """The names of clusters and brokers, and the address of one broker, which can be asked for its
-    own system topics."""
+    """Ask for the names of all clusters and brokers, and the address of one broker. That broker can
+    be asked for its own system topics."""
 
     code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS
 
 
 class GetUnitTopicList(Request[topics.TopicList], kw_only=True):
-    """Topics of a unit."""
+    """Ask for the topics of a unit."""
 
     code = RequestCode.GET_UNIT_TOPIC_LIST
 
 
 class GetHasUnitSubTopicList(Request[topics.TopicList], kw_only=True):
-    """Topics that a unit's group has subscribed to."""
+    """Ask for the topics that a unit's group has subscribed to."""
 
     code = RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST
 
 
 class GetHasUnitSubUnunitTopicList(Request[topics.TopicList], kw_only=True):
-    """Ask for the unit-subscribed topics that belong to no unit."""
+    """Ask for the topics that a unit's group has subscribed to and that belong to no unit."""
 
     code = RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST
 
 
 class PutKvConfig(Request[None], kw_only=True):
-    """Set one text of the KV configuration."""
+    """Set one value of the KV configuration."""
 
     code = RequestCode.PUT_KV_CONFIG
     kv_namespace: str = msgspec.field(name="namespace")
@@ -177,13 +189,13 @@ class PutKvConfig(Request[None], kw_only=True):
 
 
 class GetKvConfigReply(Reply, kw_only=True):
-    """The text."""
+    """Value of the KV configuration."""
 
     value: str | None = None
 
 
 class GetKvConfig(Request[GetKvConfigReply], kw_only=True):
-    """One text of the KV configuration; 22 QUERY_NOT_FOUND where there is none."""
+    """Ask for one value of the KV configuration; 22 QUERY_NOT_FOUND if there is none."""
 
     code = RequestCode.GET_KV_CONFIG
     kv_namespace: str = msgspec.field(name="namespace")
@@ -191,7 +203,7 @@ class GetKvConfig(Request[GetKvConfigReply], kw_only=True):
 
 
 class DeleteKvConfig(Request[None], kw_only=True):
-    """Remove one text of the KV configuration; nothing happens where there is none."""
+    """Delete one value of the KV configuration. A missing value is no error."""
 
     code = RequestCode.DELETE_KV_CONFIG
     kv_namespace: str = msgspec.field(name="namespace")
@@ -199,13 +211,14 @@ class DeleteKvConfig(Request[None], kw_only=True):
 
 
 class UpdateNamesrvConfig(Request[None], kw_only=True):
-    """Change settings of the running name server; the body is the text of a properties file."""
+    """Change settings of the running name server. The body is the text of a properties file."""
 
     code = RequestCode.UPDATE_NAMESRV_CONFIG
 
 
 class GetNamesrvConfig(Request[None], kw_only=True):
-    """Every setting of the name server; answered with the text of a properties file."""
+    """Ask for all settings of the name server. The answer's body is the text of a properties
+    file."""
 
     code = RequestCode.GET_NAMESRV_CONFIG
 
@@ -220,13 +233,13 @@ class ClusterInfo(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class GetBrokerClusterInfo(Request[ClusterInfo], kw_only=True):
-    """Every cluster and broker."""
+    """Ask for all clusters and brokers."""
 
     code = RequestCode.GET_BROKER_CLUSTER_INFO
 
 
 class BrokerMemberGroup(msgspec.Struct, kw_only=True, rename="camel"):
-    """The live members of one broker name: broker id -> `host:port`."""
+    """Live members of one broker name: broker id -> `host:port`."""
 
     cluster: str | None = None
     broker_name: str | None = None
@@ -234,13 +247,14 @@ class BrokerMemberGroup(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class BrokerMemberGroupBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """The answer to 901 (apache/rocketmq `GetBrokerMemberGroupResponseBody`)."""
+    """Reply to GET_BROKER_MEMBER_GROUP (901; apache/rocketmq
+    `GetBrokerMemberGroupResponseBody`)."""
 
     broker_member_group: BrokerMemberGroup | None = None
 
 
 class GetBrokerMemberGroup(Request[BrokerMemberGroupBody], kw_only=True):
-    """The live members of one broker name."""
+    """Ask for the live members of one broker name."""
 
     code = RequestCode.GET_BROKER_MEMBER_GROUP
     cluster_name: str
@@ -260,27 +274,28 @@ class GetBrokerMemberGroup(Request[BrokerMemberGroupBody], kw_only=True):
 # One rule: nothing is inflated or read beyond the bounds. Source: apache/rocketmq
 # `RegisterBrokerBody`.
 MAX_INFLATED = 32 << 20
-"""Most bytes a compressed registration may inflate to: room for a quarter of a million topics."""
+"""Maximum size of an inflated registration in bytes; enough for 250,000 topics."""
 
 T = TypeVar("T")
 
 
 class KVTable(msgspec.Struct, kw_only=True, rename="camel"):
-    """A table of texts: the order-topic configuration in the answer to 103, 219, and the runtime
-    figures of 28."""
+    """Table of strings: the order-topic configuration in the reply to 103, the reply to 219, and
+    the runtime figures of 28."""
 
     table: dict[str, str] = {}
 
 
 class GetKvListByNamespace(Request[KVTable], kw_only=True):
-    """Every text of a namespace; 22 QUERY_NOT_FOUND where there is none."""
+    """Ask for all values of a namespace; 22 QUERY_NOT_FOUND if there are none."""
 
     code = RequestCode.GET_KVLIST_BY_NAMESPACE
     kv_namespace: str = msgspec.field(name="namespace")
 
 
 class RegisterBrokerBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """Registration of a broker: all its topics, or only the changed ones right after a change."""
+    """Topics in a broker's registration: all of them, or right after a change only the changed
+    ones."""
 
     topic_config_serialize_wrapper: topics.TopicConfigAndMappingSerializeWrapper = msgspec.field(
         default_factory=topics.TopicConfigAndMappingSerializeWrapper
@@ -288,11 +303,11 @@ class RegisterBrokerBody(msgspec.Struct, kw_only=True, rename="camel"):
     filter_server_list: list[str] = []
 
     def encode(self) -> bytes:
-        """The JSON form."""
+        """Return the JSON form."""
         return fastjson.encode(self)
 
     def encode_compressed(self) -> bytes:
-        """The compressed form, as a 5.x broker writes it."""
+        """Return the compressed form, as a 5.x broker writes it."""
         wrapper = self.topic_config_serialize_wrapper
         topics = list(wrapper.topic_config_table.values())
         mappings = list(wrapper.topic_queue_mapping_info_map.values())
@@ -304,15 +319,15 @@ class RegisterBrokerBody(msgspec.Struct, kw_only=True, rename="camel"):
 
     @classmethod
     def decode(cls, data: bytes) -> RegisterBrokerBody:
-        """Read the JSON form; FastjsonError if it is none."""
+        """Decode the JSON form. Raise FastjsonError if the data is invalid."""
         return fastjson.decode(data, cls)
 
     @classmethod
     def decode_compressed(
         cls, data: bytes, *, with_mappings: bool
     ) -> Generator[None, None, RegisterBrokerBody]:
-        """Read the compressed form, one topic a step; `with_mappings` if the sender's
-        version is 5.0.0 or later. FastjsonError for a stream that is damaged, too short or too
+        """Decode the compressed form, one topic for each step. Set `with_mappings` if the sender's
+        version is 5.0.0 or later. Raise FastjsonError if the stream is damaged, too short or too
         long."""
         pieces = _Pieces(inflate(data))
         wrapper = topics.TopicConfigAndMappingSerializeWrapper()
@@ -334,8 +349,8 @@ class RegisterBrokerBody(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 def inflate(data: bytes) -> bytes:
-    """The content of a compressed registration; FastjsonError if it is damaged or beyond
-    MAX_INFLATED."""
+    """Return the content of a compressed registration. Raise FastjsonError if the data is damaged
+    or inflates beyond MAX_INFLATED."""
     stream = zlib.decompressobj()
     try:
         inflated = stream.decompress(data, MAX_INFLATED)
@@ -349,7 +364,7 @@ def inflate(data: bytes) -> bytes:
 
 
 class _Pieces:
-    """Reads counts and length-prefixed texts off one buffer."""
+    """Reader of counts and length-prefixed texts from one buffer."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -386,12 +401,12 @@ def _sized(data: bytes) -> bytes:
 # addresses. `broker_addrs` goes out as `{0:"host:port"}` unless the client asked for standard
 # JSON (`fastjson.encode_standard`).
 MASTER_ID = 0
-"""The broker id of a master; slaves have larger ones."""
+"""Broker id of a master; slaves have larger ids."""
 
 
 class QueueData(msgspec.Struct, kw_only=True, rename="camel"):
-    """Number of a topic's queues on one broker. `perm` bits: 4 read, 2 write, 1 inherit, 8
-    priority."""
+    """Numbers of a topic's read and write queues on one broker. `perm` is a sum of bits: 4 read, 2
+    write, 1 inherit, 8 priority."""
 
     broker_name: str | None = None
     read_queue_nums: Int32 = 0
@@ -401,7 +416,7 @@ class QueueData(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class BrokerData(msgspec.Struct, kw_only=True, rename="camel"):
-    """One broker name with the addresses (`host:port`) of its master (id 0) and slaves."""
+    """Addresses (`host:port`) of the master (id 0) and the slaves with one broker name."""
 
     cluster: str | None = None
     broker_name: str | None = None
@@ -411,16 +426,14 @@ class BrokerData(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 ROUTE_QUEUES_MAX = 1 << 18
-"""Queues of a topic on all brokers together: four times the most that one broker may have. A client
-makes an object for each, 0.4 µs and 150 bytes."""
+"""Maximum number of a topic's queues on all brokers together, four times the maximum of one broker.
+A client creates one object for each queue: 0.4 µs and 150 bytes."""
 _COUNT = re.compile(r"[0-9]+")
 
 
 class TopicRouteData(msgspec.Struct, kw_only=True, rename="camel"):
-    """A topic's route. `order_topic_conf` is `broker:queues;…` for globally ordered topics.
-
-    Check `fault` before making queues of it.
-    """
+    """Route of a topic. `order_topic_conf` is `broker:queues;…` for globally ordered topics. Check
+    `fault` before creating queues from a route."""
 
     order_topic_conf: str | None = None
     queue_datas: list[QueueData] = []
@@ -429,13 +442,13 @@ class TopicRouteData(msgspec.Struct, kw_only=True, rename="camel"):
     topic_queue_mapping_by_broker: dict[str, topics.TopicQueueMappingInfo] | None = None
 
     def ordered_queues(self) -> list[tuple[str, int]]:
-        """The brokers of `order_topic_conf`, each with its number of queues; parts without a number
-        are passed over."""
+        """Return the brokers of `order_topic_conf`, each with its number of queues. Parts without a
+        number are skipped."""
         parts = [part.partition(":") for part in (self.order_topic_conf or "").split(";")]
         return [(name, int(count[:10])) for name, _, count in parts if _COUNT.fullmatch(count)]
 
     def fault(self) -> str | None:
-        """Say which number of queues is beyond the bounds, and what to do; None: none is."""
+        """Return which number of queues is out of range and what to do, or None."""
         counts = [
             (one.broker_name, one.read_queue_nums, one.write_queue_nums) for one in self.queue_datas
         ]
@@ -453,7 +466,7 @@ class TopicRouteData(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class RegisterTopicInNamesrv(Request[None], kw_only=True):
-    """Give a topic queues on brokers that are registered."""
+    """Register a topic with queues on brokers that are registered already."""
 
     code = RequestCode.REGISTER_TOPIC_IN_NAMESRV
     body = TopicRouteData
@@ -461,7 +474,7 @@ class RegisterTopicInNamesrv(Request[None], kw_only=True):
 
 
 class GetRouteInfo(Request[TopicRouteData], kw_only=True):
-    """Ask for the brokers of a topic; the answer is 17 TOPIC_NOT_EXIST if there are none."""
+    """Ask for the route of a topic; 17 TOPIC_NOT_EXIST if no broker has the topic."""
 
     code = RequestCode.GET_ROUTEINFO_BY_TOPIC
     topic: str

@@ -1,5 +1,5 @@
-"""Offsets: a group's offset in a queue (14, 15), a queue's ends (30, 31), and its offset at a time
-(29)."""
+"""Requests about offsets: a group's offset in a queue (14, 15), the ends of a queue (30, 31), and
+its offset at a time (29)."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from turbopump.protocol.requests.statistics import QueryCorrectionOffsetBody
 from turbopump.protocol.requests.topics import DataVersion
 
 QUEUE_OFFSET_MAX = (2**63 - 1) // 20
-"""The largest offset that a queue can have: it has 20 bytes for each message, and positions in its
-files are signed numbers of 64 bits."""
+"""Largest possible queue offset. A queue has 20 bytes for each message, and positions in its files
+are signed 64-bit numbers."""
 
 
 class OffsetReply(Reply, kw_only=True):
-    """One queue offset; −1 where Apache's brokers have no queue."""
+    """One queue offset. Apache's brokers answer −1 if the queue does not exist."""
 
     offset: Int64
 
     def fault(self) -> str | None:
-        """Say that no queue can have this offset; None: one can."""
+        """Return the reason why the offset is out of range, or None."""
         if -1 <= self.offset <= QUEUE_OFFSET_MAX:
             return None
         return f"offset {self.offset}, and a queue has 0 to {QUEUE_OFFSET_MAX}"
 
 
 class QueryConsumerOffset(Request[OffsetReply], kw_only=True):
-    """A group's offset in a queue; 22 QUERY_NOT_FOUND when it has none yet."""
+    """Ask for a group's offset in a queue; 22 QUERY_NOT_FOUND if the group has none."""
 
     code = RequestCode.QUERY_CONSUMER_OFFSET
     consumer_group: str
@@ -50,8 +50,8 @@ class UpdateConsumerOffset(Request[None], kw_only=True):
 
 
 class SearchOffset(Request[OffsetReply], kw_only=True):
-    """The queue offset at a store time in ms. ``boundary_type`` LOWER: the first at or after it;
-    UPPER: the last at or before it."""
+    """Ask for the queue offset at a store time in ms. ``boundary_type`` LOWER means the first
+    message at or after that time, UPPER the last at or before it."""
 
     code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
     topic: str
@@ -61,7 +61,7 @@ class SearchOffset(Request[OffsetReply], kw_only=True):
 
 
 class GetMaxOffset(Request[OffsetReply], kw_only=True):
-    """One past the last message of a queue."""
+    """Ask for the end of a queue, one past its last message."""
 
     code = RequestCode.GET_MAX_OFFSET
     topic: str
@@ -70,7 +70,7 @@ class GetMaxOffset(Request[OffsetReply], kw_only=True):
 
 
 class GetMinOffset(Request[OffsetReply], kw_only=True):
-    """The first message a queue still has."""
+    """Ask for the offset of the first message that a queue still has."""
 
     code = RequestCode.GET_MIN_OFFSET
     topic: str
@@ -81,10 +81,13 @@ class GetMinOffset(Request[OffsetReply], kw_only=True):
 # that move them. One rule: an offset is the index of the next message wanted. Inside
 # `offset_table` a key `topic@group` leads to queue id -> offset.
 class ConsumerOffsetTable(msgspec.Struct, kw_only=True, rename="camel"):
-    """The file `consumerOffset.json` and the answer to 43. `group_topic_map` is derived by 5.x
-    brokers and absent in 4.x: written if given, ignored when read. `pending_resets` is ours, in the
-    file only, absent if there are none: the queues of `topic@group` whose readers have not heard of
-    a reset; Apache's brokers pass over it."""
+    """Offsets of all groups: the file `consumerOffset.json`, and the reply to 43.
+
+    `group_topic_map` is derived by 5.x brokers and absent in 4.x; it is written if given and
+    ignored when read. `pending_resets` is ours and only in the file: queues of `topic@group` whose
+    readers have not yet been told of a reset. It is absent if there are none, and Apache's brokers
+    ignore it.
+    """
 
     data_version: DataVersion = DataVersion()
     group_topic_map: dict[str, tuple[str, ...]] | None = None
@@ -93,35 +96,34 @@ class ConsumerOffsetTable(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class DelayOffsetTable(msgspec.Struct, kw_only=True, rename="camel"):
-    """The file `delayOffset.json` and the answer to 45: delay level -> offset of the next message
-    to look at."""
+    """Progress of each delay level, the file `delayOffset.json` and the reply to 45: delay level ->
+    offset of the next message to check."""
 
     data_version: DataVersion = DataVersion()
     offset_table: dict[int, Int64] = {}
 
 
 class OffsetSerializeWrapper(msgspec.Struct, kw_only=True, rename="camel"):
-    """A broadcasting client's own file `offsets.json`."""
+    """Offsets of a broadcasting client, its local file `offsets.json`."""
 
     offset_table: dict[MessageQueue, Int64] = {}
 
 
 class GetConsumerStatusBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """The answers to 221 (one client: `message_queue_table`) and 223 (all of them:
-    `consumer_table`)."""
+    """Reply to 221 (one client: `message_queue_table`) and 223 (all clients: `consumer_table`)."""
 
     message_queue_table: dict[MessageQueue, Int64] = {}
     consumer_table: dict[str, dict[MessageQueue, Int64]] = {}
 
 
 class ResetOffsetBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """New offsets that a broker pushes to its clients (220) or answers to 222 with."""
+    """New offsets that a broker pushes to its clients (220), or returns in the reply to 222."""
 
     offset_table: dict[MessageQueue, Int64] = {}
 
 
 class QueueOffset(msgspec.Struct, kw_only=True, rename="camel"):
-    """One entry of the list form (apache/rocketmq `MessageQueueForC`)."""
+    """One entry of the list form of new offsets (apache/rocketmq `MessageQueueForC`)."""
 
     topic: str | None = None
     broker_name: str | None = None
@@ -130,7 +132,7 @@ class QueueOffset(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class ResetOffsetBodyForC(msgspec.Struct, kw_only=True, rename="camel"):
-    """The same for C++ clients, whose JSON reader knows no object keys."""
+    """New offsets for C++ clients, whose JSON parser does not accept objects as keys."""
 
     offset_table: list[QueueOffset] = []
 
@@ -139,10 +141,10 @@ class ResetOffsetBodyForC(msgspec.Struct, kw_only=True, rename="camel"):
 # 223 INVOKE_BROKER_TO_GET_CONSUMER_STATUS, 221 GET_CONSUMER_STATUS_FROM_CLIENT, 314
 # CLONE_GROUP_OFFSET, 308 QUERY_CORRECTION_OFFSET.
 class ResetOffset(Request[ResetOffsetBody], kw_only=True):
-    """Set a group's offsets in a topic: all queues, or ``queue_id``; to ``offset``, or where
-    ``timestamp`` (ms; negative: the end) is.
+    """Set a group's offsets in a topic, for all queues or for ``queue_id``.
 
-    Without ``force`` an offset is only moved back.
+    The target is ``offset``, or the offset at ``timestamp`` (ms; negative means the end). Without
+    ``force`` offsets are only moved back.
     """
 
     code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
@@ -177,7 +179,7 @@ class GetConsumerStatus(Request[GetConsumerStatusBody], kw_only=True):
 
 
 class GetConsumerStatusFromClient(Request[GetConsumerStatusBody], kw_only=True):
-    """From a broker to a consumer: how far are you?"""
+    """Ask a consumer for its offsets (from a broker)."""
 
     code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
     topic: str
@@ -186,8 +188,8 @@ class GetConsumerStatusFromClient(Request[GetConsumerStatusBody], kw_only=True):
 
 
 class CloneGroupOffset(Request[None], kw_only=True):
-    """Give ``dest_group`` the offsets of ``src_group`` in one topic, or in all. Not ``offline``:
-    only in topics that a running ``src_group`` subscribes."""
+    """Copy the offsets of ``src_group`` to ``dest_group`` in one topic, or in all. Without
+    ``offline`` only topics that a running ``src_group`` subscribes to are copied."""
 
     code = RequestCode.CLONE_GROUP_OFFSET
     src_group: str
@@ -197,8 +199,9 @@ class CloneGroupOffset(Request[None], kw_only=True):
 
 
 class QueryCorrectionOffset(Request[QueryCorrectionOffsetBody], kw_only=True):
-    """The lowest offsets of a topic's groups but ``filter_groups`` (separated by commas); the
-    largest number there is where ``compare_group`` is behind them."""
+    """Ask for the lowest offset of each queue among a topic's groups. ``filter_groups`` (separated
+    by commas) are left out. The largest possible number is returned if ``compare_group`` is behind
+    all of them."""
 
     code = RequestCode.QUERY_CORRECTION_OFFSET
     topic: str

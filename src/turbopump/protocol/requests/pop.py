@@ -1,9 +1,10 @@
-"""POP: 200050 POP_MESSAGE, 200051 ACK_MESSAGE, 200151 BATCH_ACK_MESSAGE (all in its body,
-``bodies.pop.BatchAckBody``), 200053 CHANGE_MESSAGE_INVISIBLETIME, 200052 PEEK_MESSAGE, 200054
-NOTIFICATION, 200055 POLLING_INFO. Times are milliseconds.
+"""Requests of POP consumers. All times are in milliseconds.
 
-``topic`` of 200051 and 200053 is the topic in whose queue the message is
-(``PopHandle.real_topic``), ``extra_info`` the handle's text.
+- 200050 POP_MESSAGE, 200052 PEEK_MESSAGE, 200054 NOTIFICATION, 200055 POLLING_INFO
+- 200051 ACK_MESSAGE, 200053 CHANGE_MESSAGE_INVISIBLETIME: ``topic`` is the topic whose
+  queue contains the message (``PopHandle.real_topic``), ``extra_info`` is the text of the
+  handle.
+- 200151 BATCH_ACK_MESSAGE: all fields are in the body, a ``BatchAckBody``.
 
 Source: apache/rocketmq ``PopMessageRequestHeader`` and the other headers of the same names.
 """
@@ -21,14 +22,16 @@ from turbopump.protocol.request import Reply, Request
 
 
 class InitMode(IntEnum):
-    """Start of a group in a queue without an offset. RocketMQ: ``ConsumeInitMode``."""
+    """Offset at which a group starts in a queue where it has none. RocketMQ:
+    ``ConsumeInitMode``."""
 
     MIN = 0
     MAX = 1
 
 
 class ChangeInvisibleTimeReply(Reply, kw_only=True):
-    """Parts of the message's new handle; its start offset is the message's own queue offset."""
+    """Parts of the message's new handle. The start offset of that handle is the message's own queue
+    offset."""
 
     pop_time: Int64 = 0
     invisible_time: Int64 = 0
@@ -36,9 +39,12 @@ class ChangeInvisibleTimeReply(Reply, kw_only=True):
 
 
 class PopMessageReply(ChangeInvisibleTimeReply, kw_only=True):
-    """When and for how long the messages of the body were taken; the texts are those of
-    ``message/handles.py``. ``rest_num`` is how many messages are left in the queues that were
-    looked at."""
+    """Reply to POP_MESSAGE: when the messages in the body were popped, and how long they are
+    invisible.
+
+    The three texts have the forms of ``message/handles.py``. ``rest_num`` is the number of messages
+    left in the queues that were read.
+    """
 
     rest_num: Int64 = 0
     start_offset_info: str | None = None
@@ -47,8 +53,11 @@ class PopMessageReply(ChangeInvisibleTimeReply, kw_only=True):
 
 
 class PopMessage(Request[PopMessageReply], kw_only=True):
-    """Take up to ``max_msg_nums`` messages of one queue, or with ``queue_id`` −1 of any, for
-    ``invisible_time``; held up to ``poll_time`` after ``born_time`` if there are none."""
+    """Pop up to ``max_msg_nums`` messages of one queue, or of any queue with ``queue_id`` −1.
+
+    The messages are invisible for ``invisible_time``. If there are none, the broker holds the
+    request for up to ``poll_time`` after ``born_time``.
+    """
 
     code = RequestCode.POP_MESSAGE
     consumer_group: str
@@ -66,7 +75,7 @@ class PopMessage(Request[PopMessageReply], kw_only=True):
 
 
 class AckMessage(Request[None], kw_only=True):
-    """One popped message is done; ``offset`` is its queue offset."""
+    """Acknowledge one popped message. ``offset`` is its queue offset."""
 
     code = RequestCode.ACK_MESSAGE
     consumer_group: str
@@ -77,7 +86,7 @@ class AckMessage(Request[None], kw_only=True):
 
 
 class ChangeInvisibleTime(Request[ChangeInvisibleTimeReply], kw_only=True):
-    """A popped message is to come back ``invisible_time`` from now."""
+    """Have a popped message delivered again ``invisible_time`` from now."""
 
     code = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
     consumer_group: str
@@ -89,7 +98,7 @@ class ChangeInvisibleTime(Request[ChangeInvisibleTimeReply], kw_only=True):
 
 
 class PeekMessage(Request[PopMessageReply], kw_only=True):
-    """Look at the messages that a pop would find, without taking them."""
+    """Ask for the messages that a pop would return, without popping them."""
 
     code = RequestCode.PEEK_MESSAGE
     topic: str
@@ -99,14 +108,15 @@ class PeekMessage(Request[PopMessageReply], kw_only=True):
 
 
 class NotificationReply(Reply, kw_only=True):
-    """True if a pop would find a message. ``polling_full``: too many requests wait already."""
+    """Reply to NOTIFICATION: ``has_msg`` is True if a pop would find a message, ``polling_full`` if
+    too many requests are waiting already."""
 
     has_msg: bool = False
     polling_full: bool = False
 
 
 class Notification(Request[NotificationReply], kw_only=True):
-    """Wait until a pop would find something, at most ``poll_time`` after ``born_time``."""
+    """Wait until a pop would find a message, at most ``poll_time`` after ``born_time``."""
 
     code = RequestCode.NOTIFICATION
     consumer_group: str
@@ -125,8 +135,8 @@ class PollingInfoReply(Reply, kw_only=True):
 
 
 class PollingInfo(Request[PollingInfoReply], kw_only=True):
-    """Count the waiting pops of a group for a queue; ``queue_id`` −1: for any queue of the
-    topic."""
+    """Ask for the number of waiting pops of a group for a queue. ``queue_id`` −1 means any queue of
+    the topic."""
 
     code = RequestCode.POLLING_INFO
     consumer_group: str
@@ -137,9 +147,13 @@ class PollingInfo(Request[PollingInfoReply], kw_only=True):
 # Many acknowledgements at once (200151). Source: apache/rocketmq ``BatchAck``,
 # ``BatchAckMessageRequestBody``, ``BitSetSerializerDeserializer``.
 class BatchAck(msgspec.Struct, kw_only=True):
-    """Messages that one pop found in one queue. ``topic`` is the topic that was asked for,
-    ``retry`` the handle's kind as text, and bit n of ``bits`` (bytes, the lowest first; base64 in
-    the text) the message at ``start_offset`` + n."""
+    """Acknowledged messages of one pop in one queue.
+
+    - ``topic``: the topic that was popped.
+    - ``retry``: the handle's kind, as text.
+    - ``bits``: bit n stands for the message at ``start_offset`` + n; lowest byte first, base64
+      in JSON.
+    """
 
     consumer_group: str | None = msgspec.field(default=None, name="c")
     topic: str | None = msgspec.field(default=None, name="t")
@@ -153,21 +167,22 @@ class BatchAck(msgspec.Struct, kw_only=True):
 
 
 class BatchAckBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """All for one broker."""
+    """Acknowledgements for one broker."""
 
     broker_name: str | None = None
     acks: tuple[BatchAck, ...] | None = None
 
 
 class BatchAckMessage(Request[None], kw_only=True):
-    """Many popped messages are done."""
+    """Acknowledge many popped messages."""
 
     code = RequestCode.BATCH_ACK_MESSAGE
     body = BatchAckBody
 
 
 def pack_bits(numbers: Iterable[int]) -> bytes:
-    """The set of bits, as Java's ``BitSet.toByteArray`` writes it."""
+    """Return bytes in which the bits with these numbers are set, as Java's ``BitSet.toByteArray``
+    writes them."""
     value = 0
     for number in numbers:
         value |= 1 << number
@@ -175,7 +190,7 @@ def pack_bits(numbers: Iterable[int]) -> bytes:
 
 
 def unpack_bits(data: bytes) -> Iterator[int]:
-    """The numbers of the bits that are set, the smallest first."""
+    """Yield the numbers of the bits that are set, in ascending order."""
     for index, byte in enumerate(data):
         while byte:
             low = byte & -byte

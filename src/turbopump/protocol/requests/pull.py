@@ -1,5 +1,5 @@
-"""Pulling: 11 PULL_MESSAGE and 361 LITE_PULL_MESSAGE. The body of the answer is stored messages
-back to back.
+"""Requests that read messages: 11 PULL_MESSAGE and 361 LITE_PULL_MESSAGE. The body of the answer is
+stored messages back to back.
 
 Source: apache/rocketmq ``PullMessageRequestHeader``, ``PullMessageResponseHeader``,
 ``PullSysFlag``.
@@ -17,7 +17,7 @@ from turbopump.protocol.request import Reply, Request
 
 
 class PullSysFlag:
-    """The bits of a pull's ``sys_flag``, as plain ints (an IntFlag costs 0.7 µs at each ``&``)."""
+    """Bits of a pull's ``sys_flag``, as plain ints (an IntFlag costs 0.7 µs for each ``&``)."""
 
     COMMIT_OFFSET: Final = 1
     SUSPEND: Final = 2
@@ -27,7 +27,8 @@ class PullSysFlag:
 
 
 class PullMessageReply(Reply, kw_only=True):
-    """Queue offsets from which to continue; set for every outcome, not only for found messages."""
+    """Queue offsets from which to continue. Every outcome sets them, not only a pull that found
+    messages."""
 
     suggest_which_broker_id: Int64 = 0
     next_begin_offset: Int64
@@ -40,8 +41,8 @@ class PullMessageReply(Reply, kw_only=True):
 
 
 class PullMessage(Request[PullMessageReply], kw_only=True):
-    """Read messages of one queue from ``queue_offset`` on; held up to ``suspend_timeout_millis`` if
-    there are none."""
+    """Read messages of one queue from ``queue_offset`` on. If there are none, the broker holds the
+    request for up to ``suspend_timeout_millis``."""
 
     code = RequestCode.PULL_MESSAGE
     consumer_group: str
@@ -62,7 +63,7 @@ class PullMessage(Request[PullMessageReply], kw_only=True):
 
 
 class LitePullMessage(PullMessage, kw_only=True):
-    """The same from a lite pull consumer."""
+    """Read messages of one queue for a lite pull consumer, as ``PullMessage`` does."""
 
     code = RequestCode.LITE_PULL_MESSAGE
 
@@ -72,15 +73,15 @@ class LitePullMessage(PullMessage, kw_only=True):
 # Source: apache/rocketmq ``QueryMessageRequestHeader``, ``QueryMessageResponseHeader``,
 # ``ViewMessageRequestHeader``, ``MQClientAPIImpl.queryMessage``.
 class QueryMessageReply(Reply, kw_only=True):
-    """Newest message in the index: store time and commit-log offset."""
+    """Store time and commit-log offset of the newest message in the index."""
 
     index_last_update_timestamp: Int64
     index_last_update_phyoffset: Int64
 
 
 class QueryMessage(Request[QueryMessageReply], kw_only=True):
-    """The newest ``max_num`` messages of ``topic`` with this key, stored between the times (ms); 22
-    QUERY_NOT_FOUND if there are none."""
+    """Ask for the newest ``max_num`` messages of ``topic`` with this key, stored between two times
+    (ms); 22 QUERY_NOT_FOUND if there are none."""
 
     code = RequestCode.QUERY_MESSAGE
     topic: str
@@ -89,13 +90,13 @@ class QueryMessage(Request[QueryMessageReply], kw_only=True):
     begin_timestamp: Int64
     end_timestamp: Int64
     unique_key: bool | None = msgspec.field(default=None, name="_UNIQUE_KEY_QUERY")
-    """True if ``key`` is a unique id. RocketMQ then looks for 32 messages (``defaultQueryMaxNum``)
-    and ignores ``max_num``."""
+    """True if ``key`` is a unique id. RocketMQ then searches for 32 messages
+    (``defaultQueryMaxNum``) and ignores ``max_num``."""
 
 
 class ViewMessageById(Request[None], kw_only=True):
-    """The message at ``offset`` of the commit log (an offset message id holds it); 1 SYSTEM_ERROR
-    if there is none."""
+    """Ask for the message at ``offset`` of the commit log; 1 SYSTEM_ERROR if there is none. An
+    offset message id contains this offset."""
 
     code = RequestCode.VIEW_MESSAGE_BY_ID
     topic: str | None = None
@@ -103,13 +104,13 @@ class ViewMessageById(Request[None], kw_only=True):
 
 
 class EarliestStoreTimeReply(Reply, kw_only=True):
-    """A store time in ms; −1 for a queue without messages."""
+    """Store time in ms; −1 for a queue without messages."""
 
     timestamp: Int64
 
 
 class GetEarliestMsgStoreTime(Request[EarliestStoreTimeReply], kw_only=True):
-    """When the first message that a queue still has was stored."""
+    """Ask for the store time of the first message that a queue still has."""
 
     code = RequestCode.GET_EARLIEST_MSG_STORETIME
     topic: str

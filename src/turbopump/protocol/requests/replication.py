@@ -1,13 +1,17 @@
-"""Requests of slaves to a master, and of tools to both: 43 GET_ALL_CONSUMER_OFFSET, 45
-GET_ALL_DELAY_OFFSET, 402 GET_ALL_MESSAGE_REQUEST_MODE, 905 NOTIFY_MIN_BROKER_ID_CHANGE, 906
-EXCHANGE_BROKER_HA_INFO, 907 GET_BROKER_HA_STATUS, 908 RESET_MASTER_FLUSH_OFFSET, 60
-GET_TIMER_CHECK_POINT, 61 GET_TIMER_METRICS.
+"""Requests of slaves to a master, and of tools to both.
 
-Three fields are ours, and Apache's brokers ignore them. ``known_version``: the version of a table
-that the slave has; the answer has its own version in the header, and in the body the changes since:
-nothing, some entries (the header then says so), or the whole table. ``held``: an answer without
-changes waits for a change, half a second at most. ``order_info``: the slave wants the file
-`consumerOrderInfo.json` instead of the offsets.
+- 43 GET_ALL_CONSUMER_OFFSET, 45 GET_ALL_DELAY_OFFSET, 402 GET_ALL_MESSAGE_REQUEST_MODE
+- 60 GET_TIMER_CHECK_POINT, 61 GET_TIMER_METRICS
+- 905 NOTIFY_MIN_BROKER_ID_CHANGE, 906 EXCHANGE_BROKER_HA_INFO, 907 GET_BROKER_HA_STATUS,
+  908 RESET_MASTER_FLUSH_OFFSET
+
+Three fields are ours; Apache's brokers ignore them.
+
+- ``known_version``: the version of a table that the slave has. The header of the answer has
+  the master's version, the body the changes since: nothing, some entries (marked in the
+  header), or the whole table.
+- ``held``: the master waits up to half a second for a change before it answers without one.
+- ``order_info``: the slave wants the file `consumerOrderInfo.json` instead of the offsets.
 """
 
 from __future__ import annotations
@@ -22,37 +26,37 @@ from turbopump.protocol.request import Reply, Request
 from turbopump.protocol.requests.topics import DataVersion
 
 TABLE_VERSION: Final = "tableVersion"
-"""Field of an answer: the version of the table in it."""
+"""Header field of an answer: version of the table in the body."""
 PARTIAL: Final = "partial"
-"""Field of an answer: its body has only what has changed."""
+"""Header field of an answer whose body has only the changed entries."""
 HELD: Final = "held"
-"""Field of an answer that was allowed to wait."""
+"""Header field of an answer whose request had ``held`` set."""
 LOG_END: Final = "logEnd"
-"""Field of an answer: end of the master's log when the answer was made."""
+"""Header field of an answer: end of the master's log when the answer was made."""
 LOG_START: Final = "logStart"
-"""Field of an answer: first offset of the log."""
+"""Header field of an answer: first offset of the master's log."""
 DELETED: Final = "deletedUntil"
-"""Field of an answer with all topics: JSON, up to which offset of the log the messages of a topic
-were deleted with it."""
+"""Header field of an answer with all topics: JSON, topic -> log offset before which the topic's
+messages were deleted."""
 PROVED: Final = "proved"
 NOT_PROVED: Final = "not proved"
 COMPARING: Final = "comparing"
 SLAVES: Final = "haSlaves"
-"""Key of the runtime table: a master of ours has it."""
+"""Key of the runtime table that shows a Turbopump master."""
 COMPARES: Final = "haCompares"
-"""Key of the runtime table: a master that compares its log with a slave's has it. Our older ones
-do not, and are compared with as Apache's."""
+"""Key of the runtime table that shows a master able to compare its log with a slave's. Older
+Turbopump masters lack this key; slaves compare with them as with Apache's."""
 
 
 class GetTimerCheckpoint(Request[None], kw_only=True):
-    """Ask for the progress of the timers; the answer's body is seven longs."""
+    """Ask for the progress of the timers. The answer's body is seven longs."""
 
     code = RequestCode.GET_TIMER_CHECK_POINT
 
 
 class TimerMetrics(msgspec.Struct, kw_only=True, rename="camel"):
-    """The answer to 61: how many messages wait for each topic. This broker does not count them by
-    topic."""
+    """Reply to GET_TIMER_METRICS (61): number of waiting messages by topic. Turbopump does not
+    count by topic."""
 
     data_version: DataVersion = DataVersion()
     timing_count: dict[str, dict[str, Int64]] = {}
@@ -65,9 +69,11 @@ class GetTimerMetrics(Request[TimerMetrics], kw_only=True):
 
 
 class GetAllConsumerOffset(Request[None], kw_only=True):
-    """The offsets of all groups; the answer's body is a ``ConsumerOffsetTable``. ``order_info``,
-    ours: what ordered pops have taken; an ``OrderInfoTable``. ``locks``, ours: who holds which
-    queue; a ``HeldLocks``."""
+    """Ask for the offsets of all groups. The answer's body is a ``ConsumerOffsetTable``.
+
+    Two fields are ours. With ``order_info`` the body is an ``OrderInfoTable``, the messages held by
+    ordered pops. With ``locks`` the body is a ``HeldLocks``, the locked queues and their owners.
+    """
 
     code = RequestCode.GET_ALL_CONSUMER_OFFSET
     known_version: str | None = None
@@ -77,13 +83,13 @@ class GetAllConsumerOffset(Request[None], kw_only=True):
 
 
 class GetAllDelayOffset(Request[None], kw_only=True):
-    """Ask for the progress of each delay level; the answer's body is a ``DelayOffsetTable``."""
+    """Ask for the progress of each delay level. The answer's body is a ``DelayOffsetTable``."""
 
     code = RequestCode.GET_ALL_DELAY_OFFSET
 
 
 class GetAllMessageRequestMode(Request[None], kw_only=True):
-    """Ask which groups pull and which pop; the answer's body is a ``MessageRequestModeTable``."""
+    """Ask which groups pull and which pop. The answer's body is a ``MessageRequestModeTable``."""
 
     code = RequestCode.GET_ALL_MESSAGE_REQUEST_MODE
     known_version: str | None = None
@@ -91,8 +97,8 @@ class GetAllMessageRequestMode(Request[None], kw_only=True):
 
 
 class NotifyMinBrokerIdChange(Request[None], kw_only=True):
-    """A name server says which replica acts for a master that is gone: passed over, as by Apache's
-    broker without `enableSlaveActingMaster`."""
+    """Tell a broker which replica acts for a master that is gone (from a name server). The broker
+    ignores this, as Apache's does without `enableSlaveActingMaster`."""
 
     code = RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE
     min_broker_id: Int64 | None = None
@@ -103,7 +109,7 @@ class NotifyMinBrokerIdChange(Request[None], kw_only=True):
 
 
 class ExchangeHAInfoReply(Reply, kw_only=True):
-    """Addresses of a master and its HA port, and the end of its flushed log."""
+    """Addresses of a master and of its HA port, and the end of its flushed log."""
 
     master_ha_address: str | None = None
     master_flush_offset: Int64 | None = None
@@ -111,7 +117,7 @@ class ExchangeHAInfoReply(Reply, kw_only=True):
 
 
 class ExchangeHAInfo(Request[ExchangeHAInfoReply], kw_only=True):
-    """Without fields: ask a master for its HA port. With an address: give one to a slave."""
+    """Ask a master for its HA port; with an address, tell a slave the address of its master."""
 
     code = RequestCode.EXCHANGE_BROKER_HA_INFO
     master_ha_address: str | None = None
@@ -120,7 +126,7 @@ class ExchangeHAInfo(Request[ExchangeHAInfoReply], kw_only=True):
 
 
 class HAConnectionRuntimeInfo(msgspec.Struct, kw_only=True, rename="camel"):
-    """A slave as its master sees it. Offsets are those of the log."""
+    """State of one slave, as its master sees it. Offsets are commit-log offsets."""
 
     addr: str | None = None
     slave_ack_offset: Int64 = 0
@@ -129,12 +135,12 @@ class HAConnectionRuntimeInfo(msgspec.Struct, kw_only=True, rename="camel"):
     transferred_byte_in_second: Int64 = 0
     transfer_from_where: Int64 = 0
     proof: str | None = None
-    """Ours: whether its log was found to be the beginning of its master's, ``PROVED``,
-    ``NOT_PROVED`` or ``COMPARING``; None: of a master of Apache's."""
+    """Ours: result of comparing the slave's log with the master's: ``PROVED`` if it is the
+    beginning of the master's log, ``NOT_PROVED`` or ``COMPARING``. None from an Apache master."""
 
 
 class HAClientRuntimeInfo(msgspec.Struct, kw_only=True, rename="camel"):
-    """A master as its slave sees it. Times are epoch milliseconds."""
+    """State of the master's connection, as its slave sees it. Times are epoch milliseconds."""
 
     master_addr: str | None = None
     transferred_byte_in_second: Int64 = 0
@@ -143,7 +149,7 @@ class HAClientRuntimeInfo(msgspec.Struct, kw_only=True, rename="camel"):
     last_write_timestamp: Int64 = 0
     master_flush_offset: Int64 = 0
     fault: str | None = None
-    """Ours: why it does not copy."""
+    """Ours: reason why the slave does not copy."""
 
 
 class HARuntimeInfo(msgspec.Struct, kw_only=True, rename="camel"):
@@ -165,8 +171,8 @@ class GetBrokerHaStatus(Request[HARuntimeInfo], kw_only=True):
 
 
 class ResetMasterFlushOffset(Request[None], kw_only=True):
-    """Send a slave the end of its master's flushed log. Our slave ignores it; Apache's slave keeps
-    the number and shows it in its answer to 907."""
+    """Tell a slave the end of its master's flushed log. Our slave ignores this number; Apache's
+    slave shows it in its reply to 907."""
 
     code = RequestCode.RESET_MASTER_FLUSH_OFFSET
     master_flush_offset: Int64

@@ -1,8 +1,9 @@
-"""Sending: 10 SEND_MESSAGE, 310 SEND_MESSAGE_V2 (one-letter names), 320 SEND_BATCH_MESSAGE.
+"""Requests that send messages: 10 SEND_MESSAGE, 310 SEND_MESSAGE_V2 (one-letter names), 320
+SEND_BATCH_MESSAGE.
 
-The body is the message body, or with ``batch`` the concatenated messages of ``message/batch.py``.
-Source: apache/rocketmq ``SendMessageRequestHeader``, ``SendMessageRequestHeaderV2``,
-``SendMessageResponseHeader``.
+The body is the message body. With ``batch`` the body is the concatenated messages of
+``message/batch.py``. Source: apache/rocketmq ``SendMessageRequestHeader``,
+``SendMessageRequestHeaderV2``, ``SendMessageResponseHeader``.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class SendMessageReply(Reply, kw_only=True):
 
 
 class SendMessage(Request[SendMessageReply], kw_only=True):
-    """Store one message, or a batch. Timestamps in ms; ``properties`` as in
+    """Store one message, or a batch. Timestamps are in ms; ``properties`` has the form of
     ``message/properties.py``."""
 
     code = RequestCode.SEND_MESSAGE
@@ -48,15 +49,16 @@ class SendMessage(Request[SendMessageReply], kw_only=True):
 
 @with_field_names("abcdefghijklmn")
 class SendMessageV2(SendMessage, kw_only=True):
-    """``SendMessage`` with one-letter names: what 5.x and most 4.x clients send."""
+    """Store one message, or a batch, with one-letter field names. 5.x and most 4.x clients send
+    this."""
 
     code = RequestCode.SEND_MESSAGE_V2
     broker_name: str | None = None
 
 
 class SendBatchMessage(SendMessageV2, kw_only=True):
-    """The code for batches; what makes a batch is the header's ``batch`` flag, under any of the
-    three codes."""
+    """Store a batch. Brokers decide by the header's ``batch`` flag, which any of the three codes
+    may carry."""
 
     code = RequestCode.SEND_BATCH_MESSAGE
 
@@ -64,11 +66,14 @@ class SendBatchMessage(SendMessageV2, kw_only=True):
 # 36 CONSUMER_SEND_MSG_BACK: a consumer could not handle a message and wants it again later.
 # Source: apache/rocketmq ``ConsumerSendMsgBackRequestHeader``.
 class ConsumerSendMsgBack(Request[None], kw_only=True):
-    """Return a message for a retry. ``offset`` is its position in the log of the broker that is
-    asked. ``delay_level`` 0: the broker chooses; below 0: to the dead letters.
-    ``max_reconsume_times``: retries before the dead letters; absent (clients before 3.4.9): the
-    group's setting. ``failure``: the reason in one line, a field of ours that Apache's brokers
-    ignore."""
+    """Return a message for a retry.
+
+    - ``offset``: position of the message in the log of the broker that receives this request.
+    - ``delay_level``: 0 lets the broker choose; below 0 makes the message a dead letter.
+    - ``max_reconsume_times``: retries before the message becomes a dead letter; absent (clients
+      before 3.4.9) means the group's setting.
+    - ``failure``: ours, the reason in one line; Apache's brokers ignore this field.
+    """
 
     code = RequestCode.CONSUMER_SEND_MSG_BACK
     offset: Int64
@@ -84,14 +89,14 @@ class ConsumerSendMsgBack(Request[None], kw_only=True):
 # Calling a timer message back before it is delivered (370). Source: apache/rocketmq
 # ``RecallMessageRequestHeader``, ``RecallMessageResponseHeader``.
 class RecallMessageReply(Reply, kw_only=True):
-    """The unique id of the message that will not be delivered."""
+    """Unique id of the recalled message, which will not be delivered."""
 
     msg_id: str
 
 
 class RecallMessage(Request[RecallMessageReply], kw_only=True):
-    """Recall the message that ``recall_handle`` (``message/handles.py``) names;
-    ILLEGAL_OPERATION if it is too late for that."""
+    """Recall the message that ``recall_handle`` (``message/handles.py``) names; ILLEGAL_OPERATION
+    if the message is already due."""
 
     code = RequestCode.RECALL_MESSAGE
     producer_group: str | None = None
@@ -105,21 +110,21 @@ class RecallMessage(Request[RecallMessageReply], kw_only=True):
 # REPLY_TO_CLIENT, for what in CORRELATION_ID. Source: apache/rocketmq ``ReplyMessageProcessor``,
 # ``ReplyMessageRequestHeader``.
 class SendReplyMessage(SendMessage, kw_only=True):
-    """A reply on its way to the producer that asked; the fields of a send, the topic
-    ``<cluster>_REPLY_TOPIC``."""
+    """Send a reply to the producer that sent the request message. The fields are those of a send;
+    the topic is ``<cluster>_REPLY_TOPIC``."""
 
     code = RequestCode.SEND_REPLY_MESSAGE
 
 
 class SendReplyMessageV2(SendMessageV2, kw_only=True):
-    """``SendReplyMessage`` with one-letter names."""
+    """Send a reply to the producer that sent the request message, with one-letter field names."""
 
     code = RequestCode.SEND_REPLY_MESSAGE_V2
 
 
 class PushReplyMessageToClient(Request[None], kw_only=True):
-    """From a broker to the producer that asked: a reply. Times in ms; hosts are ``ip:port`` (no
-    brackets round an IPv6 address)."""
+    """Push a reply to the producer that sent the request message (from a broker). Times are in ms;
+    hosts are ``ip:port``, without brackets around an IPv6 address."""
 
     code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
     producer_group: str
@@ -151,8 +156,8 @@ class TransactionOutcome(IntEnum):
 
 
 class EndTransaction(Request[None], kw_only=True):
-    """A producer says what has become of its transaction. ``tran_state_table_offset`` is the half
-    message's offset in the queue of half messages, ``commit_log_offset`` that in the log."""
+    """Commit or roll back a transaction. ``tran_state_table_offset`` is the half message's offset
+    in the queue of half messages, ``commit_log_offset`` its offset in the log."""
 
     code = RequestCode.END_TRANSACTION
     topic: str | None = None
@@ -166,9 +171,12 @@ class EndTransaction(Request[None], kw_only=True):
 
 
 class CheckTransactionState(Request[None], kw_only=True):
-    """A broker asks a producer of the group what has become of a transaction; oneway. The body is
-    the half message as an entry, with the topic and the queue that it is meant for; ``topic`` is
-    that of half messages. The answer is an ``EndTransaction``."""
+    """Ask a producer of the group for the outcome of a transaction (oneway, from a broker). The
+    producer answers with an ``EndTransaction``.
+
+    The body is the half message as a log entry, with the topic and queue of its destination.
+    ``topic`` is the topic of half messages.
+    """
 
     code = RequestCode.CHECK_TRANSACTION_STATE
     topic: str | None = None
@@ -180,8 +188,8 @@ class CheckTransactionState(Request[None], kw_only=True):
 
 
 class ResumeCheckHalfMessage(Request[None], kw_only=True):
-    """Begin to check a transaction again that was given up; ``msg_id`` is the offset message id of
-    where it lies now."""
+    """Resume the checks of a transaction that the broker gave up. ``msg_id`` is the current offset
+    message id of its half message."""
 
     code = RequestCode.RESUME_CHECK_HALF_MESSAGE
     topic: str | None = None

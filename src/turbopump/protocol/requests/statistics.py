@@ -1,4 +1,4 @@
-"""Figures of a broker: 28 GET_BROKER_RUNTIME_INFO, 315 VIEW_BROKER_STATS_DATA, 321
+"""Requests for statistics of a broker: 28 GET_BROKER_RUNTIME_INFO, 315 VIEW_BROKER_STATS_DATA, 321
 QUERY_CONSUME_QUEUE."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from turbopump.protocol.requests.namesrv import KVTable
 
 
 class GetBrokerRuntimeInfo(Request[KVTable], kw_only=True):
-    """Ask a broker for its figures."""
+    """Ask a broker for its runtime figures."""
 
     code = RequestCode.GET_BROKER_RUNTIME_INFO
 
@@ -22,8 +22,8 @@ class GetBrokerRuntimeInfo(Request[KVTable], kw_only=True):
 # Figures about topics and groups, as a broker tells an administrator (202, 208, 303, 308,
 # 315, 317, 321). Offsets are indexes, times are epoch milliseconds, rates are per second.
 class OffsetWrapper(msgspec.Struct, kw_only=True, rename="camel"):
-    """Offset of a group in a queue; `last_timestamp` is the store time of the message before its
-    offset."""
+    """Offset of a group in a queue. `last_timestamp` is the store time of the last message before
+    that offset."""
 
     broker_offset: Int64 = 0
     consumer_offset: Int64 = 0
@@ -39,12 +39,12 @@ class ConsumeStats(msgspec.Struct, kw_only=True, rename="camel"):
 
     @property
     def total_diff(self) -> int:
-        """Messages that it has before it, in all queues."""
+        """Number of messages before the end that the group has not consumed, in all queues."""
         return sum(one.broker_offset - one.consumer_offset for one in self.offset_table.values())
 
 
 class ConsumeStatsList(msgspec.Struct, kw_only=True, rename="camel"):
-    """The same for every group of a broker (317)."""
+    """Offsets of every group of a broker (317)."""
 
     consume_stats_list: list[dict[str, list[ConsumeStats]]] = []
     broker_addr: str | None = None
@@ -53,9 +53,9 @@ class ConsumeStatsList(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class QueueTimeSpan(msgspec.Struct, kw_only=True, rename="camel"):
-    """Store times of a queue's first, last and next-consumed message; `delay_time` is ms behind.
-    Apache's broker also sends each time as a text in its own zone (`2023-11-14#22:13:20:123`), for
-    tools to show."""
+    """Store times of a queue's first, last and next-consumed message. `delay_time` is the delay of
+    the consumer in ms. Apache's broker also sends each time as text in its own zone
+    (`2023-11-14#22:13:20:123`), for tools to show."""
 
     message_queue: MessageQueue | None = None
     min_time_stamp: Int64 = 0
@@ -96,8 +96,8 @@ class BrokerStatsData(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class ViewBrokerStatsData(Request[BrokerStatsData], kw_only=True):
-    """One statistic: ``stats_name`` is such as ``TOPIC_PUT_NUMS``, ``stats_key`` a topic,
-    ``topic@group`` or the cluster."""
+    """Ask for one statistic. ``stats_name`` is for example ``TOPIC_PUT_NUMS``; ``stats_key`` is a
+    topic, ``topic@group`` or the cluster."""
 
     code = RequestCode.VIEW_BROKER_STATS_DATA
     stats_name: str
@@ -105,7 +105,7 @@ class ViewBrokerStatsData(Request[BrokerStatsData], kw_only=True):
 
 
 class ConsumeQueueData(msgspec.Struct, kw_only=True, rename="camel"):
-    """One ConsumeQueue unit and what a filter makes of it."""
+    """One ConsumeQueue unit, and the result of a filter for it."""
 
     physic_offset: Int64 = 0
     physic_size: Int32 = 0
@@ -117,7 +117,7 @@ class ConsumeQueueData(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class QueryConsumeQueueResponseBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """A stretch of a ConsumeQueue (321)."""
+    """Range of a ConsumeQueue (321)."""
 
     subscription_data: SubscriptionData | None = None
     filter_data: str | None = None
@@ -127,8 +127,8 @@ class QueryConsumeQueueResponseBody(msgspec.Struct, kw_only=True, rename="camel"
 
 
 class QueryConsumeQueue(Request[QueryConsumeQueueResponseBody], kw_only=True):
-    """``count`` units of a queue from ``index`` on, and what ``consumer_group`` wants of the
-    topic."""
+    """Ask for ``count`` units of a queue from ``index`` on, and the subscription of
+    ``consumer_group`` to the topic."""
 
     code = RequestCode.QUERY_CONSUME_QUEUE
     topic: str
@@ -142,27 +142,29 @@ class QueryConsumeQueue(Request[QueryConsumeQueueResponseBody], kw_only=True):
 # REMOVE_COLD_DATA_FLOW_CTR_CONFIG, 2003 GET_COLD_DATA_FLOW_CTR_INFO; and how far the system reads
 # ahead for them: 2004 SET_COMMITLOG_READ_MODE. Source: apache/rocketmq ``AdminBrokerProcessor``.
 class UpdateColdFlow(Request[None], kw_only=True):
-    """Thresholds of groups; the body is properties text: ``group=bytes in five seconds``."""
+    """Set the cold-read thresholds of groups. The body is properties text: ``group=bytes in five
+    seconds``."""
 
     code = RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG
 
 
 class RemoveColdFlow(Request[None], kw_only=True):
-    """A group has the usual threshold again; the body is its name."""
+    """Give a group the default cold-read threshold again. The body is its name."""
 
     code = RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG
 
 
 class SetCommitLogReadMode(Request[None], kw_only=True):
-    """ "0": the system may read more of the log's files than what is asked for; "1": it should not.
-    (``MADV_NORMAL``, ``MADV_RANDOM``.)"""
+    """Set how the system reads the log's files: mode "0" allows read-ahead (``MADV_NORMAL``), "1"
+    prevents it (``MADV_RANDOM``)."""
 
     code = RequestCode.SET_COMMITLOG_READ_MODE
     mode: str | None = msgspec.field(default=None, name="READ_AHEAD_MODE")
 
 
 class ColdReading(msgspec.Struct, kw_only=True, rename="camel"):
-    """One group: bytes of the five seconds that run; when it read first and last (ms)."""
+    """Cold reads of one group: bytes in the current five seconds, and the times of the first and
+    last read (ms)."""
 
     cold_acc: Int64 = 0
     last_cold_read_time_mills: Int64 = 0
@@ -170,7 +172,7 @@ class ColdReading(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class ColdFlowInfo(msgspec.Struct, kw_only=True, rename="camel"):
-    """All of it; `config_table` has the thresholds of single groups."""
+    """Cold reads of all groups. `config_table` has the thresholds of single groups."""
 
     runtime_table: dict[str, ColdReading] = {}
     config_table: dict[str, Int64] = {}
@@ -180,6 +182,6 @@ class ColdFlowInfo(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class GetColdFlow(Request[ColdFlowInfo], kw_only=True):
-    """Ask for the groups that read cold data, and how much."""
+    """Ask which groups read cold data, and how many bytes."""
 
     code = RequestCode.GET_COLD_DATA_FLOW_CTR_INFO

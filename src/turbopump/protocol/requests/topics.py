@@ -1,6 +1,9 @@
-"""Topics on a broker: 17 UPDATE_AND_CREATE_TOPIC, 18 UPDATE_AND_CREATE_TOPIC_LIST, 215
-DELETE_TOPIC_IN_BROKER, 351 GET_TOPIC_CONFIG, 21 GET_ALL_TOPIC_CONFIG, 305
-GET_SYSTEM_TOPIC_LIST_FROM_BROKER, 202 GET_TOPIC_STATS_INFO."""
+"""Requests about the topics of a broker.
+
+- 17 UPDATE_AND_CREATE_TOPIC, 18 UPDATE_AND_CREATE_TOPIC_LIST, 215 DELETE_TOPIC_IN_BROKER
+- 351 GET_TOPIC_CONFIG, 21 GET_ALL_TOPIC_CONFIG, 305 GET_SYSTEM_TOPIC_LIST_FROM_BROKER
+- 202 GET_TOPIC_STATS_INFO
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,12 @@ from turbopump.struct_decoders import convert
 
 
 class CreateTopic(Request[None], kw_only=True):
-    """Create a topic on one broker, or change it. ``perm`` bits: 4 read, 2 write, 1 inherit.
+    """Create a topic on one broker, or change it. ``perm`` is a sum of bits: 4 read, 2 write, 1
+    inherit.
 
-    ``attributes`` is text of the form ``+key=value,-key``. ``if_absent`` is ours, Apache's brokers
-    pass over it: make the topic as a send to it would, and leave one that is there as it is.
+    ``attributes`` is text of the form ``+key=value,-key``. ``if_absent`` is ours: create the topic
+    as a send to it would, and leave an existing topic unchanged. Apache's brokers ignore this
+    field.
     """
 
     code = RequestCode.UPDATE_AND_CREATE_TOPIC
@@ -38,20 +43,20 @@ class CreateTopic(Request[None], kw_only=True):
 
 
 class DeleteTopic(Request[None], kw_only=True):
-    """Forget a topic on one broker: its settings, queues, and how far groups are in it."""
+    """Delete a topic on one broker: its settings, its queues, and the offsets of groups in it."""
 
     code = RequestCode.DELETE_TOPIC_IN_BROKER
     topic: str
 
 
 class GetAllTopicConfigReply(Reply, kw_only=True):
-    """Paging of 5.3.4 and later; absent before."""
+    """Paging fields of 5.3.4 and later; older brokers do not send them."""
 
     total_topic_num: Int32 | None = None
 
 
 class GetAllTopicConfig(Request[GetAllTopicConfigReply], kw_only=True):
-    """Every topic of a broker."""
+    """Ask for all topics of a broker."""
 
     code = RequestCode.GET_ALL_TOPIC_CONFIG
     topic_seq: Int32 | None = None
@@ -59,7 +64,7 @@ class GetAllTopicConfig(Request[GetAllTopicConfigReply], kw_only=True):
     data_version: str | None = None
     known_version: str | None = None
     held: bool | None = None
-    """Both: see ``replication.py``."""
+    """``known_version`` and ``held`` are ours: see ``replication.py``."""
 
 
 # Topics as brokers keep and announce them: one topic's settings, the versioned table, and
@@ -69,36 +74,37 @@ PERM_READ = 4
 PERM_WRITE = 2
 PERM_INHERIT = 1
 QUEUES_MAX = 65_535
-"""Maximum of queues of a topic on one broker, to read or to write. Apache's brokers have no
-maximum: a single number in a small body makes its reader count to two billion."""
+"""Maximum number of a topic's read queues, or write queues, on one broker. Apache's brokers have no
+maximum: one number in a small body then makes a reader count to two billion."""
 FLAG_UNIT = 1
 FLAG_UNIT_SUB = 2
-"""Bits of `topicSysFlag`: made by a producer, or for a consumer, in unit mode (apache/rocketmq
+"""Bits of `topicSysFlag`: created by a producer, or for a consumer, in unit mode (apache/rocketmq
 `TopicSysFlag`)."""
 
 
 class DataVersion(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
-    """Version of a table. Two versions are equal only if all three fields are, as in Apache's."""
+    """Version of a table. Two versions are equal only if all three fields are equal, as in
+    Apache's."""
 
     counter: Int64 = 0
     state_version: Int64 = 0
     timestamp: Int64 = 0
 
     def next(self, now_ms: int, state_version: int = 0) -> DataVersion:
-        """The version after one change at `now_ms` (epoch milliseconds)."""
+        """Return the version after one change at `now_ms` (epoch milliseconds)."""
         return DataVersion(counter=self.counter + 1, state_version=state_version, timestamp=now_ms)
 
 
 class TopicFilterType(StrEnum):
-    """A left-over of the 3.x filter; every topic is SINGLE_TAG."""
+    """Filter type of a topic, left over from the filters of 3.x. Every topic is SINGLE_TAG."""
 
     SINGLE_TAG = "SINGLE_TAG"
     MULTI_TAG = "MULTI_TAG"
 
 
 class TopicConfig(msgspec.Struct, kw_only=True, rename="camel", gc=False):
-    """One topic on one broker. `perm` is a sum of the PERM bits above; `attributes` hold
-    `message.type`, `queue.type`, `cleanup.policy` and the like (5.x)."""
+    """One topic on one broker. `perm` is a sum of the PERM bits above; `attributes` contains
+    `message.type`, `queue.type`, `cleanup.policy` and others (5.x)."""
 
     topic_name: str | None = None
     read_queue_nums: Int32 = 16
@@ -118,20 +124,21 @@ class TopicConfig(msgspec.Struct, kw_only=True, rename="camel", gc=False):
         return bool(self.perm & PERM_WRITE)
 
     def queues_fault(self) -> str | None:
-        """Say which number of queues cannot be; None: both can."""
+        """Return which number of queues is out of range, or None."""
         return queues_fault(self.read_queue_nums, self.write_queue_nums)
 
     def encode_line(self) -> str:
-        """The six words of a compressed registration (a 4.x broker writes five). `order` and
-        `topic_sys_flag` are not among them: RocketMQ loses them there."""
+        """Return the six words of a compressed registration (a 4.x broker writes five). `order` and
+        `topic_sys_flag` are not written: RocketMQ loses them here too."""
         queues = f"{self.read_queue_nums} {self.write_queue_nums} {self.perm}"
         attributes = fastjson.encode(self.attributes).decode()
         return f"{self.topic_name} {queues} {self.topic_filter_type} {attributes}"
 
     @classmethod
     def decode_line(cls, line: str) -> TopicConfig:
-        """Read those words. FastjsonError if there are fewer than five or they are no numbers;
-        attributes with a space in them are dropped, as in Apache's reader."""
+        """Decode the words of `encode_line`. Raise FastjsonError if there are fewer than five, or
+        if a number is invalid. Attributes that contain a space are dropped, as in Apache's
+        reader."""
         words = line.split(" ")
         if len(words) < 5:
             raise fastjson.FastjsonError(
@@ -152,7 +159,7 @@ class TopicConfig(msgspec.Struct, kw_only=True, rename="camel", gc=False):
 
 
 def queues_fault(read: int, write: int) -> str | None:
-    """Say which of a topic's two numbers of queues cannot be; None: both can. 0.2 µs."""
+    """Return which of a topic's two numbers of queues is out of range, or None. Takes 0.2 µs."""
     if 0 <= read <= QUEUES_MAX and 0 <= write <= QUEUES_MAX:
         return None
     name, value = "readQueueNums", read
@@ -162,7 +169,7 @@ def queues_fault(read: int, write: int) -> str | None:
 
 
 class TopicConfigSerializeWrapper(msgspec.Struct, kw_only=True, rename="camel"):
-    """All topics of a broker: the file `topics.json` and the answer to 21."""
+    """All topics of a broker: the file `topics.json`, and the reply to 21."""
 
     data_version: DataVersion = DataVersion()
     topic_config_table: dict[str, TopicConfig] = {}
@@ -171,7 +178,7 @@ class TopicConfigSerializeWrapper(msgspec.Struct, kw_only=True, rename="camel"):
 class TopicConfigAndMappingSerializeWrapper(
     TopicConfigSerializeWrapper, kw_only=True, rename="camel"
 ):
-    """The same with static topics, as a 5.x broker registers it."""
+    """All topics of a broker and its static topics, as a 5.x broker registers them."""
 
     mapping_data_version: DataVersion = DataVersion()
     topic_queue_mapping_detail_map: dict[str, TopicQueueMappingDetail] = {}
@@ -179,39 +186,39 @@ class TopicConfigAndMappingSerializeWrapper(
 
 
 class TopicList(msgspec.Struct, kw_only=True, rename="camel"):
-    """Names of topics (206, 224, 304, …); `broker_addr` only where one broker was asked."""
+    """Names of topics (206, 224, 304, …). `broker_addr` is set only if one broker was asked."""
 
     topic_list: tuple[str, ...] = ()
     broker_addr: str | None = None
 
 
 class TopicConfigAndQueueMapping(TopicConfig, kw_only=True, rename="camel"):
-    """One topic with its static mapping, if it has one (351)."""
+    """One topic, and its static mapping if it has one (351)."""
 
     mapping_detail: TopicQueueMappingDetail | None = None
 
 
 class GetSystemTopicsOfBroker(Request[TopicList], kw_only=True):
-    """The names of a broker's own topics."""
+    """Ask for the names of a broker's system topics."""
 
     code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER
 
 
 class GetTopicConfig(Request[TopicConfigAndQueueMapping], kw_only=True):
-    """One topic of a broker."""
+    """Ask for one topic of a broker."""
 
     code = RequestCode.GET_TOPIC_CONFIG
     topic: str
 
 
 class CreateTopicListRequestBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """Topics to create or change at once (18)."""
+    """Topics to create or change in one request (18)."""
 
     topic_config_list: list[TopicConfig] = []
 
 
 class CreateTopicList(Request[None], kw_only=True):
-    """Create or change several; attributes as ``{"+name": "value"}``."""
+    """Create or change several topics. Attributes have the form ``{"+name": "value"}``."""
 
     code = RequestCode.UPDATE_AND_CREATE_TOPIC_LIST
     body = CreateTopicListRequestBody
@@ -220,7 +227,7 @@ class CreateTopicList(Request[None], kw_only=True):
 # How a static topic's logical queues map to brokers' physical ones: part of routes and
 # registrations.
 class TopicQueueMappingInfo(msgspec.Struct, kw_only=True, rename="camel"):
-    """One broker's part of a static topic: `curr_id_map` is logical queue id -> physical queue
+    """One broker's part of a static topic. `curr_id_map` is logical queue id -> physical queue
     id."""
 
     topic: str | None = None
@@ -233,8 +240,9 @@ class TopicQueueMappingInfo(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class LogicQueueMappingItem(msgspec.Struct, kw_only=True, rename="camel"):
-    """One generation of a logical queue: which physical queue holds it from `logic_offset` on (-1:
-    not yet decided). `end_offset` is exclusive, -1 while open."""
+    """One generation of a logical queue: the physical queue that contains its messages from
+    `logic_offset` on (-1: not yet decided). `end_offset` is exclusive, -1 while the generation is
+    open."""
 
     gen: Int32 = 0
     queue_id: Int32 = 0
@@ -247,13 +255,13 @@ class LogicQueueMappingItem(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class TopicQueueMappingDetail(TopicQueueMappingInfo, kw_only=True, rename="camel"):
-    """The same with the whole history of the queues that this broker hosts."""
+    """One broker's part of a static topic, with the whole history of its queues."""
 
     hosted_queues: dict[int, list[LogicQueueMappingItem]] | None = {}
 
 
 class TopicOffset(msgspec.Struct, kw_only=True, rename="camel"):
-    """First and next offset of a queue, and the time of its last message."""
+    """First and next offset of a queue, and the store time of its last message."""
 
     min_offset: Int64 = 0
     max_offset: Int64 = 0
@@ -261,7 +269,7 @@ class TopicOffset(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class TopicStatsTable(msgspec.Struct, kw_only=True, rename="camel"):
-    """A topic's queues (202)."""
+    """Offsets of a topic's queues (202)."""
 
     topic_put_tps: float = 0.0
     offset_table: dict[MessageQueue, TopicOffset] = {}
