@@ -1,4 +1,4 @@
-"""The name server: which broker has which topic."""
+"""Name server: the table of brokers and their topics, and its request handlers."""
 
 from turbopump.namesrv.server import NameServer
 

@@ -1,10 +1,12 @@
-"""Handlers of a name server: one method per request, each a question to the route table and its
-answer in bytes.
+"""Handlers of a name server: one method per request. Each reads or changes the route table and
+returns the encoded answer.
 
-The handlers have no state beyond the table and the start time. Nothing waits, except for the answer
-of a broker whose name another broker claims. Sockets are unknown here. Codes and remarks follow
-apache/rocketmq `DefaultRequestProcessor` and `ClientRequestProcessor`; where Apache's remark is
-empty, ours explains.
+The handlers have no state beyond the table and the start time. Only one handler waits: a
+registration whose broker name is claimed by another address asks that other broker first. Sockets
+are unknown here.
+
+Codes and remarks follow apache/rocketmq `DefaultRequestProcessor` and `ClientRequestProcessor`.
+Where Apache's remark is empty, ours explains.
 """
 
 import logging
@@ -82,15 +84,15 @@ _not_its_own = RepeatedLine(
 
 ZONE_FIELD: Final = "__ZONE_NAME"
 ROUTES_SIZE_MAX: Final = 64 * 1024 * 1024
-"""Bytes of encoded routes that are kept."""
+"""Maximum bytes of encoded routes in the cache."""
 RouteKey = tuple[str, bool, str | None]
-"""A topic, whether the JSON is standard, and its queues if it is an ordered one."""
+"""Cache key: the topic, True for standard JSON, and the queues of an ordered topic or None."""
 OWNER_ANSWER_S: Final = 3.0
-"""Seconds to wait for the answer of a broker whose name another broker claims."""
+"""Seconds to wait for an answer of the broker that already has a name and id."""
 
 
 class NamesrvHandlers:
-    """The answers of one name server. `clock` is asked for monotonic time only."""
+    """Request handlers of one name server. `clock` is used for monotonic time only."""
 
     def __init__(self, config: NamesrvConfig, table: RouteTable, kv: KvTable, clock: Clock) -> None:
         self._config = config
@@ -102,7 +104,7 @@ class NamesrvHandlers:
         self._started_at = clock.monotonic()
 
     def add_to(self, router: Router) -> None:
-        """Let `router` ask these handlers."""
+        """Register these handlers with `router`."""
         router.add(RegisterBroker, self.register_broker)
         router.add(UnregisterBroker, self.unregister_broker)
         router.add(BrokerHeartbeat, self.broker_heartbeat)
@@ -183,8 +185,8 @@ class NamesrvHandlers:
     async def _register_if_gone(
         self, occupied: Occupied, registration: Registration, peer: Wire
     ) -> Response[RegisterBrokerReply]:
-        """Register a broker if the one that has its name and id does not answer any more. Brokers
-        know no question of name servers, so a refusal is an answer."""
+        """Register a broker if the current owner of its name and id no longer answers. Any answer
+        counts, also a refusal: brokers do not know this request."""
         owner, connection, broker = occupied.owner, occupied.connection, registration.broker
         assert isinstance(connection, Wire)
         try:
@@ -311,7 +313,7 @@ class NamesrvHandlers:
         return Response()
 
     def _ordered_topics(self) -> bytes:
-        """Return the configuration of ordered topics, the body of the answer to 103."""
+        """Return the configuration of ordered topics, the body of the answer to request 103."""
         if not self._config.return_order_topic_config_to_broker:
             return b""
         texts = self._kv.namespace(ORDER_TOPIC_CONFIG)
@@ -330,9 +332,11 @@ class NamesrvHandlers:
 
 
 class EncodedRoutes:
-    """Routes as they were last sent, until they change: to write one of 200 brokers takes
-    milliseconds. ``changes`` counts: what was encoded while it grew may be wrong, and is not
-    kept."""
+    """Cache of encoded routes. Encoding a route of 200 brokers takes milliseconds.
+
+    ``changes`` counts route changes. A route that was encoded while this number grew may be wrong
+    and is not cached.
+    """
 
     def __init__(self) -> None:
         self._bodies: dict[str, dict[RouteKey, bytes]] = {}
@@ -350,7 +354,7 @@ class EncodedRoutes:
         self._bodies.setdefault(key[0], {})[key] = body
 
     def forget(self, topic: str | None) -> None:
-        """The route of this topic has changed; None: that of every topic may have."""
+        """Remove the route of a changed topic. None removes the routes of all topics."""
         self.changes += 1
         if topic is None:
             self._bodies.clear()
@@ -378,8 +382,8 @@ def _read_registration(
 
 
 def _leave_unusable_out(broker: BrokerIdentity, topics: dict[str, TopicConfig]) -> None:
-    """Take out the topics whose number of queues cannot be. To refuse all would take the broker
-    away from its other topics."""
+    """Remove topics with an invalid number of queues. Refusing the whole registration would also
+    remove the broker's valid topics."""
     faults = [(key, config.queues_fault()) for key, config in topics.items()]
     for key, fault in faults:
         if fault is not None:

@@ -1,6 +1,6 @@
-"""The KV configuration of a name server: texts by namespace and key, kept in one JSON file.
+"""KV configuration of a name server: texts by namespace and key, stored in one JSON file.
 
-Its one rule: an answer to a change waits until the change is on the disk. Source: apache/rocketmq
+The rule: an answer to a change waits until the change is on the disk. Source: apache/rocketmq
 ``KVConfigManager``, ``KVConfigSerializeWrapper``.
 """
 
@@ -16,7 +16,7 @@ from turbopump.disk.json_table import JsonTable
 from turbopump.protocol import fastjson
 
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
-"""The namespace of ordered topics: topic to ``broker:queues;…``."""
+"""Namespace of ordered topics. Each entry maps a topic to ``broker:queues;…``."""
 
 
 class KvFile(msgspec.Struct, kw_only=True, rename="camel"):
@@ -26,7 +26,8 @@ class KvFile(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class KvTable:
-    """The table. ``file``: where it is kept; None: in memory only."""
+    """Table of the KV configuration. ``file`` is its storage; with None, the table is in memory
+    only."""
 
     def __init__(self, file: JsonTable | None) -> None:
         self._file = file
@@ -42,23 +43,24 @@ class KvTable:
             self._texts = found.config_table
 
     def get(self, namespace: str, key: str) -> str | None:
-        """The text of a key."""
+        """Return the text of a key, or None."""
         return self._texts.get(namespace, {}).get(key)
 
     def namespace(self, name: str) -> Mapping[str, str] | None:
-        """Every key of a namespace; None: nothing was ever put there."""
+        """Return all keys and texts of a namespace, or None if the namespace was never used."""
         return self._texts.get(name)
 
     def put(self, namespace: str, key: str, value: str) -> None:
-        """Set a text; ``saved`` waits for the disk."""
+        """Set a text. Await ``saved`` to know that the change is on the disk."""
         self._texts.setdefault(namespace, {})[key] = value
 
     def delete(self, namespace: str, key: str) -> None:
-        """Remove a text; ``saved`` waits for the disk. RocketMQ: the namespace stays."""
+        """Remove a text. Await ``saved`` to know that the change is on the disk. RocketMQ: the
+        namespace stays."""
         self._texts.get(namespace, {}).pop(key, None)
 
     def lines(self) -> list[tuple[str, str, str]]:
-        """Namespace, key and text of everything."""
+        """Return namespace, key and text of each entry."""
         return [
             (namespace, key, text)
             for namespace, texts in self._texts.items()
@@ -66,7 +68,7 @@ class KvTable:
         ]
 
     async def saved(self) -> bool:
-        """Save the table; whether it is on the disk now. If not, it is tried again until it is."""
+        """Save the table. Return True if it is on the disk; on False, the save is retried later."""
         if self._file is None:
             return True
         waiter = asyncio.get_running_loop().create_future()
@@ -75,7 +77,7 @@ class KvTable:
         return bool(await waiter)
 
     def save_again(self) -> None:
-        """Try again what could not be saved."""
+        """Retry a failed save."""
         if self._file is not None:
             self._file.repeat()
 

@@ -1,8 +1,8 @@
-"""Handlers for operators and their tools: the KV configuration, lists of special topics, a topic
+"""Handlers for operators and their tools: the KV configuration, lists of special topics, topics
 registered by hand, and the server's own configuration.
 
-A change is answered when it is on the disk. Sockets are unknown here. Codes follow apache/rocketmq
-`DefaultRequestProcessor`.
+The answer to a change is sent when the change is on the disk. Sockets are unknown here. Codes
+follow apache/rocketmq `DefaultRequestProcessor`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ log = logging.getLogger(__name__)
 
 
 class OperatorHandlers:
-    """The answers of one name server. `disk` keeps changed settings; None: nothing does."""
+    """Operator handlers of one name server. `disk` stores changed settings; with None, they are not
+    stored."""
 
     def __init__(
         self, running: RunningConfiguration, table: RouteTable, kv: KvTable, disk: Disk | None
@@ -37,7 +38,7 @@ class OperatorHandlers:
         self._disk = disk
 
     def add_to(self, router: Router) -> None:
-        """Let `router` ask these handlers."""
+        """Register these handlers with `router`."""
         router.add(requests.PutKvConfig, self.put_kv)
         router.add(requests.GetKvConfig, self.get_kv)
         router.add(requests.DeleteKvConfig, self.delete_kv)

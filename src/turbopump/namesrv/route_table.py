@@ -1,9 +1,9 @@
-"""The routes of a name server: the address of each broker, its topics, and the time until which
+"""Route table of a name server: the address and topics of each broker, and the time until which
 they are valid.
 
-This module has no network, no clock and no waiting. Times (monotonic seconds) and connections (any
-object, compared by identity) come in as values. Bytes and requests are unknown here. Source of the
-rules: apache/rocketmq `RouteInfoManager`.
+This module has no network, no clock and no waiting. Callers pass times (monotonic seconds) and
+connections (any object, compared by identity) as values. Bytes and requests are unknown here.
+Source of the rules: apache/rocketmq `RouteInfoManager`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,12 @@ from turbopump.protocol.requests.topics import (
 
 
 class RouteTable:
-    """The table. `support_acting_master` shows the smallest slave as master where there is none;
-    `delete_missing_topics` takes a registration as the broker's whole list of topics."""
+    """Route table of one name server.
+
+    - `support_acting_master`: if a broker has no master, show its slave with the smallest id as the
+      master.
+    - `delete_missing_topics`: a registration lists all topics of the broker; remove the others.
+    """
 
     def __init__(
         self, *, support_acting_master: bool = False, delete_missing_topics: bool = False
@@ -46,16 +50,18 @@ class RouteTable:
         self._queues: dict[str, dict[str, QueueData]] = {}
         self._mappings: dict[str, dict[str, TopicQueueMappingInfo]] = {}
         self._drained: set[str] = set()
-        """Names of brokers whose write permission an operator has taken."""
+        """Names of brokers whose write permission was removed by an operator."""
         self.on_change: Callable[[str | None], None] = lambda _topic: None
-        """Called when the route of a topic has changed; None: that of every topic may have."""
+        """Callback with the topic whose route has changed. None means that any route may have
+        changed."""
 
-    # What brokers say.
+    # Requests of brokers.
 
     def register(
         self, registration: Registration, connection: object, now: float
     ) -> Accepted | Superseded | Occupied | Incomplete:
-        """Take a broker's word for itself and its topics."""
+        """Register a broker and its topics, or return why the registration is ignored or
+        refused."""
         broker, topics = registration.broker, registration.topics
         addresses = self._brokers[broker.name].broker_addrs if broker.name in self._brokers else {}
         owner = self._owner(broker, addresses)
@@ -93,8 +99,8 @@ class RouteTable:
         return self._master_for(broker, known)
 
     def heartbeat(self, cluster: str, address: str, now: float) -> bool:
-        """Believe in a registered broker for another time-out; False if none is registered
-        there."""
+        """Restart the time-out of a registered broker. Return False if no broker has this
+        address."""
         live = self._live.get((cluster, address))
         if live is None:
             return False
@@ -102,11 +108,11 @@ class RouteTable:
         return True
 
     def unregister(self, broker: BrokerIdentity, connection: object) -> bool:
-        """Forget a broker, if it was this connection that registered it under this name and id;
-        else nothing happens.
+        """Remove a broker. Return False, and change nothing, if this connection did not register
+        the broker under this name and id.
 
-        RocketMQ forgets the broker that has the address, so that a late request of a stopped
-        process removes its successor (#4522, #9411).
+        RocketMQ removes any broker at the address, so a late request of a stopped process removes
+        its successor (#4522, #9411).
         """
         live = self._live.get((broker.cluster, broker.address))
         if live is None or live.connection is not connection or live.broker != broker:
@@ -115,27 +121,27 @@ class RouteTable:
         return True
 
     def connection_lost(self, connection: object) -> list[BrokerIdentity]:
-        """Forget every broker that this connection registered."""
+        """Remove and return every broker that was registered on this connection."""
         gone = [live for live in self._live.values() if live.connection is connection]
         return [live.broker for live in self._forget_all(gone)]
 
     def expire(self, now: float) -> list[tuple[BrokerIdentity, object]]:
-        """Forget the brokers that were silent for longer than their time-out; each with the
+        """Remove brokers that were silent for longer than their time-out. Return each with the
         connection to close."""
         silent = [
             live for live in self._live.values() if live.heard_at + live.timeout_ms / 1000 < now
         ]
         return [(live.broker, live.connection) for live in self._forget_all(silent)]
 
-    # What anyone may ask.
+    # Queries.
 
     def data_version(self, cluster: str, address: str) -> DataVersion | None:
-        """The version of the topics that a broker registered last."""
+        """Return the version of the topics in the broker's last registration, or None."""
         live = self._live.get((cluster, address))
         return None if live is None else live.data_version
 
     def route(self, topic: str) -> TopicRouteData | None:
-        """The topic's queues and brokers, or None when no live broker has it."""
+        """Return the topic's queues and brokers, or None if no live broker has the topic."""
         queues = self._queues.get(topic, {})
         brokers = [_copied(self._brokers[name]) for name in queues if name in self._brokers]
         if not brokers:
@@ -150,7 +156,7 @@ class RouteTable:
         )
 
     def cluster_info(self) -> ClusterInfo:
-        """Every broker by name, and the names of each cluster."""
+        """Return every broker by name, and the broker names of each cluster."""
         clusters: dict[str, list[str]] = {}
         for name, broker in self._brokers.items():
             clusters.setdefault(broker.cluster or "", []).append(name)
@@ -158,28 +164,28 @@ class RouteTable:
         return ClusterInfo(broker_addr_table=self._brokers, cluster_addr_table=names)
 
     def clusters(self) -> set[str]:
-        """The names of the clusters that have brokers."""
+        """Return the names of all clusters that have brokers."""
         return {broker.cluster or "" for broker in self._brokers.values()}
 
     def member_group(self, cluster: str, name: str) -> BrokerMemberGroup:
-        """The live members of a broker name; none when it is unknown."""
+        """Return the live members of a broker name; no members if the name is unknown."""
         broker = self._brokers.get(name)
         addresses = dict(broker.broker_addrs) if broker is not None else {}
         return BrokerMemberGroup(cluster=cluster, broker_name=name, broker_addrs=addresses)
 
     def topics(self) -> tuple[str, ...]:
-        """Every topic that a live broker has."""
+        """Return every topic that a live broker has."""
         return tuple(self._queues)
 
     def topics_of_cluster(self, cluster: str) -> tuple[str, ...]:
-        """The topics that a broker of the cluster has; none for an unknown cluster."""
+        """Return the topics of a cluster's brokers; none for an unknown cluster."""
         names = {name for name, broker in self._brokers.items() if broker.cluster == cluster}
         return tuple(
             topic for topic, queues in self._queues.items() if not names.isdisjoint(queues)
         )
 
     def system_topics(self) -> TopicList:
-        """The names of clusters and brokers, which are topics of theirs, and the address of one
+        """Return the names of clusters and brokers, which are also topics, and the address of one
         broker."""
         clusters = {broker.cluster or "": None for broker in self._brokers.values()}
         address = next(
@@ -188,7 +194,8 @@ class RouteTable:
         return TopicList(topic_list=(*clusters, *self._brokers), broker_addr=address)
 
     def flagged(self, wanted: Callable[[int], bool]) -> tuple[str, ...]:
-        """The topics whose system flag is wanted. RocketMQ: that of any one broker counts."""
+        """Return the topics whose system flag satisfies `wanted`. RocketMQ: the flag of any one
+        broker decides."""
         return tuple(
             topic
             for topic, queues in self._queues.items()
@@ -200,27 +207,31 @@ class RouteTable:
         """Number of known broker names."""
         return len(self._brokers)
 
-    # What an operator may change. Write permission that was taken stays so, whatever the broker
-    # registers, until it is given back or the broker's master is gone; the rest until the broker
+    # Changes by operators. A removed write permission survives new registrations. It ends with
+    # add_write_perm or when the broker's master is gone. Other changes end when the broker
     # registers a newer version of its topics.
 
     def wipe_write_perm(self, name: str) -> int:
-        """Take the write permission from every topic of a broker; returns how many topics it
-        has. RocketMQ: until the broker registers a newer version of its topics."""
+        """Remove the write permission from every topic of a broker, and return the number of
+        topics.
+
+        The permission stays removed until ``add_write_perm``, or until the broker's master is gone.
+        RocketMQ restores it when the broker registers a newer version of its topics.
+        """
         if name in self._brokers:
             self._drained.add(name)
         return self._change_perms(name, lambda perm: perm & ~PERM_WRITE)
 
     def add_write_perm(self, name: str) -> int:
-        """Give every topic of a broker read and write permission; returns how many topics it
-        has. RocketMQ: new topics can inherit from none of them any more, until the broker
-        registers a newer version of its topics."""
+        """Add read and write permission to every topic of a broker, and return the number of
+        topics. RocketMQ also removes the inherit permission until the broker registers a newer
+        version."""
         self._drained.discard(name)
         return self._change_perms(name, lambda perm: perm | PERM_READ | PERM_WRITE)
 
     def set_queues(self, topic: str, queues: list[QueueData]) -> str | None:
-        """Give a topic these queues, whose numbers are within bounds; None, or the name of one that
-        is no registered broker, and nothing has changed."""
+        """Set the queues of a topic. Return None, or the name of an unregistered broker; then
+        nothing is changed. Queue counts are already validated."""
         strangers = [one.broker_name for one in queues if one.broker_name not in self._brokers]
         if strangers:
             return str(strangers[0])
@@ -232,7 +243,8 @@ class RouteTable:
         return None
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> int:
-        """Forget the routes of a topic to the brokers of a cluster, or to all; how many it had."""
+        """Remove a topic's routes to the brokers of one cluster, or to all brokers. Return the
+        number of removed routes."""
         names = [
             name
             for name in self._queues.get(topic, {})
@@ -242,7 +254,7 @@ class RouteTable:
             self._drop_queues(topic, name)
         return len(names)
 
-    # How the parts are kept together.
+    # Consistency of the tables.
 
     def _owner(self, broker: BrokerIdentity, addresses: dict[int, str]) -> LiveBroker | None:
         """Return the live broker with the same name and id at another address, or None."""
@@ -252,7 +264,8 @@ class RouteTable:
         return self._live.get((broker.cluster, address))
 
     def _with_address(self, registration: Registration) -> BrokerData:
-        """The broker's entry with its address in it, and nowhere else."""
+        """Return the broker's entry with its address added. Remove the address from all other
+        entries."""
         broker = registration.broker
         for live in list(self._live.values()):
             other = live.broker
@@ -365,8 +378,8 @@ def _copied(broker: BrokerData) -> BrokerData:
 
 
 def _show_acting_masters(brokers: list[BrokerData], queues: dict[str, QueueData]) -> None:
-    """RocketMQ: where the master is gone, the slave with the smallest id serves reads under the id
-    0."""
+    """Show the slave with the smallest id as id 0, for reads, where a broker has no master (as
+    RocketMQ does)."""
     for broker in brokers:
         addresses = broker.broker_addrs
         if not broker.enable_acting_master or MASTER_ID in addresses or not addresses:
@@ -375,15 +388,14 @@ def _show_acting_masters(brokers: list[BrokerData], queues: dict[str, QueueData]
             addresses[MASTER_ID] = addresses.pop(min(addresses))
 
 
-# What a broker tells a name server about itself, what is kept of it, and the four ways a
-# registration can end: plain values. Their one rule: a broker is its cluster, name, id and
-# address together; two that differ in one of these are two brokers.
+# Values: the data of a registration, its four possible results, and the stored broker. The rule:
+# cluster, name, id and address together identify a broker.
 DEFAULT_TIMEOUT_MS = 120_000
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerIdentity:
-    """One broker process: who it says it is and where it is reached (`host:port`)."""
+    """Identity of one broker process: cluster, name, id and address (`host:port`)."""
 
     cluster: str
     name: str
@@ -413,7 +425,8 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A registration that holds; for a slave, its live master's addresses."""
+    """Result: the registration was accepted. For a slave, this has the addresses of its live
+    master."""
 
     master_address: str | None = None
     ha_address: str | None = None
@@ -421,15 +434,19 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Superseded:
-    """A registration that is ignored: `owner` has the same name and id, and a newer state."""
+    """Result: the registration is ignored, because `owner` has the same name and id and a newer
+    state."""
 
     owner: str
 
 
 @dataclass(frozen=True, slots=True)
 class Occupied:
-    """A registration that is refused while `owner`, with the same name and id, is connected on
-    `connection`. RocketMQ: the later broker takes over, and the two alternate while both run."""
+    """Result: the registration is refused, because `owner` has the same name and id and is
+    connected on `connection`.
+
+    RocketMQ accepts the later broker, so the two brokers alternate while both run.
+    """
 
     owner: BrokerIdentity
     connection: object
@@ -437,13 +454,13 @@ class Occupied:
 
 @dataclass(frozen=True, slots=True)
 class Incomplete:
-    """A registration that is refused: a broker's first one must carry all its topics, and this one
-    has a single topic."""
+    """Result: the registration is refused. A broker's first registration must list all its topics,
+    and this one has a single topic."""
 
 
 @dataclass(slots=True)
 class LiveBroker:
-    """A broker that is believed to be there until `heard_at + timeout_ms`."""
+    """Broker that counts as alive until `heard_at + timeout_ms`."""
 
     broker: BrokerIdentity
     connection: object

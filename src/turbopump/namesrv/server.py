@@ -1,6 +1,7 @@
-"""A name server: the route table, its handlers, a listening port, and the scan for silent brokers.
+"""Name server: the route table, its handlers, a listening port, and the scan for silent brokers.
 
-Every event becomes a call of the table with the time in it. Files and signals are unknown here.
+Every event becomes a call of the table, with the current time as an argument. Files and signals are
+unknown here.
 """
 
 import asyncio
@@ -31,11 +32,15 @@ LIST_KV_S: Final = 600.0
 class NameServer:
     """One name server in the running event loop.
 
-    `clock` is asked for monotonic seconds. `disk` keeps the KV configuration and changed settings;
-    None: they are in memory only. `file` is what it was configured by. `start` raises `ConfigError`
-    when the address cannot be bound, OSError for a KV configuration that cannot be read.
-    `authorise` sees every request before its handler (`Router`), in place of `access`, the server's
-    own access control; that is None unless `config` turns it on.
+    - `clock`: source of monotonic seconds.
+    - `disk`: storage for the KV configuration and changed settings. With None, they are in memory
+      only.
+    - `file`: the file that the configuration was read from.
+    - `authorise`: check of every request before its handler (`Router`). It replaces `access`.
+    - `access`: the server's own access control; None unless `config` turns it on.
+
+    `start` raises `ConfigError` if the address cannot be bound, and OSError if the KV configuration
+    cannot be read.
     """
 
     def __init__(
@@ -86,8 +91,8 @@ class NameServer:
         self._look: asyncio.TimerHandle | None = None
 
     async def start(self, host: str | None = None, port: int | None = None) -> tuple[str, int]:
-        """Listen, on the configuration's address unless another is given (port 0 picks a free one);
-        returns the address bound."""
+        """Start listening and return the bound address. The default address is the configured one;
+        port 0 picks a free port."""
         self.kv.load()
         if self.access is not None:
             self.access.open()
@@ -102,8 +107,8 @@ class NameServer:
         return bound
 
     async def close(self) -> None:
-        """Stop listening, then close every connection after what it still has to send. May be
-        called twice."""
+        """Stop listening, send pending answers, then close every connection. May be called
+        twice."""
         for timer in (self._scan, self._listing, self._look):
             if timer is not None:
                 timer.cancel()

@@ -1,4 +1,4 @@
-"""Comparison of two logs: a slave of ours proves that its log is the beginning of its master's,
+"""Comparison of two logs. A turbopump slave proves that its log is the beginning of its master's,
 byte for byte. The master asks for digests and compares them with its own.
 
 ::
@@ -10,12 +10,16 @@ byte for byte. The master asks for digests and compares them with its own.
                        4 count   count × (16 id   8 until)
                                               then as in stream.py, or the connection ends
 
-``start`` and ``end`` are those of the slave's log; its history follows them (``history.py``). The
-master compares all bytes behind the last point at which the histories agree, and ``BEFORE_SIZE``
-bytes before it. Two logs that parted differ at the very end, so this finds a wrong history; then
-the master compares everything that both have. A range that differs is halved until its first
-different byte is found. Numbers are big-endian. Apache's slave sends an offset first; PROVE would
-be a negative offset, so the first byte tells a master which kind of slave it has.
+Numbers are big-endian. ``start`` and ``end`` are offsets of the slave's log; the slave's history
+follows (``history.py``).
+
+The master first compares all bytes after the last point at which the histories agree, and
+``BEFORE_SIZE`` bytes before that point. Diverged logs differ at the very end, so this check detects
+a wrong history. In that case the master compares everything that both logs have. A range that
+differs is halved until its first different byte is found.
+
+The first byte tells the master which kind of slave connects: Apache's slave sends an offset first,
+and PROVE would be a negative offset.
 
 Values in, values out. Sockets, files and the loop are unknown here.
 """
@@ -34,9 +38,9 @@ from turbopump.replication.master import LogSpan
 PROVE: Final = b"\xffTPHP\0\0\1"
 DIGEST_SIZE: Final = 32
 RANGE_SIZE: Final = 1024 * 1024
-"""Bytes that are compared at once."""
+"""Maximum bytes in one compared range."""
 BEFORE_SIZE: Final = 1024 * 1024
-"""Bytes compared before the point up to which both logs are known to be the same."""
+"""Bytes compared before the point up to which the histories agree."""
 
 _GREETING: Final = struct.Struct(">8sqq")
 _HEAD: Final = struct.Struct(">qi")
@@ -45,8 +49,13 @@ _KNOWN: Final = struct.Struct(f">{ID_SIZE}sq")
 
 
 class Verdict(IntEnum):
-    """``offset`` beside it: EQUAL: from where on the log is sent; DIFFERS: the first byte that is
-    another one; AHEAD: where the master's log ends; TOO_OLD: where it begins."""
+    """Result of a comparison. The meaning of ``offset`` beside it depends on the verdict:
+
+    - EQUAL: the log is sent from this offset on.
+    - DIFFERS: offset of the first different byte.
+    - AHEAD: end of the master's log.
+    - TOO_OLD: start of the master's log.
+    """
 
     EQUAL = 0
     DIFFERS = -1
@@ -55,7 +64,7 @@ class Verdict(IntEnum):
 
 
 class Range(NamedTuple):
-    """``size`` bytes of the log, from ``offset`` on."""
+    """Range of ``size`` bytes of the log, starting at ``offset``."""
 
     offset: int
     size: int
@@ -70,7 +79,7 @@ class Outcome(NamedTuple):
 
 
 class _Received:
-    """Bytes that came, taken in pieces."""
+    """Buffer of received bytes, which are removed in pieces."""
 
     def __init__(self) -> None:
         self.rest = b""
@@ -82,8 +91,8 @@ class _Received:
         return taken
 
     def take_history(self, after: int) -> tuple[KnownLog, ...] | None:
-        """History that follows the first ``after`` bytes, which are taken too; None: more must
-        come. Raises ProtocolError."""
+        """Remove the first ``after`` bytes and the history behind them, and return the history.
+        Return None until all of these bytes have arrived. Raises ProtocolError."""
         if len(self.rest) < after + _COUNT.size:
             return None
         (count,) = _COUNT.unpack_from(self.rest, after)
@@ -101,8 +110,11 @@ def _history(known: Sequence[KnownLog]) -> bytes:
 
 
 class MasterComparison:
-    """A master's side of one connection. ``asked``: the range whose digest is wanted of both;
-    ``found``: what came out. Both None: the slave has not said what it has."""
+    """Comparison on the master's side of one connection.
+
+    - ``asked``: the range whose digest is needed from both sides, or None.
+    - ``found``: the outcome, or None while the comparison runs.
+    """
 
     def __init__(self, known: Sequence[KnownLog]) -> None:
         self._known = tuple(known)
@@ -117,12 +129,12 @@ class MasterComparison:
 
     @property
     def rest(self) -> bytes:
-        """Bytes that came behind the comparison."""
+        """Bytes received after the end of the comparison."""
         return self._came.rest
 
     def received(self, data: bytes, log: LogSpan) -> bytes:
-        """Take bytes; what to say. ``asked`` may be another one then. Raises ProtocolError for a
-        slave that says what cannot be."""
+        """Process received bytes and return the bytes to send. This may change ``asked``. Raises
+        ProtocolError for invalid data."""
         self._came.rest += data
         if self.found is not None:
             return b""
@@ -143,7 +155,7 @@ class MasterComparison:
         return self._judge()
 
     def read(self, digest: bytes) -> bytes:
-        """The digest of this log in the range ``asked``; what to say."""
+        """Set this log's digest of the range ``asked``, and return the bytes to send."""
         self._own = digest
         return self._judge()
 
@@ -162,7 +174,7 @@ class MasterComparison:
         return self._asks()
 
     def _asks(self) -> bytes:
-        """Ask for the next range, or say what was found."""
+        """Return a request for the next range, or the outcome."""
         log = self._log
         assert log is not None
         self._theirs = self._own = None
@@ -173,7 +185,7 @@ class MasterComparison:
         if self._differs_before is not None:
             size = (self._differs_before - self._at + 1) // 2
         else:
-            # never over the end of a segment
+            # a range must not cross the end of a segment
             here = log.segment_size - (self._at - log.start) % log.segment_size
             size = min(RANGE_SIZE, self.end - self._at, here)
         self.asked = Range(self._at, size)
@@ -201,7 +213,7 @@ class MasterComparison:
 
 
 class SlaveComparison:
-    """A slave's side, whose log begins and ends there."""
+    """Comparison on the side of a slave whose log goes from ``start`` to ``end``."""
 
     def __init__(self, start: int, end: int, known: Sequence[KnownLog]) -> None:
         self.start, self.end = start, end
@@ -211,16 +223,16 @@ class SlaveComparison:
 
     @property
     def rest(self) -> bytes:
-        """Bytes that came behind the comparison."""
+        """Bytes received after the end of the comparison."""
         return self._came.rest
 
     def begin(self) -> bytes:
-        """Return the greeting."""
+        """Return the first bytes to send: PROVE, the ends of the log, and its history."""
         return _GREETING.pack(PROVE, self.start, self.end) + _history(self._known)
 
     def received(self, data: bytes) -> Range | Outcome | None:
-        """Take bytes: a range whose digest is wanted, or what the master has found. None: more must
-        come. Raises ProtocolError."""
+        """Process received bytes. Return a range whose digest the master wants, the master's
+        outcome, or None if more bytes must arrive. Raises ProtocolError."""
         self._came.rest += data
         if self.found is not None or len(self.rest) < _HEAD.size:
             return None
@@ -249,7 +261,8 @@ _NOTHING_IS_CUT: Final = "Nothing is cut automatically"
 
 
 def masters_refusal(found: Outcome, end: int) -> str:
-    """Why a master does not serve a slave whose log ends at ``end``, and what to do."""
+    """Return the reason why a master does not serve a slave whose log ends at ``end``, and what to
+    do."""
     at = found.offset
     if found.verdict is Verdict.AHEAD:
         return (
@@ -270,7 +283,8 @@ def masters_refusal(found: Outcome, end: int) -> str:
 
 
 def slaves_refusal(found: Outcome, master: str, end: int) -> str:
-    """Why a slave whose log ends at ``end`` does not copy from its master, and what to do."""
+    """Return the reason why a slave whose log ends at ``end`` does not copy from its master, and
+    what to do."""
     at = found.offset
     if found.verdict is Verdict.AHEAD:
         return (

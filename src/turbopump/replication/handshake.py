@@ -1,4 +1,4 @@
-"""Handshake on the HA port: two brokers of ours prove to each other that they belong to one
+"""Handshake on the HA port: two turbopump brokers prove to each other that they belong to one
 cluster.
 
 ::
@@ -12,9 +12,10 @@ cluster.
                         the slave's nonce, the master's nonce, access key)
 
 The keys are those of `innerClientAuthenticationCredentials`. Nonces are new for each connection, so
-an observed proof cannot be used again. The connecting side proves itself first. HELLO would be a
-negative offset, and an offset is what Apache's slave sends first: the first byte tells a master if
-a handshake follows. Values in, values out, nonces included.
+an observed proof cannot be used again. The connecting side proves itself first.
+
+The first byte tells a master if a handshake follows: Apache's slave sends an offset first, and
+HELLO would be a negative offset. Values in, values out, nonces included.
 """
 
 from __future__ import annotations
@@ -34,10 +35,14 @@ PROOF_SIZE: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class PeerRules:
-    """Rules for the other end of an HA connection. ``closed``: access control is on. ``allowed``:
-    addresses (`haAllowedPeers`). ``encrypted``: only TLS, as on the main port; ``certified``: TLS
-    with a client certificate. An allowed address needs neither proof nor TLS, for Apache's brokers
-    have neither on this port."""
+    """Rules for the other end of an HA connection.
+
+    - ``closed``: access control is on.
+    - ``allowed``: allowed addresses (`haAllowedPeers`). An allowed address needs neither proof nor
+      TLS, because Apache's brokers have neither on this port.
+    - ``encrypted``: only TLS is accepted, as on the main port.
+    - ``certified``: only TLS with a client certificate is accepted.
+    """
 
     closed: bool = False
     allowed: frozenset[str] = frozenset()
@@ -46,7 +51,7 @@ class PeerRules:
     certified: bool = False
 
     def refusal(self, host: str, *, encrypted: bool) -> str | None:
-        """Why a master does not listen to this address at all; None: it does."""
+        """Return the reason why a master refuses every connection of this address, or None."""
         if host in self.allowed:
             return None
         if self.encrypted and not encrypted:
@@ -65,7 +70,8 @@ class PeerRules:
 
 
 class Step(NamedTuple):
-    """``said``: to be sent. ``rest``: what came behind the handshake; None: it is not over."""
+    """Result of received bytes. ``said``: bytes to send. ``rest``: bytes received after the
+    handshake; None while the handshake is not complete."""
 
     said: bytes
     rest: bytes | None
@@ -75,7 +81,7 @@ _NOT_YET: Final = Step(b"", None)
 
 
 class _Handshake:
-    """Common part of both sides: cut received bytes into pieces of known sizes."""
+    """Common part of both sides: splits received bytes into fields of known sizes."""
 
     def __init__(self, credentials: Credentials | None, nonce: bytes) -> None:
         assert len(nonce) == NONCE_SIZE
@@ -91,7 +97,7 @@ class _Handshake:
         return taken
 
     def _take_greeting(self) -> bytes | None:
-        """The other's nonce, once it is there. Raises ProtocolError."""
+        """Return the other side's nonce; None until it has arrived. Raises ProtocolError."""
         if not HELLO.startswith(self._came[: len(HELLO)]):
             raise ProtocolError("it does not shake hands")
         greeting = self._take(len(HELLO) + NONCE_SIZE)
@@ -104,14 +110,14 @@ class _Handshake:
 
 
 class MasterHandshake(_Handshake):
-    """A master's side. ``allowed``: the slave may do without (`haAllowedPeers`)."""
+    """Handshake on the master's side. A slave in `haAllowedPeers` may omit the handshake."""
 
     def __init__(self, rules: PeerRules, host: str, nonce: bytes) -> None:
         super().__init__(rules.credentials, nonce)
         self._allowed = host in rules.allowed
 
     def received(self, data: bytes) -> Step:
-        """Take bytes. Raises ProtocolError for a slave that is not to be served."""
+        """Process received bytes. Raises ProtocolError if the slave must be refused."""
         self._came += data
         said = b""
         if self._others_nonce is None:
@@ -141,14 +147,14 @@ class MasterHandshake(_Handshake):
 
 
 class SlaveHandshake(_Handshake):
-    """A slave's side, of one that has credentials."""
+    """Handshake on the side of a slave that has credentials."""
 
     def begin(self) -> bytes:
         """Return the first bytes to send."""
         return HELLO + self._nonce
 
     def received(self, data: bytes) -> Step:
-        """Take bytes. Raises ProtocolError for a master that is not of this cluster."""
+        """Process received bytes. Raises ProtocolError if the master is not of this cluster."""
         self._came += data
         said = b""
         if self._others_nonce is None:

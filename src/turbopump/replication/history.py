@@ -1,18 +1,20 @@
-"""History of a log: with which other logs it is known to agree, and how far. The file
+"""History of a log: the other logs with which it agrees, and up to which offset. Stored in
 ``turbopump.history.json``.
 
 ::
 
     [["0f3c…", 81234], ["77ab…", null]]      32 hex digits: the id of a log; until
 
-An entry says: before offset ``until`` this log has the bytes of the log ``id``. An id is made for
-each run of a broker that writes a log of its own, so what is before its end never changes. The last
-entry has no end: it holds as far as this log goes. Two logs whose histories have an id in common
-have the same bytes before the smaller of its two ends. Apache Kafka's leader epochs do the same.
+An entry means: before offset ``until``, this log has the same bytes as the log ``id``. The last
+entry has no end: it is valid for all of this log.
 
-The rule: the file is on the disk before the first byte is written for which it would be wrong. A
-file that cannot be read says nothing; an older one, such as a backup, would say too much, so there
-is none. A history proves nothing alone (``comparison.py``).
+A broker makes a new id for each run in which it writes a log of its own, so the bytes of one id
+never change. If two histories have a common id, both logs have the same bytes before the smaller of
+its two ends. Apache Kafka's leader epochs do the same.
+
+The rule: the file is on the disk before the first byte is written that would make the old file
+wrong. An unreadable file counts as no history. There is no backup: an older history could claim too
+much. A history alone proves nothing (``comparison.py``).
 """
 
 from __future__ import annotations
@@ -31,32 +33,37 @@ from turbopump.struct_decoders import decoder_of
 ID_SIZE: Final = 16
 NO_END: Final = (1 << 63) - 1
 KNOWN_MAX: Final = 256
-"""Number of entries kept, the newest ones."""
+"""Maximum number of entries; the oldest are dropped."""
 
 
 class KnownLog(NamedTuple):
-    """Before ``until`` a log has the bytes of the log ``id``."""
+    """Entry of a history: before ``until``, the log has the same bytes as the log ``id``."""
 
     id: bytes
     until: int
 
 
 def new_id(now_ms: int, source: random.Random) -> bytes:
-    """Id of a log that nobody has written yet: the time, so that it is a new one even if a test
-    draws the same numbers again, and random bytes."""
+    """Return the id of a new log: the time, then random bytes. The time keeps ids different in
+    tests that repeat the same random numbers."""
     return now_ms.to_bytes(8) + source.randbytes(ID_SIZE - 8)
 
 
 def common_until(one: Sequence[KnownLog], other: Sequence[KnownLog]) -> int:
-    """Up to where two logs are the same by their histories; 0: nothing is known."""
+    """Return the offset up to which two logs are the same by their histories; 0 if nothing is
+    known."""
     untils = dict(other)
     return max((min(until, untils.get(name, 0)) for name, until in one), default=0)
 
 
 class LogHistory:
-    """History of the log of one run, in the file at ``path``. ``own``: the id of a log that this
-    run writes itself. ``end``: where the log ends that was opened; ``unchanged``: up to where it is
-    surely the one that the file was saved for. A power cut may have torn what follows."""
+    """History of this run's log, stored in the file ``path``.
+
+    - ``own``: the id for what this run writes itself.
+    - ``end``: the end of the log at the start of the run.
+    - ``unchanged``: the offset before which the log is surely the one that the file describes. A
+      power cut may have damaged later bytes.
+    """
 
     def __init__(self, disk: Disk, path: Path, own: bytes, end: int, *, unchanged: int) -> None:
         assert len(own) == ID_SIZE
@@ -72,17 +79,19 @@ class LogHistory:
             self.save_now()  # the next start need not notice
 
     def begin_own(self, end: int) -> None:
-        """Note that the bytes behind ``end`` are this run's own, or of an unknown log."""
+        """Record that the bytes after ``end`` are written by this run, or come from an unknown
+        log."""
         if not self.known or self.known[-1].id != self._own:
             closed = [KnownLog(one.id, min(one.until, end)) for one in self.known if end]
             self.known = (*closed, KnownLog(self._own, NO_END))[-KNOWN_MAX:]
 
     def follow(self, known: Sequence[KnownLog]) -> None:
-        """This log is the beginning of its master's, and what follows comes from there."""
+        """Replace the history by the master's: this log is the beginning of the master's log, and
+        continues with its bytes."""
         self.known = tuple(known[-KNOWN_MAX:])
 
     def found_different(self, master: Sequence[KnownLog], at: int) -> None:
-        """This log has the bytes of its master's before ``at``, and others there."""
+        """Record that this log agrees with the master's only before ``at``."""
         theirs = dict(master)
         known = [
             KnownLog(name, min(until, at) if theirs.get(name, 0) > at else until)
@@ -96,8 +105,8 @@ class LogHistory:
         self.known = tuple(known[-KNOWN_MAX:])
 
     def save_now(self) -> None:
-        """Save it in this thread, or remove the file if there is no room: a missing file says
-        nothing wrong. Raises OSError if that fails, too."""
+        """Save the history in this thread. If that fails, remove the file: a missing file claims
+        nothing. Raises OSError if both fail."""
         try:
             self._write(self.known)
         except OSError:
@@ -105,7 +114,7 @@ class LogHistory:
         self._saved = self.known
 
     def save(self, done: Callable[[OSError | None], None]) -> None:
-        """Save it beside this thread, if it has changed; one save after the other."""
+        """Save the history in another thread if it has changed. Saves run one after the other."""
         if self._saving:
             self._waiting.append(done)
             return

@@ -1,9 +1,9 @@
-"""The asyncio shell around the roles: a master's HA port with the connections of its slaves, and a
-slave's connection to its master.
+"""Network side of replication: a master's HA port with the connections of its slaves, and a slave's
+connection to its master.
 
-This module moves bytes and time, and decides nothing. ``master.py`` and ``slave.py`` decide about
-sending, refusing and acknowledging; the store decides what readers see. Topics, requests and name
-servers are unknown here.
+This module moves bytes and measures time. ``master.py`` and ``slave.py`` decide about sending,
+refusing and acknowledging; the store decides what readers see. Topics, requests and name servers
+are unknown here.
 """
 
 from __future__ import annotations
@@ -63,35 +63,41 @@ _refused_peer = RepeatedLine(log, logging.WARNING, "HA connection refused peer=%
 ANYONE: Final = PeerRules()
 Bytes = bytes | bytearray | memoryview
 HOT_SIZE: Final = 16 * 1024 * 1024
-"""Bytes at the end of the log that are in memory."""
+"""Bytes at the end of the log that count as being in memory."""
 TURN_SIZE: Final = 256 * 1024
-"""Bytes for one slave in one turn of the loop: others have their turn between."""
+"""Maximum bytes sent to one slave before other work gets its turn in the event loop."""
 UNSENT_MAX: Final = 1024 * 1024
-"""Maximum of unsent bytes for a slave that does not read, plus those of one turn."""
+"""Maximum of unsent bytes for a slave that does not read, not counting those of one turn."""
 SLAVES_MAX: Final = 64
-"""Connections at a time; more are refused."""
+"""Maximum number of slave connections; more are refused."""
 STRANGERS_MAX: Final = 256
-"""Connections that have not said who they are; more wait in the system's queue."""
+"""Maximum number of unauthenticated connections; more wait in the system's accept queue."""
 GATHER_S: Final = 0.005
-"""Seconds in which an ASYNC_MASTER gathers messages before it sends them to slaves."""
+"""Seconds for which an ASYNC_MASTER gathers messages before sending them to slaves."""
 LOOK_S: Final = 0.5
-"""Seconds between two checks of times: heartbeats, silence, slaves in sync."""
+"""Seconds between two checks of heartbeats, silent slaves, and slaves in sync."""
 CONNECT_S: Final = 3.0
 AGAIN_MIN_S: Final = 0.1
 AGAIN_MAX_S: Final = 1.0
 AGAIN_GROWTH: Final = 1.25
-"""Between two attempts at a master that cannot be reached: one that is restarted is found soon."""
+"""Growth of the pause between two attempts to reach a master. Short first pauses find a restarted
+master soon."""
 TOLD_AGAIN_S: Final = 3600.0
-"""Interval at which a slave that does not copy repeats why."""
+"""Seconds after which a slave that does not copy logs the same reason again."""
 _DIGITS: Final = dict.fromkeys(map(ord, "0123456789"))
 REFUSED_S: Final = 5.0
-"""The same where what came could not be taken; longest where the master closed at once."""
+"""Seconds until the next attempt after invalid data, and the longest pause after a master closed
+the connection at once."""
 
 
 class MasterLink:
-    """The HA port of a master. ``durable_only``: what is not on this disk is not sent, so that no
-    slave is ahead of its master after a power cut (SYNC_FLUSH). ``rules``: who may be a slave.
-    ``tls``: a first byte may ask for it. Raises ConfigError if its files cannot be used."""
+    """HA port of a master.
+
+    - ``durable_only``: send only what is on this disk, so that no slave is ahead of its master
+      after a power cut (SYNC_FLUSH).
+    - ``rules``: the slaves that may connect.
+    - ``tls``: accept TLS beside plain text. Raises ConfigError if its files cannot be used.
+    """
 
     def __init__(
         self,
@@ -112,7 +118,7 @@ class MasterLink:
         self.replicas = Replicas(settings)
         self.slaves: list[SlavePeer] = []
         self.on_in_sync: Callable[[], None] = lambda: None
-        """Is called when enough slaves are in sync that were too few before."""
+        """Callback for the moment when enough slaves are in sync again."""
         self._unproven: dict[SlavePeer, float] = {}
         self._durable_only = durable_only
         self._tls = (
@@ -128,7 +134,7 @@ class MasterLink:
         self._due = False
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
-        """Take slaves from now on; where. Raises ConfigError."""
+        """Start accepting slaves, and return the bound address. Raises ConfigError."""
         try:
             sockets = await bound_sockets(host, port)
         except ConfigError as error:
@@ -149,12 +155,12 @@ class MasterLink:
         return str(address[0]), int(address[1])
 
     def _is_full(self) -> bool:
-        """True when too many unidentified connections exist, so that one must make room."""
+        """True when STRANGERS_MAX connections are not authenticated yet."""
         waiting = sum(port.waiting for port in self._ports)
         return len(self._unproven) + waiting >= STRANGERS_MAX
 
     async def close(self) -> None:
-        """Take no slaves any more, and close the connections. May be called twice."""
+        """Stop accepting slaves, and close all connections. May be called twice."""
         if self._timer is not None:
             self._timer.cancel()
         for port in self._ports:
@@ -168,13 +174,14 @@ class MasterLink:
 
     @property
     def span(self) -> LogSpan:
-        """The part of the log that can be sent."""
+        """Part of the log that may be sent."""
         log_, store = self.store.log, self.store
         end = min(store.durable.value, log_.end) if self._durable_only else log_.end
         return LogSpan(log_.start, end, log_.end, log_.segment_size)
 
     def came(self, slave: SlavePeer) -> None:
-        """One has connected that has to shake hands; of too many, the oldest makes room."""
+        """Add a connection that must complete a handshake. At the limit, close the oldest of
+        these."""
         if len(self._unproven) >= SLAVES_MAX:
             oldest = next(iter(self._unproven))
             del self._unproven[oldest]
@@ -183,23 +190,24 @@ class MasterLink:
 
     @property
     def hot_from(self) -> int:
-        """Offset from which the log is in memory, because this process has just written it."""
+        """Offset after which the log is in memory, because this process has just written these
+        bytes."""
         return max(self.store.log.end - HOT_SIZE, self._opened_at)
 
     def joined(self, slave: SlavePeer) -> None:
-        """There is one more; it may be another connection of the same slave."""
+        """Add a slave connection. One slave may have several."""
         self._unproven.pop(slave, None)
         self.slaves.append(slave)
 
     def left(self, slave: SlavePeer) -> None:
-        """A connection has ended."""
+        """Remove a connection that has ended."""
         if slave in self.slaves:
             self.slaves.remove(slave)
         self._unproven.pop(slave, None)
         self._all_gone.set()
 
     def acknowledged(self, slave: SlavePeer) -> None:
-        """Record a slave's acknowledgement and wake its waiters."""
+        """Record a slave's acknowledgement, and complete the sends that waited for this offset."""
         connection, now = slave.connection, asyncio.get_running_loop().time()
         self.replicas.acknowledged(
             connection.slave,
@@ -212,7 +220,7 @@ class MasterLink:
         self._tell()
 
     def begins(self, slave: SlavePeer) -> None:
-        """Note that a slave is sent the log from now on."""
+        """Record and log that sending to a slave begins."""
         connection, now = slave.connection, asyncio.get_running_loop().time()
         end = self.store.log.end
         self.replicas.begins(connection.slave, proved=connection.proved, end=end, now=now)
@@ -226,7 +234,7 @@ class MasterLink:
         )
 
     def watch(self) -> None:
-        """Send what comes from now on."""
+        """Wait for new bytes of the log, and send them to all slaves."""
         if self._watching or not self.slaves:
             return
         self._watching = True
@@ -236,8 +244,11 @@ class MasterLink:
             self.store.log.when_longer(self._grown)
 
     def _grown(self) -> None:
-        """The log is longer: send that in the next turn, with all that comes until then; if no send
-        waits for it a little later, for what it costs is a piece, not a message."""
+        """Plan to send the new bytes of the log.
+
+        If sends wait for slaves, send in the next turn of the loop. Otherwise wait for GATHER_S,
+        because the cost is per transfer, not per message.
+        """
         self._watching = False
         if not self._due:
             self._due = True
@@ -374,11 +385,11 @@ class SlavePeer(asyncio.Protocol):
 
     @property
     def compares(self) -> bool:
-        """True while it is not known yet whether the slave's log is the beginning of this one."""
+        """True until the comparison with the slave's log is complete."""
         return self._comparison is not None and self.connection.next is None
 
     def _compare(self, said: bytes) -> None:
-        """Continue the comparison and send its next bytes, if any."""
+        """Send the next bytes of the comparison, then start the next step."""
         comparison, transport = self._comparison, self._transport
         assert comparison is not None
         if transport is None:
@@ -424,11 +435,11 @@ class SlavePeer(asyncio.Protocol):
 
     @property
     def unsent(self) -> int:
-        """Bytes that wait until it has read others."""
+        """Number of bytes that the slave has not read yet."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def refuse(self, cause: str) -> None:
-        """End a connection that has not begun."""
+        """Log the reason and close a connection that was not served yet."""
         _refused_peer(self.address, cause, kind=f"{self._host} {cause}")
         self.close()
 
@@ -438,7 +449,7 @@ class SlavePeer(asyncio.Protocol):
             self._transport.abort()
 
     def pump(self) -> None:
-        """Send what there is: a turn's worth now, the rest in later turns."""
+        """Send new bytes: up to TURN_SIZE now, the rest in later turns of the loop."""
         if not self._due:
             self._take_turn()
 
@@ -450,7 +461,7 @@ class SlavePeer(asyncio.Protocol):
             while not full and (sent := self._next()) is not None:
                 turn.append(sent)
                 size += TRANSFER_HEAD.size + sent.size
-                # a turn is read in one piece, of one file
+                # one turn is one read of one file
                 end = sent.offset + sent.size
                 full = size >= TURN_SIZE or end == log_.segment_end(turn[0].offset)
             if not turn:
@@ -480,8 +491,11 @@ class SlavePeer(asyncio.Protocol):
 
     def _read(self, turn: list[Transfer]) -> Bytes | None:
         """Return the bytes if the system has them in memory; otherwise start a thread that reads
-        and sends them. Recently written bytes are not copied, for the log does not change there any
-        more."""
+        and sends them.
+
+        Recently written bytes are not copied, because that part of the log does not change any
+        more.
+        """
         begin, size = turn[0].offset, sum(sent.size for sent in turn)
         if not size:
             return b""
@@ -524,7 +538,8 @@ class SlavePeer(asyncio.Protocol):
 def start_digest(
     log_: CommitLog, disk: Disk, wanted: Range, done: Callable[[bytes | OSError], None]
 ) -> None:
-    """Read a range of the log, of one file or several, in a thread; ``done`` gets its digest."""
+    """Read a range of the log in a thread, and pass its digest or the error to ``done``. The range
+    may span several files."""
     pieces = list[Piece]()
     offset, end = wanted.offset, wanted.offset + wanted.size
     while offset < end:
@@ -555,10 +570,13 @@ def start_digest(
 
 
 class SlaveLink:
-    """A slave's way to its master, whose HA address may change (``go_to``). ``ack_flushed``: it
-    acknowledges what is on its disk, else what it has written. ``flushes``: it syncs at once
-    (SYNC_FLUSH). ``rules``: who may be its master. ``tls``: how it speaks to one that is not
-    allowed by its address, which is spoken to as Apache's; None: in plain text."""
+    """Connection of a slave to its master, renewed when lost. ``go_to`` sets the master's address.
+
+    - ``ack_flushed``: acknowledge what is on the disk; otherwise, what is written.
+    - ``flushes``: sync the log at once (SYNC_FLUSH).
+    - ``rules``: the masters that are accepted.
+    - ``tls``: use TLS, except with an address in `haAllowedPeers`; None: plain text.
+    """
 
     def __init__(
         self,
@@ -583,30 +601,34 @@ class SlaveLink:
         self._rules = rules
         self._tls = None if tls is None else ClientContext(tls)
         self.begin_at: Callable[[bool, bool], Awaitable[int | None]] = self._log_end
-        """Awaited before each connection: the offset from which the slave wants the log. 0: from
-        the file that the master is writing, as for Apache's slave, whose master cannot be asked.
-        None: the master is ours and compares the logs. The arguments say if a handshake comes
-        first, and if the connection uses TLS. Raises RemotingError, ProtocolError or
-        ReadsRefusedError if the offset cannot be found out, CopyError if the master must not be
-        copied."""
+        """Awaited before each connection. Returns the offset from which the slave wants the log:
+
+        - None: the master is turbopump's, and the logs are compared.
+        - 0: start at the file that the master is writing, as Apache's slave does. For a master that
+          cannot be asked.
+
+        The first argument is True if a handshake follows, the second if the connection uses TLS.
+        Raises RemotingError, ProtocolError or ReadsRefusedError if the offset cannot be found,
+        CopyError if this master must not be copied.
+        """
         self.address: str | None = None
-        """The master's HA address, `host:port`; None: it is not known."""
+        """HA address of the master, `host:port`; None while unknown."""
         self.peer: MasterPeer | None = None
         self._told: str | None = None
         self._told_at = 0.0
         self.fault: str | None = None
-        """Why the slave does not copy now; None while it does."""
+        """Reason why the slave does not copy now; None while copying."""
         self._known = asyncio.Event()
         self._said = False
         self._again = AGAIN_MIN_S
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Copy from now on."""
+        """Start copying from the master."""
         self._task = asyncio.create_task(self._run(), name="copying from the master")
 
     async def stop(self) -> None:
-        """Copy no more. May be called twice."""
+        """Stop copying. May be called twice."""
         task, self._task = self._task, None
         if self.peer is not None:
             self.peer.close()
@@ -615,8 +637,11 @@ class SlaveLink:
             await asyncio.gather(task, return_exceptions=True)
 
     def go_to(self, address: str | None) -> None:
-        """This is where the master's HA port is; None or empty: there is no master at present, or
-        it takes no slaves, and one that still sends is listened to."""
+        """Set the address of the master's HA port, and reconnect if it has changed.
+
+        None: there is no master at present. Empty: the master takes no slaves. In both cases a
+        connection that works is kept.
+        """
         if address == "" and not self._said:
             self._said = True
             log.warning("the master takes no slaves: set its haListenPort to a free one")
@@ -630,7 +655,7 @@ class SlaveLink:
             self.peer.close()
 
     def begin_again(self) -> None:
-        """More can be found out about the master now, by ``begin_at``."""
+        """Reconnect, because ``begin_at`` can now learn more about the master."""
         if self.peer is not None:
             self.peer.close()
 
@@ -647,7 +672,7 @@ class SlaveLink:
             await asyncio.sleep(pause)
 
     async def _copy_from(self, address: str) -> float:
-        """Copy as long as the connection lasts; how long to wait then."""
+        """Copy until the connection ends. Return the seconds to wait before the next attempt."""
         host, port = host_of(address), address.rpartition(":")[2]
         loop = asyncio.get_running_loop()
         handshake, tls = None, None
@@ -714,7 +739,7 @@ class SlaveLink:
         return self.store.log.end
 
     async def _copies_from_anyone(self) -> None:
-        """Note in the history that an unknown log follows. Raises CopyError."""
+        """Record in the history that bytes of an unknown log follow. Raises CopyError."""
         saved: asyncio.Future[OSError | None] = asyncio.get_running_loop().create_future()
         self.history.begin_own(self.store.log.end)
         self.history.save(lambda error: None if saved.done() else saved.set_result(error))
@@ -728,18 +753,18 @@ class SlaveLink:
 
     @property
     def accepted(self) -> bool:
-        """True if a master serves this slave."""
+        """True if the master serves this slave."""
         return self.peer is not None and self.peer.connection.accepted
 
     def works(self) -> None:
-        """Something was copied."""
+        """Clear the fault after bytes were copied."""
         if self.fault is not None:
             log.info("copying continues address=%s end=%d", self.address, self.store.log.end)
             self.fault = self._told = None
 
     def _failed(self, cause: str) -> None:
         now = asyncio.get_running_loop().time()
-        # numbers change while the master's log grows
+        # ignore numbers: they change while the master's log grows
         kind = cause.translate(_DIGITS)
         if kind != self._told or now - self._told_at >= TOLD_AGAIN_S:
             self._told, self._told_at = kind, now
@@ -752,8 +777,11 @@ def _not_saved(error: OSError) -> str:
 
 
 class MasterPeer(asyncio.Protocol):
-    """A slave's connection to its master. ``wanted``: from where on it wants the log; None: the
-    logs are compared first. ``handshake``: what comes before that; None: nothing does."""
+    """Connection of a slave to its master.
+
+    - ``wanted``: first offset that the slave wants; None: compare the logs first.
+    - ``handshake``: handshake before that, or None.
+    """
 
     def __init__(
         self, link: SlaveLink, wanted: int | None, handshake: SlaveHandshake | None
@@ -765,7 +793,8 @@ class MasterPeer(asyncio.Protocol):
         self._syncing = False
         self._handshake = handshake
         self.ended: asyncio.Future[str | None] = loop.create_future()
-        """Is over when the connection is; why, if it was this end that closed it."""
+        """Done when the connection has ended. The result is the reason if this side closed the
+        connection, else None."""
         log_ = link.store.log
         self._comparison = (
             SlaveComparison(log_.start, log_.end, link.history.known) if wanted is None else None
@@ -783,7 +812,7 @@ class MasterPeer(asyncio.Protocol):
 
     @property
     def how(self) -> str:
-        """For the log: how the bytes travel."""
+        """Kind of connection for the log: TLS or plain text."""
         return "TLS" if self.encrypted else "plain text"
 
     @property
@@ -794,7 +823,7 @@ class MasterPeer(asyncio.Protocol):
 
     @property
     def shakes_hands(self) -> bool:
-        """True until the handshake is over."""
+        """True until the handshake is complete."""
         return self._handshake is not None
 
     def data_received(self, data: bytes) -> None:
@@ -818,7 +847,7 @@ class MasterPeer(asyncio.Protocol):
         self.go_on()
 
     def _compare(self, comparison: SlaveComparison, data: bytes) -> None:
-        """Answer what the master asks, one question after the other. Raises ProtocolError."""
+        """Answer the master's requests for digests, one after the other. Raises ProtocolError."""
         if self._reading:
             raise ProtocolError("the master asks again before it has its answer")
         found = comparison.received(data)
@@ -837,7 +866,7 @@ class MasterPeer(asyncio.Protocol):
             self._say(digest)
 
     def _compared(self, comparison: SlaveComparison, found: Outcome) -> None:
-        """The master has said how the logs compare: note it, then copy or not."""
+        """Record the master's verdict in the history, then start copying or refuse the master."""
         link, end = self._link, comparison.end
         if found.verdict is not Verdict.EQUAL:
             if found.verdict is Verdict.DIFFERS and found.known:
@@ -856,7 +885,7 @@ class MasterPeer(asyncio.Protocol):
         link.history.save(noted)
 
     def _copy_on(self, comparison: SlaveComparison, offset: int) -> None:
-        """The log is the beginning of the master's."""
+        """Start copying after a successful comparison."""
         address = self._link.address
         log.info("copying from the master address=%s from=%d by=%s", address, offset, self.how)
         now = asyncio.get_running_loop().time()
@@ -877,7 +906,7 @@ class MasterPeer(asyncio.Protocol):
             self._transport.abort()
 
     def go_on(self) -> None:
-        """Store what has come, and acknowledge it."""
+        """Store the received bytes, and acknowledge them."""
         if self._transport is None or self._comparison is not None:
             return
         store, connection = self._link.store, self.connection

@@ -1,4 +1,5 @@
-"""The role of a master: the state of each slave, the next bytes to send, and the confirmed offset.
+"""Replication on the master's side: the state of each slave, the next bytes to send, and the
+confirmed offset.
 
 Values in, values out: offsets, bytes of reports and times (monotonic seconds) come in; bytes to
 send, refusals and acknowledgements come out. Sockets, files and the loop are unknown here. Source:
@@ -15,16 +16,19 @@ from turbopump.errors import ProtocolError
 from turbopump.replication.stream import ByteRate, ReportReader
 
 FAR_BEHIND: Final = 16 * 1024 * 1024
-"""In bytes. Sends do not wait for a slave that is this far behind."""
+"""Bytes. ``SlaveConnection.pause`` slows the sending to a slave that is further behind."""
 PAUSE_S: Final = 0.001
 BUSY_S: Final = 0.1
-"""Seconds after a growth of the log in which the master counts as busy."""
+"""Seconds after a write to the log during which the master counts as busy."""
 
 
 @dataclass(frozen=True, slots=True)
 class MasterSettings:
-    """Settings of a master. Times are seconds, sizes are bytes. ``acks``: slaves that must have a
-    message before it is acknowledged; 0: no waiting. ``rate_max`` 0: no flow control."""
+    """Settings of a master. Times are seconds, sizes are bytes.
+
+    - ``acks``: number of slaves that must have a message before its send is answered; 0: none.
+    - ``rate_max``: maximum bytes per second for one slave; 0: no limit.
+    """
 
     heartbeat: float = 5.0
     housekeeping: float = 20.0
@@ -35,7 +39,7 @@ class MasterSettings:
 
 
 class LogSpan(NamedTuple):
-    """Offsets of a master's log: it can be sent up to ``end``; ``written`` is its real end."""
+    """Offsets of a master's log. Bytes before ``end`` may be sent; ``written`` is the real end."""
 
     start: int
     end: int
@@ -44,7 +48,7 @@ class LogSpan(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """Bytes of the log to send next: first offset and size; size 0: a heartbeat."""
+    """Next bytes of the log to send: first offset and size. Size 0 is a heartbeat."""
 
     offset: int
     size: int
@@ -52,18 +56,18 @@ class Transfer(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class SlaveConnection:
-    """A slave's connection as its master sees it. ``slave``: who that is; two connections of one
-    slave have the same. ``now`` at its start."""
+    """Connection of a slave, as its master sees it, opened at time ``now``. ``slave`` names the
+    slave; two connections of one slave have the same name."""
 
     settings: MasterSettings
     slave: str
     now: float
     acked: int = -1
-    """Up to where the slave has the log; -1: it has not said so."""
+    """End of the slave's log by its last acknowledgement; -1 before the first one."""
     next: int | None = None
-    """The offset that is sent next; None before its first report."""
+    """Next offset to send; None before the slave's first report."""
     proved: bool = False
-    """True if its log was found to be the beginning of this one (``comparison.py``)."""
+    """True if the slave's log is known to be the beginning of this one (``comparison.py``)."""
     last_read: float = 0.0
     last_write: float = 0.0
     sent: ByteRate = field(init=False)
@@ -77,16 +81,16 @@ class SlaveConnection:
         self.last_write = self.now - self.settings.heartbeat  # so that it hears it is served
 
     def begin_proved(self, offset: int) -> None:
-        """Start sending at ``offset``: the slave has proved its log up to there. The proof
-        acknowledges nothing yet, for fewer bytes may be on its disk."""
+        """Start sending at ``offset``: the slave has proved its log up to there. The proof is no
+        acknowledgement, because the slave's disk may have fewer bytes."""
         self.next, self.proved = offset, True
 
     def received(self, data: bytes, log: LogSpan, now: float) -> bool:
-        """Take a slave's reports; whether there was one. The same offset once more counts too: a
-        slave that has everything is in sync while nothing is sent.
+        """Process a slave's reports. Return True if there was at least one. A repeated offset
+        counts too: it keeps an up-to-date slave in sync while nothing is sent.
 
-        Raises ProtocolError for one that cannot be: it asks for what is not there any more, or not
-        there yet, or acknowledges what it was not sent. RocketMQ believes any number.
+        Raises ProtocolError if the wanted offset is not in the log, or if the slave acknowledges
+        bytes that were not sent. RocketMQ accepts any number.
         """
         self.last_read = now
         offsets = self._reports.feed(data)
@@ -104,9 +108,9 @@ class SlaveConnection:
         return True
 
     def _first(self, wanted: int, log: LogSpan) -> int:
-        """Return the first offset to send to a slave that reports this end of its log."""
+        """Return the first offset to send to a slave whose log ends at ``wanted``."""
         if wanted == 0:
-            # RocketMQ: from the start of the file that is being written; what is older is not sent
+            # RocketMQ: send from the start of the file that is being written, nothing older
             return max(log.written - log.written % log.segment_size, log.start)
         if wanted > log.written:
             raise ProtocolError(
@@ -134,7 +138,7 @@ class SlaveConnection:
             )
         left = log.end - self.next
         if left > 0:
-            # never over the end of a segment, as a file is read in one piece
+            # a transfer is one read of one file, so it must not cross the end of a segment
             here = log.segment_size - (self.next - log.start) % log.segment_size
             size = self._allowed(min(left, here, self.settings.batch), now)
             if size > 0:
@@ -148,9 +152,12 @@ class SlaveConnection:
         return None
 
     def pause(self, written: int, now: float) -> float:
-        """For how long, in seconds, others have the master to themselves after a turn's worth was
-        sent; the log ends at ``written`` now. A slave that is far behind gets a turn a millisecond
-        while somebody writes to the log, so that senders notice it less."""
+        """Return the seconds to pause after TURN_SIZE bytes were sent; the log now ends at
+        ``written``.
+
+        A slave that is far behind is served once a millisecond while producers write to the log, so
+        that their sends are delayed less.
+        """
         if written > self._written:
             self._written, self._grew = written, now
         is_far = self.next is not None and written - self.next > FAR_BEHIND
@@ -172,34 +179,35 @@ class SlaveConnection:
 class _Progress:
     acked: int = -1
     caught_up: float = float("-inf")
-    """When it had last all that there was."""
+    """Time at which the slave last had the whole log."""
     report: float = 0.0
     end_at_report: int = 0
     counts_from: int = 0
-    """The slave counts once everything before this offset is confirmed without it."""
+    """End of the log when an unproved slave connected. The slave counts once everything before this
+    offset is confirmed without it; 0: it counts."""
 
 
 class Replicas:
     """Acknowledged offsets of all slaves. A slave is in sync if it had all of the log at some
     moment of the last ``catch_up`` seconds.
 
-    A slave that has not proved its log counts only for messages that were stored after it
-    connected: those were sent to it whole. Older messages are confirmed by other slaves first, or,
-    if there are none, answered as messages that no slave has.
+    A slave that has not proved its log counts only for messages stored after it connected, because
+    only those were certainly sent to it. Older messages are confirmed by other slaves. Without
+    other slaves, their sends are answered as not replicated.
     """
 
     def __init__(self, settings: MasterSettings) -> None:
         self._settings = settings
         self._slaves: dict[tuple[str, bool], _Progress] = {}
-        """By slave, and whether it has proved its log: a connection that has not must not change
-        what is known of one that has."""
+        """State of each slave; the key is its name, and True if it has proved its log. An unproved
+        connection must not change the state of a proved one."""
         self.copied = 0
-        """Up to where ``acks`` slaves have the log."""
+        """Offset up to which ``acks`` slaves have the log."""
         self.alone = settings.acks > 0
         """True if too few slaves are in sync to wait for them."""
 
     def begins(self, slave: str, *, proved: bool, end: int, now: float) -> None:
-        """A slave has a new connection: it may have been emptied, or have lost its power. The log
+        """Reset the state of a slave with a new connection: the slave may have lost data. The log
         ends at ``end``."""
         if not proved:
             self._slaves[slave, False] = _Progress(
@@ -218,10 +226,11 @@ class Replicas:
         *,
         proved: bool = True,
     ) -> None:
-        """A slave has the log up to ``acked``; the log ends at ``end``, and is ``confirmed``."""
+        """Record that a slave has the log up to ``acked``. The log ends at ``end`` and is confirmed
+        up to ``confirmed``."""
         one = self._slaves.setdefault((slave, proved), _Progress())
-        # Under load a slave never has all of what there is by now: it counts what there was when
-        # it reported before. Apache Kafka judges its followers so.
+        # Under load a slave never has the whole log. So a slave counts as caught up when it has
+        # everything that existed at its previous report, as in Apache Kafka.
         if acked >= end:
             one.caught_up = now
         elif acked >= one.end_at_report and one.acked >= 0:
@@ -238,12 +247,12 @@ class Replicas:
         return not one.counts_from and now - one.caught_up <= self._settings.catch_up
 
     def in_sync(self, now: float) -> int:
-        """Count the slaves in sync."""
+        """Return the number of slaves in sync."""
         return len({slave for (slave, _), one in self._slaves.items() if self._keeps_up(one, now)})
 
     def look(self, now: float, confirmed: int = 0) -> None:
-        """Work out what is copied, and whether enough slaves are in sync; forget those that were
-        not for long. ``confirmed``: senders of what lies before have their answers."""
+        """Update ``copied`` and ``alone``, and remove slaves that were silent for long. Sends
+        before the offset ``confirmed`` are answered already."""
         wanted, catch_up = self._settings.acks, self._settings.catch_up
         acked = dict[str, int]()
         in_sync = set[str]()

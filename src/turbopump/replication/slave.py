@@ -1,4 +1,4 @@
-"""The role of a slave: its requests to the master, the bytes that it accepts, and its
+"""Replication on the slave's side: its requests to the master, the bytes that it accepts, and its
 acknowledgements.
 
 Values in, values out: received bytes and times (monotonic seconds) go in; reports and bytes for the
@@ -18,30 +18,34 @@ from turbopump.store.log.commit_log import ENTRY_SIZE_MAX
 
 @dataclass(frozen=True, slots=True)
 class SlaveSettings:
-    """Times in seconds."""
+    """Settings of a slave. Times are seconds."""
 
     heartbeat: float = 5.0
     housekeeping: float = 20.0
 
 
 _NOT_0: Final = 1
-"""Request of an empty slave that wants the log from 0 on. 0 itself means the file that is being
-written. The byte at offset 0 is then not sent; it is 0, the highest byte of the first entry's
-size."""
+"""Request of an empty slave that wants the log from offset 0 on. A request of 0 would mean the file
+that the master is writing. The missing byte at offset 0 is known: it is 0, the highest byte of the
+first entry's size."""
 
 
 def first_wanted(start: int, end: int, segment_size: int) -> int:
-    """Return the offset that an empty slave requests to get a master's whole log, from ``start`` to
-    ``end``. RocketMQ: requests 0 and gets the last file only."""
+    """Return the offset that an empty slave requests to get the master's whole log, from ``start``
+    to ``end``. RocketMQ requests 0, and gets the last file only."""
     if start > 0:
         return start
     return _NOT_0 if end > segment_size else 0
 
 
 class MasterConnection:
-    """Connection of a slave to its master, from time ``now`` on. The slave's log ends at
-    ``log_end``; a slave without a log wants it from there on (``first_wanted``). ``proved``: the
-    master knows the next offset (``comparison.py``), so the first report is an acknowledgement."""
+    """Connection of a slave to its master, opened at time ``now``.
+
+    - ``log_end``: end of the slave's log. For a slave without a log, the first offset that it wants
+      (``first_wanted``).
+    - ``proved``: the master already knows the next offset (``comparison.py``), so the first report
+      is an acknowledgement.
+    """
 
     def __init__(
         self, settings: SlaveSettings, log_end: int, now: float, *, proved: bool = False
@@ -86,7 +90,7 @@ class MasterConnection:
 
     def stored(self, end: int, wanted: int) -> None:
         """Set the new end of the log, and the number of bytes needed for the next entry. Raises
-        CopyError for an impossible end."""
+        CopyError if ``end`` is impossible."""
         if wanted > ENTRY_SIZE_MAX:
             raise CopyError(f"the next entry at offset {end} would have {wanted} bytes")
         rest = b"".join(self._waiting)[end - self._start :]
@@ -94,8 +98,8 @@ class MasterConnection:
         self._start, self._wanted = end, wanted
 
     def report(self, end: int, now: float) -> bytes | None:
-        """Return the report to send for a log that is kept up to ``end``: after growth, or again
-        after a while. None: nothing to send."""
+        """Return the report to send for a log that is kept up to ``end``, or None. A report is due
+        after growth, and at a fixed interval."""
         if end > self.reported or now - self.last_write >= self._settings.heartbeat:
             self.reported = max(self.reported, end)
             self.last_write = now

@@ -21,11 +21,11 @@ from turbopump.errors import ProtocolError
 TRANSFER_HEAD: Final = struct.Struct(">qi")
 REPORT: Final = struct.Struct(">q")
 TRANSFER_SIZE_MAX: Final = 1 << 30
-"""A frame that says it is longer is none."""
+"""Maximum size of a frame; a larger one is invalid."""
 
 
 class ByteRate:
-    """Bytes a second, of the last whole second; from ``now`` on."""
+    """Counter of bytes per second, for the last whole second. ``now`` is its start."""
 
     def __init__(self, now: float) -> None:
         self.in_this_second = 0
@@ -33,7 +33,7 @@ class ByteRate:
         self._second = now
 
     def begin(self, now: float) -> None:
-        """See whether a new second has begun."""
+        """Start a new second if the last one is over."""
         elapsed = now - self._second
         if elapsed >= 1.0:
             self._last_second = self.in_this_second if elapsed < 2.0 else 0
@@ -47,13 +47,13 @@ class ByteRate:
 
 
 class ReportReader:
-    """A slave's reports, as their bytes come."""
+    """Decoder of a slave's reports."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[int]:
-        """The offsets that are complete now. Raises ProtocolError for a negative one."""
+        """Return the offsets of all complete reports. Raises ProtocolError for a negative one."""
         data = self._rest + data
         whole = len(data) - len(data) % REPORT.size
         self._rest = data[whole:]
@@ -64,8 +64,8 @@ class ReportReader:
 
 
 class TransferReader:
-    """The bytes of a master's log, as they come. ``position``: the offset of the next one; None
-    before the first frame if any will do."""
+    """Decoder of the frames that carry a master's log. ``position`` is the next offset; None before
+    the first frame if any start is accepted."""
 
     def __init__(self, position: int | None) -> None:
         self.position = position
