@@ -1,1 +1,1 @@
-"""Operations on a cluster: what the command line, the doctor and a console share."""
+"""Operations on a cluster, shared by the command line, the doctor and a console."""

@@ -1,7 +1,7 @@
 """List and change users and policies on every name server and broker that has access control.
 
 Each server keeps its own accounts. One server may make a change that another refuses, so every
-server has its own outcome. This module knows no files, and not how answers are shown.
+server has its own outcome. Files and the display of answers are unknown here.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ OFF: Final = (
 
 
 NAMED_MAX: Final = 5
-"""Users that a comparison names; the rest are counted."""
+"""Maximum number of users that a comparison names; the rest are counted."""
 
 
 @dataclass(frozen=True)
 class ChangeOutcome:
-    """The outcome of a change on one server or in one file; ``fault`` None: done."""
+    """Outcome of a change on one server or in one file. ``fault`` None means success."""
 
     server: str
     fault: str | None = None
@@ -53,7 +53,8 @@ class ChangeOutcome:
 
 @dataclass(frozen=True)
 class ServerAccounts:
-    """The users and policies of one server or file. ``warning``: a problem with its file mode."""
+    """Users and policies of one server or file. ``warning`` describes a problem with the file's
+    mode."""
 
     server: str
     users: list[UserInfo]
@@ -65,7 +66,8 @@ class ServerAccounts:
 
     @property
     def accounts(self) -> Accounts:
-        """The same as `Accounts`, without passwords. Raises ConfigError for an invalid value."""
+        """Return the same content as `Accounts`, without passwords. Raise ConfigError for an
+        invalid value."""
         accounts = Accounts()
         for user in self.users:
             accounts = accounts.with_new_user(msgspec.structs.replace(user, password="?"))
@@ -78,8 +80,8 @@ class ServerAccounts:
 async def list_accounts(
     servers: Servers, addresses: Iterable[str], name: str = ""
 ) -> list[ServerAccounts]:
-    """List the users whose name contains ``name``, and their policies, on each server with access
-    control. Raises RemotingError, and ClientError if no server has access control."""
+    """Return the users whose name contains ``name``, and their policies, for each server with
+    access control. Raise RemotingError, or ClientError if no server has access control."""
     found = []
     for address in addresses:
         users = await _asked(servers, address, ListUsers(filter=name))
@@ -100,9 +102,13 @@ async def list_accounts(
 
 @dataclass(frozen=True)
 class ComparedAccounts:
-    """The accounts of one server, for a comparison. ``accounts`` None: the server has no access
-    control. ``passwords``: the accounts hold real passwords, which a server shows to Super users
-    only. ``warning``: a warning of the server about its accounts file."""
+    """Accounts of one server, for a comparison.
+
+    - ``accounts``: None if the server has no access control.
+    - ``passwords``: True if the accounts contain real passwords, which a server shows to Super
+      users only.
+    - ``warning``: warning of the server about its accounts file.
+    """
 
     server: str
     accounts: Accounts | None
@@ -111,7 +117,8 @@ class ComparedAccounts:
 
 
 async def accounts_at(servers: Servers, address: str) -> ComparedAccounts | None:
-    """Ask one server for its accounts; None without credentials, or if the server refuses."""
+    """Ask one server for its accounts. Return None without credentials, or if the server
+    refuses."""
     credentials, nonce = servers.credentials, secrets.token_hex(NONCE_SIZE)
     if credentials is None:
         return None
@@ -129,8 +136,8 @@ async def accounts_at(servers: Servers, address: str) -> ComparedAccounts | None
 
 
 def differing_accounts(one: ComparedAccounts, other: ComparedAccounts) -> str | None:
-    """Describe how the accounts of ``other`` differ from those of ``one``, without secrets; None
-    if they are equal."""
+    """Return a description of how the accounts of ``other`` differ from those of ``one``, without
+    secrets, or None if they are equal."""
     if one.accounts is None or other.accounts is None:
         return None if one.accounts is other.accounts else "one has no access control"
     found = list(_differing(one.accounts, other.accounts, one.passwords and other.passwords))
@@ -174,7 +181,7 @@ async def _asked(servers: Servers, address: str, request: Request[Any]) -> Comma
 async def change_all(
     servers: Servers, addresses: Iterable[str], request: Request[Any], body: Body = b""
 ) -> list[ChangeOutcome]:
-    """Send a change to each server that has access control. Raises ClientError if none has."""
+    """Send a change to each server that has access control. Raise ClientError if none has."""
     outcomes = []
     for address in addresses:
         try:

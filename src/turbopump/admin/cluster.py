@@ -1,5 +1,5 @@
-"""Connections to the servers of a cluster for its operators: the addresses to ask, and the answer
-of each. The questions, and the display of answers, are unknown here."""
+"""Connections of operators to the servers of a cluster: which addresses to ask, and how to collect
+the answers. The requests, and the display of answers, are unknown here."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ BodyT = TypeVar("BodyT")
 
 
 class Servers(RemotingClient):
-    """Connections to the servers of a cluster, closed at the end of an `async with`; with
-    ``credentials`` what is asked is signed."""
+    """Connections to the servers of a cluster, closed at the end of an `async with`. With
+    ``credentials`` requests are signed."""
 
     def __init__(
         self,
@@ -41,8 +41,8 @@ class Servers(RemotingClient):
         await self.close()
 
     async def ask_name_servers(self, request: Request[ReplyT]) -> ReplyT:
-        """The answer of the first name server that can be reached. Raises RemotingError
-        (ResponseError for its refusal)."""
+        """Return the answer of the first name server that can be reached. Raise RemotingError if
+        none can, or ResponseError if the name server refuses."""
         failures: list[str] = []
         for address in self.name_servers:
             try:
@@ -66,12 +66,11 @@ class Servers(RemotingClient):
         )
 
     async def brokers(self) -> ClusterInfo:
-        """Every cluster and broker that the name servers know. Raises RemotingError."""
+        """Return all clusters and brokers that the name servers know. Raise RemotingError."""
         return await self.ask_name_servers(GetBrokerClusterInfo())
 
     async def members(self) -> list[str]:
-        """The address of every broker: masters, then slaves, which copy from them. Raises
-        RemotingError."""
+        """Return the addresses of all brokers, masters before slaves. Raise RemotingError."""
         found = {
             (number != MASTER_ID, address)
             for broker in (await self.brokers()).broker_addr_table.values()
@@ -80,8 +79,8 @@ class Servers(RemotingClient):
         return [address for _, address in sorted(found)]
 
     async def masters(self, cluster: str | None = None) -> list[str]:
-        """The masters' addresses, of one ``cluster`` or of all. Raises ClientError if there is
-        none."""
+        """Return the addresses of the masters of one ``cluster``, or of all. Raise ClientError if
+        there are none."""
         info = await self.brokers()
         if cluster is not None:
             refuse_unknown_cluster(info, cluster)
@@ -99,7 +98,7 @@ class Servers(RemotingClient):
 
 
 def refuse_unknown_cluster(info: ClusterInfo, cluster: str) -> None:
-    """Raise ClientError that names those there are."""
+    """Raise ClientError, with the known clusters, if the cluster does not exist."""
     if cluster not in info.cluster_addr_table:
         known = ", ".join(sorted(info.cluster_addr_table)) or "none"
         raise ClientError(f"cluster {cluster} does not exist; the name server knows: {known}")
@@ -112,8 +111,8 @@ async def ask_each(
     body: type[BodyT],
     *without: int,
 ) -> dict[str, BodyT]:
-    """Ask each broker and return the answers by address, without brokers that answer with a code of
-    ``without``. Raises RemotingError."""
+    """Ask each broker and return the answers by address. Brokers that answer with a code in
+    ``without`` are left out. Raise RemotingError."""
     found: dict[str, BodyT] = {}
     for address in addresses:
         answer = await client.exchange(address, request)

@@ -1,7 +1,7 @@
-"""Find the problems of a cluster, a topic or a group, as seen from this machine, each with its fix.
+"""Find problems of a cluster, a topic or a group, as seen from this machine, each with its fix.
 
-The doctor asks running servers and changes nothing. A server that cannot be asked is a finding
-too. Each finding says one thing, and each problem has a fix.
+The doctor asks running servers and changes nothing. A server that does not answer is a finding too.
+Each finding states one fact, and each problem has a fix.
 """
 
 from __future__ import annotations
@@ -50,15 +50,16 @@ from turbopump.remoting.tls import expiry_warning, peer_certificate_end
 
 CLOCK_TOLERANCE_MS: Final = 5_000
 SLOW_MS: Final = 1_000
-"""A slower answer to a small request is a finding."""
+"""Time in ms above which the answer to a small request is a finding."""
 DISK_DELETES: Final = 0.75
 DISK_REFUSES: Final = 0.90
-"""Apache's ``diskMaxUsedSpaceRatio`` and ``diskSpaceWarningLevelRatio``, as shares."""
+"""Apache's ``diskMaxUsedSpaceRatio`` and ``diskSpaceWarningLevelRatio``, as fractions."""
 UNFLUSHED_MAX: Final = 256 << 20
 UNDISPATCHED_MAX: Final = 64 << 20
-"""In bytes. A disk that keeps up is never that far behind."""
+"""Bytes of the log without queue entries above which a broker is reported. A healthy disk never
+falls this far behind."""
 SENDS_WAIT_MS: Final = 200
-"""Apache's ``waitTimeMillsInSendQueue``, after which a broker refuses the send."""
+"""Apache's ``waitTimeMillsInSendQueue`` in ms, after which a broker refuses the send."""
 LOG_OF_BROKER: Final = "the broker's log has the details"
 _RESTARTED: Final = "; or the broker has just restarted and waits for its slave, 3 s at most"
 
@@ -73,8 +74,12 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One observation. ``subject``: the server, topic or group. ``message``: one sentence.
-    ``fix``: what to do, a command if there is one."""
+    """One finding.
+
+    - ``subject``: the server, topic or group.
+    - ``message``: one sentence.
+    - ``fix``: what to do; a command if there is one.
+    """
 
     level: Level
     subject: str
@@ -83,23 +88,23 @@ class Diagnosis:
 
 
 class Doctor:
-    """One examination over open connections. It appends to ``findings``."""
+    """One examination of a cluster over open connections. Findings are appended to ``findings``."""
 
     def __init__(self, servers: Servers, clock: Clock) -> None:
         self.findings: list[Diagnosis] = []
         self._servers = servers
         self._clock = clock
         self._masters: list[str] = []
-        """Addresses of the masters that answer."""
+        """Addresses of the masters that have answered."""
         self._accounts: dict[str, ComparedAccounts] = {}
-        """Accounts by server address, of the servers that show them."""
+        """Accounts by server address, for servers that show them."""
 
     @property
     def healthy(self) -> bool:
         return all(finding.level is not Level.WRONG for finding in self.findings)
 
     async def examine(self, topic: str | None, group: str | None) -> None:
-        """Check the name servers, every broker that they know, and the given topic and group."""
+        """Check the name servers, all brokers that they know, and the given topic and group."""
         cluster = await self._check_name_servers()
         if cluster is None:
             return
@@ -125,7 +130,7 @@ class Doctor:
 
     @property
     def _n(self) -> str:
-        """The -n option of suggested commands."""
+        """Return the -n option for suggested commands."""
         return f"-n '{';'.join(self._servers.name_servers)}'"
 
     # --- name servers
@@ -280,8 +285,8 @@ class Doctor:
             )
 
     def _compare_accounts(self) -> None:
-        """Compare the users of name servers and masters, for each server keeps its own. Slaves
-        are compared with their master in `admin.replication`."""
+        """Compare the users of name servers and masters, because each server keeps its own.
+        `admin.replication` compares slaves with their master."""
         addresses = (*self._servers.name_servers, *self._masters)
         found = [self._accounts[one] for one in addresses if one in self._accounts]
         keeping = [one for one in found if one.accounts is not None]
@@ -485,7 +490,7 @@ class Doctor:
 
 
 def differences(known: Mapping[str, ClusterInfo]) -> list[Diagnosis]:
-    """Find brokers that one name server knows and another does not."""
+    """Return findings about brokers that one name server knows and another does not."""
     members = {
         address: {
             (name, at)
@@ -508,7 +513,7 @@ def differences(known: Mapping[str, ClusterInfo]) -> list[Diagnosis]:
 
 
 def rival_masters(known: Mapping[str, ClusterInfo]) -> list[Diagnosis]:
-    """Find broker names for which name servers know different masters."""
+    """Return findings about broker names for which name servers know different masters."""
     masters: dict[str, dict[str, str]] = {}
     for server, info in known.items():
         for name, broker in info.broker_addr_table.items():
@@ -532,7 +537,8 @@ def rival_masters(known: Mapping[str, ClusterInfo]) -> list[Diagnosis]:
 
 
 def judge_runtime(subject: str, table: Mapping[str, str], now_ms: float) -> list[Diagnosis]:
-    """Judge a broker's figures (request 28), received at ``now_ms`` by this machine's clock."""
+    """Return findings about a broker's runtime figures (28). ``now_ms`` is when they arrived, by
+    this machine's clock."""
     found: list[Diagnosis] = []
 
     def wrong(message: str, fix: str, level: Level = Level.WRONG) -> None:
@@ -587,8 +593,8 @@ def judge_runtime(subject: str, table: Mapping[str, str], now_ms: float) -> list
 def judge_queues(
     subject: str, topic: str, queues: QueueData, settings: TopicConfig | None, n: str
 ) -> list[Diagnosis]:
-    """Judge a topic on one broker. ``queues``: as the name server has them. ``settings``: as the
-    broker has them, None if it was not asked."""
+    """Return findings about a topic on one broker. ``queues`` comes from the name server.
+    ``settings`` comes from the broker, and is None if the broker was not asked."""
     found: list[Diagnosis] = []
     name = queues.broker_name
 
@@ -639,7 +645,7 @@ def judge_members(
     members: Mapping[str, ConsumerConnection],
     masters: Iterable[str],
 ) -> list[Diagnosis]:
-    """Judge the consumers of a group, as the brokers know them."""
+    """Return findings about the consumers of a group, as the brokers know them."""
     found: list[Diagnosis] = []
     everybody = {one.client_id or "" for body in members.values() for one in body.connection_set}
     conflicts = dict.fromkeys(one for body in members.values() for one in body.conflicts or ())
@@ -682,8 +688,8 @@ _SIZE: Final = re.compile(r"([\d.]+) ?([KMGTPE]?)i?B")
 
 
 def _its_time(table: Mapping[str, str]) -> float | None:
-    """Return the broker's time in ms. Apache's broker reports its start and its uptime, to the
-    second."""
+    """Return the broker's clock in ms, or None. Apache's broker reports its start and its uptime,
+    to the second."""
     now = _number(table.get("currentTimeMillis"))
     boot, runs = _number(table.get("bootTimestamp")), _RUNTIME.search(table.get("runtime", ""))
     if now is not None or boot is None or runs is None:
@@ -704,7 +710,7 @@ def _number(text: str | None) -> float | None:
 
 
 def _bytes(text: str | None) -> int:
-    """Parse a size such as ``1.5 MiB`` into bytes; 0 if the text is not a size."""
+    """Return the bytes of a size such as ``1.5 MiB``, or 0 if the text is not a size."""
     found = _SIZE.fullmatch(text or "")
     if found is None:
         return 0
@@ -722,8 +728,8 @@ def _room(table: Mapping[str, str]) -> str:
 
 
 def _software(answer: Command) -> str:
-    """Name a server's version, such as ``RocketMQ 5.3.3 (JAVA)``. From 4.5.0 on Apache's version
-    numbers rise by two with each release."""
+    """Return a server's version, for example ``RocketMQ 5.3.3 (JAVA)``. From 4.5.0 on Apache's
+    version numbers rise by two with each release."""
     known = {code.value: code.name for code in LanguageCode}
     since_450 = answer.version - 312
     digits = 450 + since_450 // 2
@@ -732,7 +738,7 @@ def _software(answer: Command) -> str:
 
 
 def _of_name_server(error: Exception) -> tuple[str, str]:
-    """Explain why a name server does not answer, and say what to do."""
+    """Return the reason why a name server does not answer, and what to do."""
     if isinstance(error, ConnectError):
         return str(error), _of_tls(error) or (
             "start it (turbopump namesrv), or check -n, NAMESRV_ADDR and the network"

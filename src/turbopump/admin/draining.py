@@ -1,9 +1,10 @@
-"""Drain a broker before its stop: no more sends, consumers have read everything, slaves have copied
-everything.
+"""Drain a broker before its stop: clients send elsewhere, consumers have read all messages, slaves
+have copied all messages.
 
 A condition counts as met only if it was asked and answered in the same round. Messages that wait on
-the broker's disk for a time or for a transaction's end are named, not waited for: they are there
-when the broker runs again. Source of the request: apache/rocketmq ``WipeWritePermSubCommand``.
+the broker's disk for a time, or for the end of a transaction, are reported but not waited for: they
+are still there when the broker runs again. Source of the request: apache/rocketmq
+``WipeWritePermSubCommand``.
 """
 
 from __future__ import annotations
@@ -30,17 +31,23 @@ log = logging.getLogger(__name__)
 
 ROUND_S: Final = 1.0
 ROUTES_S: Final = 35.0
-"""Clients ask for routes every 30 s: until then they send to a broker that is being drained."""
+"""Seconds until all clients have new routes. Clients ask for routes every 30 s, and until then they
+send to the broker."""
 ANSWER_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class DrainState:
-    """State after a round. ``sends_until``: seconds for which clients may still send here.
-    ``behind``: messages by group with consumers; ``unread``: the same for groups without consumers.
-    ``slaves``: bytes behind by address; ``absent``: registered slaves that do not copy.
-    ``waiting``: messages waiting on the disk, by kind. ``fault``: the reason if some questions
-    failed."""
+    """State of a drain after one round.
+
+    - ``sends_until``: seconds for which clients may still send to the broker.
+    - ``behind``: unread messages of each group that has consumers.
+    - ``unread``: unread messages of each group without consumers.
+    - ``slaves``: bytes that each slave is behind, by its address.
+    - ``absent``: registered slaves that do not copy.
+    - ``waiting``: messages that wait on the disk, by kind.
+    - ``fault``: reason if some questions failed.
+    """
 
     seconds: float
     sends_until: float = 0.0
@@ -72,7 +79,7 @@ class DrainState:
 
 @dataclass(frozen=True, slots=True)
 class DrainedBroker:
-    """The broker that is meant: its master's address, how many slaves it has, and the name servers
+    """Broker to drain: the address of its master, the number of its slaves, and the name servers
     that know it."""
 
     name: str
@@ -82,7 +89,8 @@ class DrainedBroker:
 
 
 async def find_broker(servers: Servers, name: str) -> DrainedBroker:
-    """Raises ClientError for one that is not there or has no master, RemotingError."""
+    """Return the broker with this name. Raise RemotingError, or ClientError if the broker does not
+    exist or has no master."""
     table = (await servers.brokers()).broker_addr_table
     if name not in table:
         known = ", ".join(sorted(table)) or "none"
@@ -105,7 +113,8 @@ async def find_broker(servers: Servers, name: str) -> DrainedBroker:
 async def set_write_permission(
     servers: Servers, broker: DrainedBroker, *, wiped: bool
 ) -> dict[str, str]:
-    """At every name server; those that did not do it, and why."""
+    """Remove or restore the write permission at every name server. Return the name servers that
+    failed, with the reason."""
     request = (WipeWritePerm if wiped else AddWritePerm)(broker_name=broker.name)
     failed = {}
     for address in broker.name_servers:
@@ -119,8 +128,8 @@ async def set_write_permission(
 async def drain(
     servers: Servers, broker: DrainedBroker, clock: Clock, *, routes_s: float = ROUTES_S
 ) -> AsyncIterator[DrainState]:
-    """Yield the state of each round, one a second, until all conditions are met. The write
-    permission must be wiped before."""
+    """Yield the state of each round, one every second, until all conditions are met. The write
+    permission must be removed before."""
     began = clock.monotonic()
     while True:
         seconds = clock.monotonic() - began
@@ -165,8 +174,7 @@ async def _look(servers: Servers, broker: DrainedBroker, seconds: float, left: f
 
 
 def waiting_messages(figures: Mapping[str, Any]) -> dict[str, int]:
-    """Count the messages that wait on a broker's disk for a time or an end, from its figures
-    (28)."""
+    """Return how many messages wait on a broker's disk, by kind, from its runtime figures (28)."""
     delayed = 0
     for key, value in figures.items():
         if key.startswith("scheduleMessageOffset_"):

@@ -1,4 +1,4 @@
-"""Consumer groups of a cluster: where they stand, who is in them."""
+"""Consumer groups of a cluster: their names, members and offsets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from turbopump.remoting.client import RemotingClient
 
 
 async def group_names(client: RemotingClient, addresses: list[str]) -> list[str]:
-    """The names of the groups that some broker knows, in order. Raises RemotingError."""
+    """Return the sorted names of all groups that a broker knows. Raise RemotingError."""
     tables = await ask_each(client, addresses, GetAllGroups(), SubscriptionGroupWrapper)
     return sorted({name for table in tables.values() for name in table.subscription_group_table})
 
@@ -28,7 +28,7 @@ async def group_names(client: RemotingClient, addresses: list[str]) -> list[str]
 async def group_members(
     client: RemotingClient, addresses: list[str], group: str
 ) -> dict[str, ConsumerConnection]:
-    """Ask for the members of a group, by the address of the answering broker. Raises
+    """Ask for the members of a group, and return them by the address of the answering broker. Raise
     RemotingError."""
     asked = GetConsumerConnectionList(consumer_group=group)
     return await ask_each(
@@ -37,13 +37,14 @@ async def group_members(
 
 
 RUNNING_TIMEOUT_S: Final = 12.0
-"""A broker waits ten seconds for a client."""
+"""Timeout in seconds of a request that a broker forwards to a client. The broker waits ten seconds
+for the client."""
 
 
 async def running_info(
     client: RemotingClient, address: str, group: str, client_id: str
 ) -> ConsumerRunningInfo | str:
-    """Ask a consumer for its status, through the broker at ``address``; return the reason if it
+    """Ask a consumer for its status, through the broker at ``address``. Return the reason if this
     fails."""
     request = GetConsumerRunningInfo(consumer_group=group, client_id=client_id)
     try:
@@ -57,7 +58,7 @@ async def running_info(
 async def group_offsets(
     client: RemotingClient, addresses: list[str], group: str, topic: str | None = None
 ) -> list[dict[str, Any]]:
-    """Return the offsets of a group, queue by queue, in order. Raises RemotingError."""
+    """Return the offsets of a group, one row for each queue, sorted. Raise RemotingError."""
     answers = await ask_each(
         client, addresses, GetConsumeStats(consumer_group=group, topic=topic), ConsumeStats
     )

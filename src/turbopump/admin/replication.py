@@ -20,9 +20,12 @@ ANSWER_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class BrokerReplication:
-    """The answer of one broker about replication. ``fault``: the reason if it did not answer.
-    ``settings``: a master's configuration, empty if it refuses to show it. ``accounts``: None if
-    the caller may not see them."""
+    """Answer of one broker about replication.
+
+    - ``fault``: reason why the broker did not answer.
+    - ``settings``: configuration of a master; empty if the master refuses to show it.
+    - ``accounts``: None if the caller may not see them.
+    """
 
     name: str
     id: int
@@ -34,13 +37,13 @@ class BrokerReplication:
 
     @property
     def copies_from(self) -> str | None:
-        """The HA address that a slave is connected to, or None."""
+        """HA address to which a slave is connected, or None."""
         client = None if self.status is None else self.status.ha_client_runtime_info
         return client.master_addr if client is not None and client.last_read_timestamp else None
 
     @property
     def row(self) -> dict[str, Any]:
-        """A row for JSON output. Offsets are positions in the log, in bytes."""
+        """Return a row for JSON output. Offsets are positions in the log, in bytes."""
         found: dict[str, Any] = {"broker": self.name, "id": self.id, "address": self.address}
         status = self.status
         if status is None:
@@ -71,15 +74,16 @@ class BrokerReplication:
 
 
 def seconds_left(behind: int, rate: int) -> int | None:
-    """Estimate how long a slave needs to catch up; None if nothing is being sent."""
+    """Return the estimated seconds until a slave has caught up, or None if nothing is being
+    sent."""
     if behind <= 0:
         return 0
     return -(-behind // rate) if rate > 0 else None
 
 
 async def ha_status(servers: Servers, cluster: str | None = None) -> list[BrokerReplication]:
-    """Ask every broker, in the order of name and id. Raises RemotingError if no name server
-    answers, ClientError for an unknown cluster."""
+    """Ask all brokers, sorted by name and id. Raise RemotingError if no name server answers,
+    ClientError for an unknown cluster."""
     info = await servers.brokers()
     if cluster is not None:
         refuse_unknown_cluster(info, cluster)
@@ -92,7 +96,7 @@ async def ha_status(servers: Servers, cluster: str | None = None) -> list[Broker
 
 
 async def ask_replicas(servers: Servers, name: str, broker: BrokerData) -> list[BrokerReplication]:
-    """Ask the brokers of one name, in the order of their ids."""
+    """Ask the brokers with one name, sorted by id."""
     found = []
     for number, address in sorted(broker.broker_addrs.items()):
         status, fault, settings = None, None, dict[str, str]()
@@ -119,7 +123,8 @@ class Problem(NamedTuple):
 
 
 def replication_problems(brokers: Sequence[BrokerReplication], n: str) -> Iterator[Problem]:
-    """Find problems among the brokers of one name. ``n``: the -n option of suggested commands."""
+    """Yield the problems among the brokers with one name. ``n`` is the -n option for suggested
+    commands."""
     name = brokers[0].name
     master = next((one for one in brokers if one.id == MASTER_ID), None)
     if master is None:
@@ -163,8 +168,8 @@ def replication_problems(brokers: Sequence[BrokerReplication], n: str) -> Iterat
 
 
 def open_ha_port(master: BrokerReplication) -> Problem | None:
-    """Report a master whose HA port gives all messages to anyone who can connect. The port of
-    Apache's brokers can never be closed, so it is not reported."""
+    """Return a problem if the HA port of a master gives all messages to anyone who can connect.
+    Apache's brokers are not reported, because their port can never be closed."""
     if "haAllowedPeers" not in master.settings:
         return None
     from turbopump.config.broker_config import CLOSE_HA_PORT, BrokerConfig  # few commands need it
@@ -208,7 +213,8 @@ def _account_problems(master: BrokerReplication, slave: BrokerReplication) -> It
 def _setting_problems(
     name: str, settings: Mapping[str, str], slaves: int, hosts: int, n: str
 ) -> Iterator[Problem]:
-    """Find problems of a sync master's settings. ``hosts``: number of addresses that copy."""
+    """Yield the problems of a sync master's settings. ``hosts`` is the number of addresses that
+    copy."""
     if settings.get("brokerRole") != "SYNC_MASTER":
         return
     in_sync_replicas = settings.get("inSyncReplicas", "2")  # Apache 4: no such key, it waits for 1

@@ -1,6 +1,6 @@
-"""Reading a topic without a group: no offset is kept, and no consumer loses a message to it.
+"""Reading a topic without a group: no offset is kept, and no consumer loses a message.
 
-Its one rule: what could not be read is named, and never passed over in silence.
+Data that could not be read is always reported.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from turbopump.message.message import MessageQueue, ReceivedMessage
 log = logging.getLogger(__name__)
 
 HOLD_S: Final = 15.0
-"""Seconds for which a broker may hold a pull that finds nothing."""
+"""Maximum time in seconds for which a broker may hold a pull that finds no messages."""
 AGAIN_S: Final = 1.0
-"""Wait before a queue is read again that could not be."""
+"""Wait in seconds before a failed queue is read again."""
 BATCHES_AHEAD: Final = 16
 
 Batch = Sequence[ReceivedMessage]
 
 
 class TopicReader(MessageFinder):
-    """Use it as ``async with TopicReader("127.0.0.1:9876") as reader:``. Settings and errors as
-    ``MessageFinder``'s."""
+    """Reader of a topic without a group: ``async with TopicReader("127.0.0.1:9876") as reader:``.
+    Settings and errors are those of ``MessageFinder``."""
 
     async def committed(self, group: str, queue: MessageQueue) -> int | None:
-        """Return the committed offset of a group in a queue, or None. Raises RemotingError."""
+        """Return the committed offset of a group in a queue, or None. Raise RemotingError."""
         offsets = OffsetStore(self._ready(), group)
         return await offsets.committed(queue, zero_if_young=False)
 
     async def starts(
         self, queues: Sequence[MessageQueue], where: ConsumeFrom | datetime | int
     ) -> dict[MessageQueue, int]:
-        """The offset at which each queue is read first; a number is an offset. Raises ConfigError
-        for one that a queue has not, and RemotingError."""
+        """Return the first offset to read in each queue. A number in ``where`` is an offset. Raise
+        ConfigError if a queue does not have that offset, or RemotingError."""
         offsets = OffsetStore(self._ready(), TOOLS_GROUP)
         found = {}
         for queue in queues:
@@ -76,9 +76,13 @@ class TopicReader(MessageFinder):
         *,
         more: bool = False,
     ) -> AsyncGenerator[Batch]:
-        """Messages as they come, for ever: those of one queue in its order. With ``more`` queues
-        that the topic gets later are read too, from their first message on. To be closed
-        (``contextlib.aclosing``). Raises ProtocolError for an answer that cannot be read."""
+        """Yield batches of messages as they arrive, without end. Messages of one queue stay in
+        order.
+
+        With ``more``, queues that the topic gets later are read too, from their first message.
+        Close the generator (``contextlib.aclosing``). Raise ProtocolError for an answer that cannot
+        be decoded.
+        """
         reading = _Reading(self, subscription_to(topic, tags, self._environment.clock.now_ms()))
         try:
             for queue, offset in starts.items():
@@ -96,8 +100,8 @@ class TopicReader(MessageFinder):
     async def pull(
         self, queue: MessageQueue, offset: int, subscription: Subscription
     ) -> tuple[Batch, int, bool]:
-        """Pull messages. Return them, the next offset, and True if the queue no longer has
-        ``offset``. Raises RemotingError, RouteNotFoundError, ProtocolError."""
+        """Pull messages. Return the messages, the next offset, and True if the queue no longer has
+        ``offset``. Raise RemotingError, RouteNotFoundError or ProtocolError."""
         instance = self._ready()
         address = (await instance.routes.get(queue.topic)).readable_address(queue.broker_name)
         if address is None:
@@ -112,7 +116,7 @@ class TopicReader(MessageFinder):
 
 
 class _Reading:
-    """One reading of a topic: a task for each queue, and what they have found."""
+    """One run of reading a topic: a task for each queue, and the batches they have found."""
 
     def __init__(self, reader: TopicReader, subscription: Subscription) -> None:
         self.arrived: asyncio.Queue[Batch | Exception] = asyncio.Queue(BATCHES_AHEAD)

@@ -1,8 +1,7 @@
-"""Topics of a cluster: listing, creating, changing and deleting them, and the messages that such a
-change hides.
+"""List, create, change and delete topics of a cluster, and find the messages that a change hides.
 
 Creating an existing topic does not change it. Before a change or a deletion the caller learns which
-messages it hides or deletes. Source of the requests: apache/rocketmq ``DefaultMQAdminExtImpl``.
+messages are hidden or deleted. Source of the requests: apache/rocketmq ``DefaultMQAdminExtImpl``.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ from turbopump.remoting.client import RemotingClient
 
 
 async def topic_names(servers: Servers, cluster: str | None = None) -> list[str]:
-    """All topics that the name servers know, in order, or those of one cluster. Raises
-    RemotingError."""
+    """Return the sorted names of all topics that the name servers know, or of those of one cluster.
+    Raise RemotingError."""
     asked: Request[TopicList] = (
         GetAllTopicList() if cluster is None else GetTopicsByCluster(cluster=cluster)
     )
@@ -51,8 +50,8 @@ async def topic_names(servers: Servers, cluster: str | None = None) -> list[str]
 
 
 def users_topics(names: Iterable[str], info: ClusterInfo) -> list[str]:
-    """Return the topics of users, without those of RocketMQ itself: topics named after brokers and
-    clusters, and topics of groups (retries, dead letters)."""
+    """Return the topics of users, without RocketMQ's own: topics named after brokers and clusters,
+    and topics of groups (retries, dead letters)."""
     clusters = info.cluster_addr_table
     own = {*clusters, *(f"{cluster}_REPLY_TOPIC" for cluster in clusters), *info.broker_addr_table}
     return [
@@ -67,7 +66,7 @@ def users_topics(names: Iterable[str], info: ClusterInfo) -> list[str]:
 async def find_topic(
     client: RemotingClient, addresses: Sequence[str], name: str
 ) -> dict[str, TopicConfig]:
-    """The settings of a topic on each of the brokers that have it, by address. Raises
+    """Return the settings of a topic on each broker that has it, by address. Raise
     RemotingError."""
     found = {}
     for address in addresses:
@@ -91,8 +90,11 @@ async def put_topic(
     wanted: TopicConfig,
     attributes: Mapping[str, str] | None = None,
 ) -> None:
-    """Make a topic on a broker, or change it: as Apache's tools do, without a look at what is
-    there. ``attributes`` are set, its others stay. Raises RemotingError."""
+    """Create a topic on a broker, or change it without a check of the existing topic, as Apache's
+    tools do.
+
+    ``attributes`` are set; other attributes of the topic stay. Raise RemotingError.
+    """
     assert wanted.topic_name is not None
     request = CreateTopic(
         topic=wanted.topic_name,
@@ -111,7 +113,7 @@ async def put_topic(
 
 @dataclass(frozen=True, slots=True)
 class GroupBehind:
-    """A group that has not read all of a queue, and how many consumers it has now."""
+    """Group that has not read all messages of a queue, and its current number of consumers."""
 
     group: str
     behind: int
@@ -129,7 +131,7 @@ class QueueContent:
 
 
 def unread_ids(before: TopicConfig, after: TopicConfig) -> range:
-    """The queues that consumers read now, and would no longer read."""
+    """Return the queue ids that consumers read now and would no longer read after the change."""
     readable = after.read_queue_nums if after.readable else 0
     return range(readable, max(readable, before.read_queue_nums if before.readable else 0))
 
@@ -137,8 +139,10 @@ def unread_ids(before: TopicConfig, after: TopicConfig) -> range:
 async def queue_contents(
     client: RemotingClient, address: str, topic: str, ids: range
 ) -> list[QueueContent]:
-    """Ask a broker for the content of these queues, in order. Raises RemotingError. ``ids`` comes
-    from the broker and may be huge: nothing here loops over it."""
+    """Ask a broker for the content of these queues, in order. Raise RemotingError.
+
+    ``ids`` comes from the broker and may be huge, so no code here loops over it.
+    """
     if not ids:
         return []
     one = [address]
@@ -164,7 +168,8 @@ async def queue_contents(
 async def _groups_of(
     client: RemotingClient, address: str, topic: str
 ) -> Mapping[str, tuple[ConsumeStats, int]]:
-    """The groups that read a topic now or did before: where they stand, how many consumers."""
+    """Return the groups that read a topic or have an offset in it: their offsets and their number
+    of consumers."""
     one = [address]
     lists = await ask_each(client, one, QueryTopicConsumeByWho(topic=topic), GroupList)
     found = {}
@@ -178,7 +183,7 @@ async def _groups_of(
 
 
 async def delete_topic_on_broker(client: RemotingClient, address: str, name: str) -> None:
-    """Forget a topic on a broker: its settings, its queues, and how far groups are in it. Raises
+    """Delete a topic on a broker: its settings, its queues, and the offsets of groups in it. Raise
     RemotingError."""
     answer = await client.exchange(address, DeleteTopic(topic=name))
     refuse_other_server(address, answer)
@@ -186,8 +191,8 @@ async def delete_topic_on_broker(client: RemotingClient, address: str, name: str
 
 
 async def delete_topic_route(servers: Servers, name: str) -> dict[str, str | None]:
-    """Have every name server forget the routes of a topic, once no broker has it any more; why one
-    could not, by its address (None: it has)."""
+    """Delete the routes of a topic on every name server, after all brokers have deleted the topic.
+    Return by address the reason for a failure, or None for success."""
     outcomes: dict[str, str | None] = {}
     for address in servers.name_servers:
         try:

@@ -1,9 +1,9 @@
 """Authorisation of requests: the sender, the rule of the request, the policies of that user, and
 the audit log.
 
-Every router of a server calls ``authorise`` (``remoting/router.py``). Nobody learns if a user
-exists: every wrong signature gets the same answer after the same time. Allowed requests are cached
-until users or policies change.
+Every router of a server calls ``authorise`` (``remoting/router.py``). A client cannot learn if a
+user exists: every wrong signature gets the same answer after the same time. Allowed requests are
+cached until users or policies change.
 
 Source: apache/rocketmq ``DefaultAuthenticationHandler``, ``UserAuthorizationHandler``,
 ``AclAuthorizationHandler``. Files are unknown here.
@@ -42,45 +42,51 @@ _ALLOWED: Final = "allowed user=%s code=%d asked=%s peer=%s rule=%s"
 _denied = RepeatedLine(audit, logging.WARNING, _DENIED)
 
 KNOWN_MAX: Final = 10_000
-"""Number of allowed requests that the cache holds."""
+"""Maximum number of allowed requests in the cache."""
 NAME_SIZE_MAX: Final = 300
-"""Characters of a topic or group in that."""
+"""Maximum length of a topic or group in a cached request, in characters."""
 LARGE_BODY: Final = 8 * 1024
-"""Size of a body in bytes above which its resources are judged in steps, one a step."""
+"""Size of a body in bytes above which its resources are checked in steps, one for each step."""
 NOTED_MAX: Final = 20
-"""Resources that the log names of those that a request needs."""
+"""Maximum number of needed resources that a log line names."""
 HEADER_SIZE: Final = 64 * 1024
-"""Bytes of a JSON header that is read here; a larger one is read with care, as odd ones are."""
+"""Maximum size in bytes of a JSON header for the fast check. A larger or unusual header takes the
+tolerant path."""
 _CHANGES: Final = frozenset({Action.CREATE, Action.UPDATE, Action.DELETE})
 KEYS: Final = {
     int(code): rule.key for code, rule in RULES.items() if rule.key is not None and not rule.message
 }
-"""Header fields that decide about frequent requests, none of which changes anything."""
+"""Header fields that decide about each frequent request. None of these requests changes
+anything."""
 CHANGING: Final = frozenset(
     code
     for code, rule in RULES.items()
     if rule.who is Who.SUPER or any(_CHANGES.issuperset(ask.actions) for ask in rule.asks)
 )
-"""Codes of requests that change something: that they were allowed is logged, too."""
+"""Codes of requests that change something. They are logged even if they are allowed."""
 NOT_KNOWN: Final = refusal(
     ResponseCode.NO_PERMISSION,
     "access denied: this server accepts only requests signed by its users; check the "
     "credentials (accessKey, secretKey)",
 )
-"""The answer to who is not known, is disabled, or has another secret."""
+"""Answer to an unknown or disabled user, and to a wrong signature."""
 NOBODY: Final = User("-", secrets.token_hex())
-"""User of an unsigned request, if the whitelist allows it; also stands in for a missing user."""
+"""User of an unsigned request that the whitelist allows. Also used in place of a missing user."""
 _NO_RULE: Final = Rule(who=Who.SUPER)
 _ALWAYS: Final = (Who.SUPER, Who.SECRETS)
-"""Users of these kinds are always required: no setting opens such a request to others."""
+"""Kinds of users that are always required: no setting opens these requests to others."""
 _NO_POLICIES: Final = Policies()
 
 
 @dataclass(frozen=True, slots=True)
 class AccessSettings:
-    """``authorization``: users are asked about their policies, not their signature alone.
-    ``inner_user``: the brokers' own. ``unsigned`` and ``unasked``: codes of requests that need no
-    signature, or no policy (authenticationWhitelist, authorizationWhitelist)."""
+    """Settings of access control.
+
+    - ``authorization``: True if policies are checked, not only signatures.
+    - ``inner_user``: name of the brokers' own user.
+    - ``unsigned``: codes of requests that need no signature (authenticationWhitelist).
+    - ``unasked``: codes of requests that need no policy (authorizationWhitelist).
+    """
 
     authorization: bool = True
     inner_user: str | None = None
@@ -89,7 +95,8 @@ class AccessSettings:
 
 
 class AccessControl:
-    """Decides for one server. ``clusters``: the names of those that it belongs to now."""
+    """Access control of one server. ``clusters`` returns the names of the server's current
+    clusters."""
 
     def __init__(
         self, accounts: Accounts, settings: AccessSettings, clusters: Callable[[], Collection[str]]
@@ -99,12 +106,12 @@ class AccessControl:
         self._clusters = clusters
         self._known: dict[Hashable, tuple[str, str]] = {}
         self.on_permissions_reduced: Callable[[], None] = lambda: None
-        """Called when a user may have lost permissions: requests that were allowed and wait are to
+        """Called when a user may have lost permissions. Held requests that were allowed must then
         be answered."""
 
     @property
     def accounts(self) -> Accounts:
-        """Users and policies. Others are in force with the next request."""
+        """Users and policies. New ones apply from the next request on."""
         return self._accounts
 
     @accounts.setter
@@ -117,8 +124,8 @@ class AccessControl:
     def __call__(
         self, request: Request[Any], context: RequestContext
     ) -> Refusal | Steps[Refusal | None] | None:
-        """None: it may be handled; else the answer that refuses it; in steps for a large body that
-        names what is asked for."""
+        """Return None if the request is allowed, else the refusal. A large body that names
+        resources is checked in steps."""
         user, code, peer = self._sender(context), context.code, context.peer
         if user is None:
             if code not in self._settings.unsigned:
@@ -164,7 +171,7 @@ class AccessControl:
     # --- who
 
     def _sender(self, context: RequestContext) -> User | None:
-        """Return the enabled user who signed a request; None if it is unsigned."""
+        """Return the enabled user who signed a request, or None if the request is unsigned."""
         frame, body, version = context.frame, context.body, context.version
         try:
             if frame.serialize_type != JSON or len(frame.header) > HEADER_SIZE:
@@ -190,8 +197,8 @@ class AccessControl:
         context: RequestContext,
         key: Hashable = None,
     ) -> Steps[Refusal | None]:
-        """Judge a request of a user who is not Super, by the rule of the request. ``key``: the
-        cache key of a permission."""
+        """Decide about a request of a user who is not Super, by the rule of the request. ``key`` is
+        the cache key of the permission."""
         code, peer = context.code, context.peer
         if rule.who is not Who.POLICY or user is NOBODY:
             is_inner = user is not NOBODY and user.name == self._settings.inner_user
@@ -237,7 +244,7 @@ class AccessControl:
         return found if found is not None and found.decision is Decision.ALLOW else None
 
     def judge(self, user: User, code: int, peer: Wire, wanted: Need) -> Refusal | None:
-        """Judge one need of a request by the policies of a user."""
+        """Decide about one need of a request, by the policies of a user."""
         entry = self._deciding(user, peer, wanted)
         if entry is not None and entry.decision is Decision.ALLOW:
             return None
@@ -262,7 +269,7 @@ class AccessControl:
             audit.log(level, _ALLOWED, user.name, context.code, asked, context.peer.peer, why)
 
     def _changed(self, request: Request[Any], rule: Rule, context: RequestContext) -> str:
-        """Describe the change made by a request that needs no policy."""
+        """Return a description of the change made by a request that needs no policy."""
         subject = getattr(request, "subject", None) or getattr(request, "username", None)
         if subject:
             return SUBJECT + str(subject).removeprefix(SUBJECT)[:NAME_SIZE_MAX]
@@ -279,7 +286,7 @@ class AccessControl:
 
 
 def _fields(context: RequestContext) -> Mapping[str, str]:
-    """The header fields of a request; none, if what its request does not declare cannot be read."""
+    """Return the header fields of a request, or no fields if undeclared ones cannot be decoded."""
     try:
         return context.command.ext or {}
     except ProtocolError:
@@ -288,8 +295,11 @@ def _fields(context: RequestContext) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _TopicsOfMessages:
-    """Judge of the topic of a message that a request named only by its position. It must not hold
-    the request's context, which refers back to it: the collector would not see the cycle."""
+    """Check of the topic of a message that a request named only by its position.
+
+    The object must not refer to the request's context, which refers back to it: the garbage
+    collector would not see that cycle.
+    """
 
     access: AccessControl
     user: User

@@ -61,7 +61,7 @@ class User:
 
     @property
     def info(self) -> UserInfo:
-        """The user as others may see them: without the password."""
+        """User without the password, as other users may see them."""
         return UserInfo(
             username=self.name,
             user_type=SUPER if self.is_super else NORMAL,
@@ -76,13 +76,14 @@ class _Content(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Accounts:
-    """Users by name, and the policies for them, by their name."""
+    """Users by name, and the policies of each user by the same name."""
 
     users: Mapping[str, User] = field(default_factory=dict)
     policies: Mapping[str, Policies] = field(default_factory=dict)
 
     def allowed_more_than(self, later: Accounts) -> bool:
-        """Return True if ``later`` may allow somebody less: its users or policies differ."""
+        """Return True if a user may have fewer permissions in ``later``, because users or policies
+        differ."""
         users, policies = later.users, later.policies
         return any(users.get(name) != user for name, user in self.users.items()) or any(
             policies.get(name) != mine for name, mine in self.policies.items()
@@ -92,8 +93,8 @@ class Accounts:
 
     @classmethod
     def decode(cls, text: bytes) -> Accounts:
-        """Decode the text. Raises ConfigError for an invalid text. Unknown content is refused too,
-        for it might be a Deny."""
+        """Decode the text. Raise ConfigError if the text is invalid. Unknown content is refused
+        too, because it might be a Deny."""
         try:
             content = decoder_of(_Content, strict=True).decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -114,7 +115,7 @@ class Accounts:
         return found
 
     def encode(self) -> bytes:
-        """The text, with passwords."""
+        """Return the text, with passwords."""
         return self._text
 
     @cached_property
@@ -124,35 +125,35 @@ class Accounts:
         return msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
 
     def user_info(self, name: str) -> UserInfo:
-        """A user with the password, to be kept or sent to a server that is to know them."""
+        """Return a user with the password, for a file or for another server."""
         user = self.users[name]
         return msgspec.structs.replace(user.info, password=user.password)
 
     # --- users
 
     def with_new_user(self, info: UserInfo, *, again: bool = False) -> Accounts:
-        """With one more user; a Normal one, and enabled, unless ``info`` says otherwise. ``again``:
-        one who is already there, and is so, is no error."""
+        """Return a copy with one more user, Normal and enabled unless ``info`` says otherwise. With
+        ``again`` an equal existing user is no error."""
         if again and info.username in self.users and self.with_changed_user(info) == self:
             return self
         return self._with_user(_new_user(info, self.users))
 
     def with_changed_user(self, info: UserInfo) -> Accounts:
-        """With what ``info`` says of one who is there."""
+        """Return a copy in which an existing user has the values of ``info``."""
         old = self.users.get(info.username or "")
         if old is None:
             raise ConfigError(f"The user is not exist: {info.username}")
         return self._with_user(_changed(old, info))
 
     def without_user(self, name: str) -> Accounts:
-        """Without a user, and the policies for them. One who is not there is no error."""
+        """Return a copy without this user and their policies. An unknown user is no error."""
         return Accounts(_without(self.users, name), _without(self.policies, name))
 
     def _with_user(self, user: User) -> Accounts:
         return replace(self, users={**self.users, user.name: user})
 
     def with_more(self, others: Accounts) -> Accounts:
-        """With the users of others that are not here, and the policies for them."""
+        """Return a copy with the users of ``others`` that are missing here, and their policies."""
         new = [name for name in others.users if name not in self.users]
         return Accounts(
             {**self.users, **{name: others.users[name] for name in new}},
@@ -165,8 +166,8 @@ class Accounts:
     # --- policies
 
     def acls(self, subject: str = "", resource: str = "", *, exact: bool = False) -> list[AclInfo]:
-        """The policies of the subjects, and for the resources, that have these texts in them;
-        ``exact``: of this subject alone."""
+        """Return the policies whose subject and resource contain these texts. With ``exact`` the
+        subject must be equal."""
         found = []
         for name in self.policies:
             of = SUBJECT + name
@@ -182,7 +183,7 @@ class Accounts:
         return found
 
     def acl(self, name: str) -> AclInfo:
-        """The policies for a user, as others may see them."""
+        """Return the policies of a user, as other users may see them."""
         mine = self.policies.get(name, Policies())
         policies = [
             PolicyInfo(policy_type=type_.value, entries=[_entry_info(entry) for entry in entries])
@@ -192,8 +193,8 @@ class Accounts:
         return AclInfo(subject=SUBJECT + name, policies=policies)
 
     def with_acl(self, info: AclInfo) -> Accounts:
-        """With more policies for a user who is there. An entry takes the place of one for the same
-        resource; the first policies of a user are taken as they are."""
+        """Return a copy with more policies for an existing user. An entry replaces an entry for the
+        same resource. The first policies of a user are stored unchanged."""
         name = _user_name(info.subject)
         if name not in self.users:
             raise ConfigError(f"The subject of {info.subject} is not exist: create the user first")
@@ -207,8 +208,9 @@ class Accounts:
         *,
         again: bool = False,
     ) -> Accounts:
-        """Without the entry for a resource in the policy of this type (None: Custom); without a
-        resource: without any policy for the subject. ``again``: none that is there is no error."""
+        """Return a copy without the entry for a resource in the policy of this type (None means
+        Custom). Without a resource, all policies of the subject are removed. With ``again`` missing
+        policies are no error."""
         name = _user_name(subject)
         mine = self.policies.get(name)
         if mine is None:
@@ -221,14 +223,14 @@ class Accounts:
         return self.having(name, mine.without(type_, Resource.parse(resource)))
 
     def having(self, name: str, policies: Policies) -> Accounts:
-        """With these policies for a user who is there, and no others."""
+        """Return a copy in which an existing user has exactly these policies."""
         if not policies.custom and not policies.default:
             return replace(self, policies=_without(self.policies, name))
         return replace(self, policies={**self.policies, name: policies})
 
 
 def name_fault(name: str) -> str | None:
-    """Why nobody can be called so; None: it is well."""
+    """Return the reason why a user name is invalid, or None."""
     if not name.strip():
         return "username can not be blank"
     if len(name) > NAME_SIZE_MAX or not is_unicode(name) or not name.isprintable():
@@ -255,7 +257,8 @@ def _new_user(info: UserInfo, others: Mapping[str, User]) -> User:
 
 
 def _merged(mine: Policies | None, info: AclInfo) -> Policies:
-    """Policies with more of them; None: there were none."""
+    """Return the policies with those of ``info`` added. ``mine`` is None if the user has none
+    yet."""
     if not info.policies:
         raise ConfigError(f"The policies is empty: {info.subject} needs entries")
     merged = mine or Policies()

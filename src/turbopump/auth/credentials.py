@@ -1,5 +1,5 @@
-"""Sources of the credentials of a command or of a Spark application: options, a file, the
-environment. No error text contains them."""
+"""Sources of the credentials of a command or a Spark application: options, a file, the environment.
+No error text contains the credentials."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _FILE_NAMES: Final = {
 def credentials_of(
     secrets: Mapping[str, str | None], environment: Mapping[str, str]
 ) -> Credentials | None:
-    """Read the credentials from the values of ``SECRET_FIELDS``, else from ``environment``. Raises
-    ConfigError."""
+    """Return the credentials from the values of ``SECRET_FIELDS``, or from ``environment``. Raise
+    ConfigError if they are invalid."""
     path = secrets["credentials_file"]
     secrets = {name: value for name, value in secrets.items() if name != "credentials_file"}
     if path is not None:
@@ -56,8 +56,8 @@ def credentials_of(
 
 
 def _file_credentials(path: str) -> dict[str, str]:
-    """The values in a file of lines ``accessKey: VALUE`` or ``accessKey=VALUE``, as mqadmin's
-    ``tools.yml`` has them."""
+    """Return the values in a file of lines ``accessKey: VALUE`` or ``accessKey=VALUE``, the form of
+    mqadmin's ``tools.yml``."""
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -1,11 +1,11 @@
-"""``plain_acl.yml`` of RocketMQ 4.x, as users and policies.
+"""Import of users and policies from ``plain_acl.yml`` of RocketMQ 4.x.
 
 The import follows apache/rocketmq ``AuthMigrator``: an admin becomes a Super user; topicPerms and
 groupPerms become a Custom policy, defaultTopicPerm and defaultGroupPerm a Default one. Addresses
 that 4.x served without a signature (globalWhiteRemoteAddresses, whiteRemoteAddress) are left out.
 
-PyYAML (the extra ``acl-import``) reads the file, with every scalar as text. Of two equal keys the
-last one counts, as in 4.x. A value of an unexpected kind is refused, for it might be a DENY.
+PyYAML (the extra ``acl-import``) reads the file, with every scalar as text. The last of two equal
+keys counts, as in 4.x. A value of an unexpected type is refused, because it might be a DENY.
 """
 
 from __future__ import annotations
@@ -38,25 +38,26 @@ _ACTIONS: Final = {
 }
 _NULLS: Final = ("", "~", "null", "Null", "NULL")
 _Value = Any
-"""A text, a list or a mapping of such; None: the file is empty."""
+"""Text, or a list or mapping of values; None for an empty file."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """Content of a file. ``left_out``: sentences about parts that no policy can express."""
+    """Content of a file. ``left_out`` has sentences about parts that no policy can express."""
 
     accounts: Accounts
     left_out: tuple[str, ...] = ()
 
 
 def configuration_directory() -> Path:
-    """``conf`` of ROCKETMQ_HOME, where 4.x has its files; of this directory without one."""
+    """Return the directory of the files of 4.x: ``conf`` in ROCKETMQ_HOME, or in the current
+    directory if that is not set."""
     return Path(os.environ.get("ROCKETMQ_HOME", "")) / "conf"
 
 
 def read_directory(directory: Path) -> Accounts:
-    """The users of ``acl/*.yml`` and of ``plain_acl.yml``; of two with one name the first. Raises
-    ConfigError, OSError."""
+    """Return the users of ``acl/*.yml`` and of ``plain_acl.yml``; the first of two with the same
+    name counts. Raise ConfigError or OSError."""
     found = Accounts()
     inner = sorted(path for path in (directory / "acl").rglob("*") if _is_yaml(path))
     for path in [*inner, directory / "plain_acl.yml"]:
@@ -70,7 +71,8 @@ def _is_yaml(path: Path) -> bool:
 
 
 def read(path: Path) -> Found:
-    """The users and policies in a file. Raises ConfigError that names it, OSError."""
+    """Return the users and policies in a file. Raise ConfigError, which names the file, or
+    OSError."""
     try:
         return decode(path.read_bytes().decode("utf-8"))
     except (ConfigError, UnicodeDecodeError) as error:
@@ -78,7 +80,7 @@ def read(path: Path) -> Found:
 
 
 def decode(text: str) -> Found:
-    """The same of its text. No error holds a secret."""
+    """Return the users and policies in the text of a file. No error contains a secret."""
     content = _parse(text)
     if not isinstance(content, dict):
         raise ConfigError("not a plain_acl.yml: expected a line `accounts:`")
@@ -144,13 +146,14 @@ def _list(content: dict[str, _Value], key: str) -> list[_Value]:
 
 
 def _value(mapping: dict[str, _Value], key: str) -> _Value:
-    """None where the file has no value, or YAML's null."""
+    """Return a value, or None if the key is absent or null."""
     value = mapping.get(key)
     return None if value in _NULLS else value
 
 
 def _parse(text: str) -> _Value:
-    """Texts in lists and mappings. PyYAML's own errors quote the file, which may hold a secret."""
+    """Return the text parsed into lists and mappings of strings. PyYAML's own errors are not shown,
+    because they quote the file, which may contain a secret."""
     try:
         import yaml
     except ImportError:

@@ -1,22 +1,22 @@
 """Policies of users, and the choice of the entry that decides about one resource.
 
-An entry allows or denies some actions on a resource, perhaps from some addresses only. A question
+An entry allows or denies some actions on a resource, perhaps only from some addresses. A question
 names one resource and one or several actions, of which any one is enough. The decision::
 
-    the entries of the Custom policy that match resource, action and address; if there are none,
-    those of the Default policy; if there are none, the answer is no.
-    Of several: a literal name before a prefix, a longer prefix before a shorter one, a prefix
-    before ``Topic:*``, that before ``*``; of entries for the same resource, Deny before Allow.
+    Use the entries of the Custom policy that match resource, action and address; if there are
+    none, those of the Default policy; if there are none, deny.
+    Of several entries the first in this order decides: a literal name, a longer prefix, a shorter
+    prefix, ``Topic:*``, ``*``; for the same resource Deny before Allow.
 
-    A broker's own topics can be allowed by a literal name only: they hold messages of other
-    topics, and ``Topic:*`` with a Deny for one of those topics would give its messages out.
+    A broker's own topics can be allowed by a literal name only: they contain messages of other
+    topics, which ``Topic:*`` would otherwise give out despite a Deny for one of those topics.
 
-RocketMQ: has no such rule for a broker's own topics, and the other rules since 5.4.0. Up to 5.3.3
-``Topic:*`` comes before a literal name, a shorter prefix before a longer one, and Allow before Deny
-(apache/rocketmq #9539).
+RocketMQ has no such rule for a broker's own topics, and has the other rules since 5.4.0. Up to
+5.3.3 ``Topic:*`` comes before a literal name, a shorter prefix before a longer one, and Allow
+before Deny (apache/rocketmq #9539).
 
-Values in, values out. Source: apache/rocketmq ``AclAuthorizationHandler``, ``Resource``,
-``PolicyEntry``, ``IPAddressUtils``. Requests are unknown here.
+Source: apache/rocketmq ``AclAuthorizationHandler``, ``Resource``, ``PolicyEntry``,
+``IPAddressUtils``. Requests are unknown here.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class ResourceType(StrEnum):
 
 
 class Pattern(StrEnum):
-    """Names that a policy's resource matches: one name, a prefix, or all; in order of
-    precedence."""
+    """Kinds of names in a policy's resource, in order of precedence: one name, a prefix, or all
+    names."""
 
     LITERAL = "LITERAL"
     PREFIXED = "PREFIXED"
@@ -54,8 +54,8 @@ class Pattern(StrEnum):
 
 
 class Action(StrEnum):
-    """Actions on a resource. In a policy ``ALL`` means every action; a question with ``ANY`` needs
-    no particular one."""
+    """Actions on a resource. In a policy ``ALL`` means every action. In a question ``ANY`` means
+    that any action is enough."""
 
     ALL = "All"
     ANY = "Any"
@@ -76,7 +76,7 @@ class Decision(StrEnum):
 
 
 class PolicyType(StrEnum):
-    """``DEFAULT`` counts where nothing in ``CUSTOM`` matches."""
+    """Types of policies. ``DEFAULT`` applies if no entry of ``CUSTOM`` matches."""
 
     CUSTOM = "Custom"
     DEFAULT = "Default"
@@ -84,7 +84,8 @@ class PolicyType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A topic, group or cluster, or several of one kind; of a request always one, by its name."""
+    """One topic, group or cluster, or in a policy several of one type. A request always names
+    one."""
 
     type: ResourceType
     name: str = ""
@@ -92,7 +93,8 @@ class Resource:
 
     @classmethod
     def parse(cls, text: str) -> Resource:
-        """``Topic:orders``, ``Group:billing-*``, ``Topic:*`` or ``*``. Raises ConfigError."""
+        """Return the resource in ``Topic:orders``, ``Group:billing-*``, ``Topic:*`` or ``*``. Raise
+        ConfigError for other text."""
         if text == "*":
             return cls(ResourceType.ANY, "", Pattern.ANY)
         kind, colon, name = text.partition(":")
@@ -125,7 +127,7 @@ class Resource:
 
     @property
     def rank(self) -> tuple[bool, int, int]:
-        """The smallest of those that match is the nearest."""
+        """Sort key of a matching resource: the smallest is the most specific."""
         return (
             self.type is ResourceType.ANY,
             _RANKS[self.pattern],
@@ -138,7 +140,8 @@ _RANKS = {pattern: rank for rank, pattern in enumerate(Pattern)}
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Entry of a policy for one resource. ``sources``: addresses and CIDR ranges; empty: all."""
+    """Entry of a policy for one resource. ``sources`` contains addresses and CIDR ranges; empty
+    means all."""
 
     resource: Resource
     actions: frozenset[Action]
@@ -147,7 +150,7 @@ class Entry:
     _ranges: tuple[tuple[int, int], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Raises ConfigError for actions or addresses that no policy may have."""
+        """Raise ConfigError for actions or addresses that no policy may have."""
         if not self.actions or Action.ANY in self.actions:
             raise ConfigError(
                 f"the entry for {self.resource} needs actions other than Any: All, Pub, "
@@ -156,7 +159,7 @@ class Entry:
         object.__setattr__(self, "_ranges", tuple(map(_address_range, self.sources)))
 
     def matches(self, asked: Resource, actions: Sequence[Action], source: str) -> bool:
-        """Return True if the entry decides about one of these actions on a resource, from an
+        """Return True if the entry decides about one of these actions on the resource, from this
         address."""
         return (
             self.resource.matches(asked)
@@ -191,7 +194,7 @@ class Entry:
 @dataclass(frozen=True, slots=True)
 class Policies:
     """Policies of one user. ``custom`` and ``default`` keep the order in which entries were
-    made."""
+    added."""
 
     custom: tuple[Entry, ...] = ()
     default: tuple[Entry, ...] = ()
@@ -204,7 +207,7 @@ class Policies:
     def deciding(
         self, asked: Resource, actions: Sequence[Action], source: str
     ) -> tuple[PolicyType, Entry] | None:
-        """The entry that decides; None: there is none, which means no."""
+        """Return the entry that decides and its policy type, or None, which means deny."""
         kept = asked.type is ResourceType.TOPIC and is_brokers_own(asked.name)
         for type_, table in self._tables:
             for entries in table.entries_for(asked):
@@ -227,14 +230,14 @@ class Policies:
         )
 
     def by_type(self) -> tuple[tuple[PolicyType, tuple[Entry, ...]], ...]:
-        """Both, in the order in which they count."""
+        """Return both policies, in order of precedence."""
         return (PolicyType.CUSTOM, self.custom), (PolicyType.DEFAULT, self.default)
 
     def with_entries(
         self, type_: PolicyType, entries: Iterable[Entry], *, anew: bool = False
     ) -> Policies:
         """Return a copy with more entries. A new entry replaces the first one for the same
-        resource, unless ``anew`` is set. Raises ConfigError if there are no entries."""
+        resource, unless ``anew`` is set. Raise ConfigError if there are no entries."""
         made, more = list(dict(self.by_type())[type_]), list(entries)
         if not more:
             raise ConfigError(f"The policy entries is empty: the {type_} policy needs some")
@@ -247,7 +250,7 @@ class Policies:
         return self._with(type_, made)
 
     def without(self, type_: PolicyType, resource: Resource) -> Policies:
-        """Without the first entry for a resource, if there is one."""
+        """Return a copy without the first entry for a resource. A missing entry is no error."""
         made = list(dict(self.by_type())[type_])
         for at, entry in enumerate(made):
             if entry.resource == resource:
@@ -268,8 +271,8 @@ class Policies:
 
 
 class _Table:
-    """Entries, those for one literal name by it: a user may have thousands of them, and each
-    request would look at all. A literal name comes before all others."""
+    """Table of entries, with an index of literal names. A user may have thousands of entries, and
+    each request would otherwise search all. A literal name comes before all others."""
 
     __slots__ = ("_literal", "_others")
 
@@ -284,7 +287,7 @@ class _Table:
                 self._others.append(entry)
 
     def entries_for(self, asked: Resource) -> tuple[Sequence[Entry], Sequence[Entry]]:
-        """Return the entries that may match, the closest first."""
+        """Return the entries that may match, the most specific first."""
         return self._literal.get(asked, ()), self._others
 
 
@@ -293,7 +296,8 @@ def _order(entry: Entry) -> tuple[tuple[bool, int, int], bool]:
 
 
 def one_of(kind: type[EnumT], text: str, what: str) -> EnumT:
-    """The member of an enumeration, in upper or lower case. Raises ConfigError."""
+    """Return the member of an enumeration, ignoring case. Raise ConfigError if there is no such
+    member."""
     for member in kind:
         if member.value.lower() == text.lower():
             return member
@@ -302,7 +306,7 @@ def one_of(kind: type[EnumT], text: str, what: str) -> EnumT:
 
 
 def actions_of(texts: Iterable[str]) -> frozenset[Action]:
-    """The actions of these names. Raises ConfigError."""
+    """Return the actions with these names. Raise ConfigError for an unknown name."""
     return frozenset(one_of(Action, text, "action") for text in texts)
 
 
@@ -311,8 +315,8 @@ def actions_of(texts: Iterable[str]) -> frozenset[Action]:
 
 @lru_cache(maxsize=1024)
 def _address(text: str) -> tuple[int, int] | None:
-    """An address as a number, and its bits; an IPv4 address that is mapped into IPv6 as that of
-    IPv4. None: it is no address."""
+    """Return an address as a number, and its number of bits, or None if the text is not an address.
+    An IPv4 address mapped into IPv6 becomes IPv4."""
     try:
         address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
@@ -323,7 +327,8 @@ def _address(text: str) -> tuple[int, int] | None:
 
 
 def _address_range(text: str) -> tuple[int, int]:
-    """The first and the last address of a CIDR range, or one address twice. Raises ConfigError."""
+    """Return the first and the last address of a CIDR range, or one address twice. Raise
+    ConfigError for other text."""
     head, slash, tail = text.partition("/")
     address = _address(head)
     if address is not None:

@@ -1,7 +1,7 @@
-"""`docs/reference/access-rules.md`, written from the rules: `python -m turbopump.auth.reference >
+"""Generator of `docs/reference/access-rules.md`: `python -m turbopump.auth.reference >
 docs/reference/access-rules.md`.
 
-Its one rule: nothing is said in the page that is not said in the rules or in the preface below.
+The page contains only text from the rules and the preface below.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ means: the same. Apache's name server asks for nothing at all.
 
 
 def page() -> str:
-    """The text of the page."""
+    """Return the text of the page."""
     rows = [
         f"| {code} | {RequestCode(code).name} | {_cell(rule.text)} | {_cell(rule.apache)} |\n"
         for code, rule in sorted(RULES.items())

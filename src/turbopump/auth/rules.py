@@ -1,15 +1,17 @@
 """Access rules: one table with a rule for every request code that a server answers.
 
-A rule asks for actions on the resources that the request names. Of several actions for one resource
-any is enough; of several resources all are needed. No request is open to users without an account.
-A code without a rule is for Super users only. Where a rule differs from Apache's 5.3.3, ``apache``
-describes Apache's.
+A rule requires actions on the resources that the request names. One of several actions for a
+resource is enough; all of several resources are needed. No request is open to users without an
+account. A code without a rule is for Super users only. If a rule differs from Apache's 5.3.3,
+``apache`` describes Apache's.
 
-Two things hold for all rules:
+Two facts hold for all rules:
 
-- The retry topic of a group belongs to the group: ``Sub`` on the group also permits publishing
+- The retry topic of a group belongs to the group: ``Sub`` on the group also permits
+  publishing
   to it. A topic in which messages popped by the group wait counts as the topic (``consumed``).
-- A request that names a message by its position only (33, 36, 37, 309, 323) is also judged by
+- A request that names a message only by its position (33, 36, 37, 309, 323) is also checked
+  for
   the topic of the message found there, by the handler that found it (``message``).
 
 Source: apache/rocketmq ``DefaultAuthorizationContextBuilder``, ``@RocketMQAction`` of the header
@@ -34,17 +36,17 @@ from turbopump.protocol.requests.clients import ConsumerData, HeartbeatData, rea
 
 PUB, SUB, GET, LIST = Action.PUB, Action.SUB, Action.GET, Action.LIST
 CREATE, UPDATE, DELETE = Action.CREATE, Action.UPDATE, Action.DELETE
-"""End of the name of the topic through which the replies in a cluster travel."""
+"""Short names of the actions, for the table below."""
 
 Names = str | None | Iterable[str | None]
 """One name, or none, or several."""
 Reading = Callable[[Any, Any, Collection[str]], Names]
-"""Names in a request, its body, and the clusters of the server."""
+"""Function that returns names from a request, its body, and the clusters of the server."""
 
 
 class Who(Enum):
-    """Kinds of users that a rule admits: users with a policy for the request, or users that no
-    policy can make."""
+    """Kinds of users that a rule admits: users whose policies allow the request, or users with a
+    role that no policy gives."""
 
     POLICY = "policy"
     BROKERS = "the brokers' own account (innerClientAuthenticationCredentials) or a Super user"
@@ -53,7 +55,7 @@ class Who(Enum):
 
 
 class Need(NamedTuple):
-    """Any of these actions on a resource."""
+    """Actions on a resource, of which any one is enough."""
 
     resource: Resource
     actions: tuple[Action, ...]
@@ -64,9 +66,11 @@ class Need(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Demand of a rule: ``actions`` on the resources of one type that a request names. ``about``:
-    description of these resources for the page. ``always``: also demand it on the empty name if the
-    request names none."""
+    """Requirement of a rule: ``actions`` on the resources of one type that a request names.
+
+    - ``about``: description of these resources for the page.
+    - ``always``: if the request names no resource, require the actions on the empty name.
+    """
 
     type: ResourceType
     names: Reading
@@ -81,13 +85,18 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Rule of one request code. Every one of ``asks`` must be allowed. ``message``: actions of
-    which one is needed on the topic of a message that is found. ``from_body``: the body names the
-    resources; ``pieces``: a reader for large bodies. ``produces``: of the producers named by the
-    request, only those count whose user may publish to some topic. ``somewhere``: one of these
-    actions is needed on some topic, for a request without names. ``key``: the header fields that
-    decide about a frequent request. ``secrets``: a field that is not None in a request for
-    passwords, which only ``Who.SECRETS`` may send."""
+    """Rule of one request code.
+
+    - ``asks``: requirements; all of them must be allowed.
+    - ``message``: actions of which one is needed on the topic of a message that is found.
+    - ``from_body``: True if the body names the resources; ``pieces`` reads large bodies.
+    - ``produces``: of the producers named by the request, only those count whose user may
+      publish to some topic.
+    - ``somewhere``: actions of which one is needed on some topic, for a request without names.
+    - ``key``: the header fields that decide about a frequent request.
+    - ``secrets``: field that is not None in a request for passwords, which only ``Who.SECRETS``
+      may send.
+    """
 
     asks: tuple[Ask, ...] = ()
     who: Who = Who.POLICY
@@ -101,14 +110,14 @@ class Rule:
     apache: str = ""
 
     def of(self, request: Request[Any]) -> Rule:
-        """The rule that holds for this request."""
+        """Return the rule that applies to this request."""
         return self if self.secrets is None or self.secrets(request) is None else _SECRETS
 
     def needs(
         self, request: Request[Any], body: bytes, clusters: Collection[str]
     ) -> Iterator[Need]:
-        """Everything that a request needs, each once. Raises FastjsonError for a body that cannot
-        be read."""
+        """Yield all needs of a request, each once. Raise FastjsonError if the body cannot be
+        decoded."""
         found: set[Need] = set()
         for content in self._contents(request, body):
             for ask in self.asks:
@@ -128,7 +137,7 @@ class Rule:
 
     @property
     def text(self) -> str:
-        """Text for the page: the users who may send the request."""
+        """Return the text for the page: the users who may send the request."""
         parts = [str(ask) for ask in self.asks] or [self.who.value]
         if self.somewhere:
             parts.append(f"through CLUSTER_REPLY_TOPIC {' or '.join(self.somewhere)} on some topic")
@@ -145,8 +154,8 @@ _SECRETS: Final = Rule(who=Who.SECRETS)
 
 
 def need(type_: ResourceType, name: str, actions: tuple[Action, ...]) -> Need:
-    """Make the need of some actions on a topic, group or cluster. A retry topic counts as its
-    group."""
+    """Return the need of one of these actions on a topic, group or cluster. A retry topic counts as
+    its group."""
     if not name.startswith(RETRY_PREFIX) or type_ not in (ResourceType.TOPIC, ResourceType.GROUP):
         return Need(Resource(type_, name), actions)
     group = name.removeprefix(RETRY_PREFIX).partition("+")[0]  # %RETRY%group+topic: POP's
@@ -156,8 +165,11 @@ def need(type_: ResourceType, name: str, actions: tuple[Action, ...]) -> Need:
 
 
 def consumed(topic: str | None, group: str | None) -> Iterator[str]:
-    """The topic that a group consumes. Its own retry topic is none: who may consume for the group
-    may have that. Its POP retry topic of a topic is that topic."""
+    """Yield the topic that a group consumes and needs permission for.
+
+    The group's own retry topic needs none: permission for the group includes it. The group's POP
+    retry topic of a topic counts as that topic.
+    """
     if topic != f"{RETRY_PREFIX}{group}":
         yield original_topic(topic or "", group or "")
 
@@ -175,20 +187,21 @@ def _each(names: Names, *, always: bool) -> Iterator[str]:
 
 
 def topic(*actions: Action, of: str = "topic", always: bool = True) -> Ask:
-    """Actions on the topic in a header field."""
+    """Return the requirement of actions on the topic in a header field."""
     read = attrgetter(of)
     return Ask(ResourceType.TOPIC, lambda request, *_: read(request), actions, always=always)
 
 
 def group(*actions: Action, of: str = "consumer_group", always: bool = True) -> Ask:
-    """Actions on the group in a header field."""
+    """Return the requirement of actions on the group in a header field."""
     read = attrgetter(of)
     about = "" if of in ("consumer_group", "group", "group_name") else of.replace("_", " ")
     return Ask(ResourceType.GROUP, lambda request, *_: read(request), actions, about, always)
 
 
 def cluster(action: Action, of: str = "") -> Ask:
-    """An action on the cluster in a header field, or else on every cluster of the server."""
+    """Return the requirement of an action on the cluster in a header field, or on every cluster of
+    the server."""
     if not of:
         return Ask(ResourceType.CLUSTER, lambda _request, _body, clusters: clusters, (action,))
     read = attrgetter(of)
@@ -198,36 +211,37 @@ def cluster(action: Action, of: str = "") -> Ask:
 
 
 def topics(read: Reading, *actions: Action, about: str = "") -> Ask:
-    """Actions on topics that are found otherwise."""
+    """Return the requirement of actions on the topics that ``read`` returns."""
     return Ask(ResourceType.TOPIC, read, actions, about, always=False)
 
 
 def groups(read: Reading, *actions: Action) -> Ask:
-    """Actions on groups that are found otherwise."""
+    """Return the requirement of actions on the groups that ``read`` returns."""
     return Ask(ResourceType.GROUP, read, actions, always=False)
 
 
 def _sent(request: Any, _body: Any, clusters: Collection[str]) -> Names:
-    """The topic of a reply, unless it is the one that all replies in a cluster go through: who may
-    consume requests may answer them."""
+    """Return the topic of a reply, unless it is a cluster's shared reply topic. A user who may
+    consume requests may also reply to them."""
     return () if is_reply_topic(request.topic, clusters) else (request.topic,)
 
 
 def _routed(request: Any, _body: Any, clusters: Collection[str]) -> Names:
-    """The topic of a route, unless everybody needs it: to reply, and to have a topic made."""
+    """Return the topic of a route, unless every client needs that route: to reply, or to have a
+    topic created."""
     known = request.topic == DEFAULT_TOPIC or is_reply_topic(request.topic, clusters)
     return () if known else (request.topic,)
 
 
 def _measured(request: Any, _body: Any, _clusters: Collection[str]) -> Names:
-    """The topic of a queue, unless it is the one that new topics inherit from, which has no
-    messages: producers ask about it whether a broker answers at all."""
+    """Return the topic of a queue, unless it is the template of new topics, which has no messages.
+    Producers ask about the template to check that a broker answers."""
     return () if request.topic == DEFAULT_TOPIC else (request.topic,)
 
 
 def _ended(request: Any, _body: Any, _clusters: Collection[str]) -> Names:
-    """The topic of a transaction, if it is named. Clients that were asked name that of half
-    messages, as the question does."""
+    """Return the topic of a transaction, if the request names it. A client that answers a check
+    names the topic of half messages, as the check does."""
     return () if request.topic in (None, "", HALF_TOPIC) else (request.topic,)
 
 
@@ -237,7 +251,7 @@ def is_reply_topic(name: str, clusters: Collection[str]) -> bool:
 
 
 def _beats(body: bytes) -> Iterator[HeartbeatData]:
-    """A heartbeat, as its handler reads it: a large one a consumer at a time."""
+    """Yield a heartbeat as its handler reads it: a large one in parts, one for each consumer."""
     data = read_heartbeat(body)
     if isinstance(data, HeartbeatData):
         yield data
@@ -292,7 +306,8 @@ def _bodies(items: str, name: str) -> Reading:
 
 
 def consuming(*also: Action, apache: str = "") -> Rule:
-    """For requests of a group about a topic that it consumes: Sub, or another action, on both."""
+    """Return the rule for a request of a group about a topic that it consumes: Sub, or an action in
+    ``also``, on both."""
     read = Ask(
         ResourceType.TOPIC,
         lambda request, *_: consumed(request.topic, request.consumer_group),

@@ -1,5 +1,5 @@
-"""Accounts on their way to another server, or to a Super user: sealed, so that passwords do not
-travel in plain text, and nobody between can change them.
+"""Encryption of accounts for another server or for a Super user. Passwords do not travel in plain
+text, and a third party cannot change the accounts.
 
 ::
 
@@ -7,10 +7,9 @@ travel in plain text, and nobody between can change them.
     sealed = 32 nonce   n content XOR SHAKE-256(first half of keys)   32 tag
     tag    = HMAC-SHA256(second half of keys, nonce + the n bytes)
 
-The secret is that of the user who has signed the request; it does not travel. The asker's nonce is
-new for each request, so that an old answer is worth nothing. The server's is new for each answer,
-so that a request that somebody sends again gets other keys. Values in, values out; nonces come in
-as values, too.
+The secret is that of the user who signed the request, and is not sent. The asker's nonce is new for
+each request, so that an old answer is useless. The server's nonce is new for each answer, so that a
+repeated request gets other keys. The functions are pure; nonces are arguments.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ TAG_SIZE: Final = 32
 
 
 def seal(content: bytes, secret: str, asked: str, nonce: bytes) -> bytes:
-    """Content that only the secret opens. ``asked``: the asker's nonce."""
+    """Return the content encrypted with the secret. ``asked`` is the asker's nonce."""
     assert len(nonce) == NONCE_SIZE
     stream, tag_key = _keys(secret, asked, nonce)
     sealed = nonce + _mixed(content, stream)
@@ -34,7 +33,8 @@ def seal(content: bytes, secret: str, asked: str, nonce: bytes) -> bytes:
 
 
 def unseal(data: bytes, secret: str, asked: str) -> bytes:
-    """The content. Raises ProtocolError if this secret and this request did not seal it."""
+    """Return the decrypted content. Raise ProtocolError if it was sealed with another secret or for
+    another request."""
     sealed, tag = data[:-TAG_SIZE], data[-TAG_SIZE:]
     nonce = sealed[:NONCE_SIZE]
     stream, tag_key = _keys(secret, asked, nonce)
@@ -49,7 +49,8 @@ def unseal(data: bytes, secret: str, asked: str) -> bytes:
 
 
 def version_of(content: bytes, secret: str) -> str:
-    """Name of a content. Without the secret, nobody can learn the content from it."""
+    """Return a version name for a content. Without the secret it reveals nothing about the
+    content."""
     return hmac.digest(secret.encode(), b"turbopump version " + content, "sha256").hex()
 
 
@@ -60,7 +61,7 @@ def _keys(secret: str, asked: str, nonce: bytes) -> tuple[bytes, bytes]:
 
 
 def _mixed(content: bytes, key: bytes) -> bytes:
-    """The content with its key stream: sealed if it was open, open if it was sealed."""
+    """Return the content XORed with its key stream, which encrypts or decrypts."""
     size = len(content)
     stream = hashlib.shake_256(key).digest(size)
     mixed = int.from_bytes(content, "big") ^ int.from_bytes(stream, "big")

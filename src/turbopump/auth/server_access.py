@@ -1,12 +1,14 @@
 """Access control of one server: its users and policies, their file, and the answers to requests
 that read or change them (3001–3010).
 
-The file ``accounts.json`` has mode 0600 and is replaced in one step. The server checks it once a
-second and applies edits by others; if it cannot read the file, the last good content stays valid.
-If other users can read the file, the log has a warning, and answers to requests for users have a
-remark. A change by request is on the disk before the answer. The change is made to the file's
-present content, under a lock, so that servers and commands can share a file. A slave copies its
-master's accounts (``broker/slave_accounts.py``).
+- The file ``accounts.json`` has mode 0600 and is replaced in one step.
+- The server checks the file once a second and applies edits by others. If it cannot read
+  the file, the last good content stays valid.
+- If other users can read the file, the server logs a warning, and its answers about users
+  carry a remark.
+- A change by request is on the disk before the answer. The change is made to the file's
+  present content, under a lock, so that servers and commands can share a file.
+- A slave copies its master's accounts (``broker/slave_accounts.py``).
 
 Source: apache/rocketmq ``AdminBrokerProcessor.createUser`` and its neighbours.
 """
@@ -44,15 +46,18 @@ FILE_NAME: Final = "accounts.json"
 LOOK_INTERVAL_S: Final = 1.0
 """Seconds between two checks of the file."""
 OTHERS: Final = 0o077
-"""Bits of a file's mode for its group and for everybody."""
+"""Mode bits of a file for its group and for other users."""
 
 Change = Callable[[Accounts], Accounts]
 
 
 class ServerAccess:
-    """``directory``: of the file; ``disk`` None: users and policies are in memory only.
-    ``clusters``: the names of those that the server belongs to now. ``control`` is the
-    ``authorise`` of its routers."""
+    """Access control of one server. Its routers use ``control`` as their ``authorise``.
+
+    - ``directory``: directory of the accounts file.
+    - ``disk``: None keeps users and policies in memory only.
+    - ``clusters``: returns the names of the server's current clusters.
+    """
 
     def __init__(
         self,
@@ -73,8 +78,8 @@ class ServerAccess:
             clusters,
         )
         self.copies_master = False
-        """A change that the copy has brought before its request came is no error, and no slave
-        copies from here."""
+        """True if the server copies its master's accounts. A change that the copy made before its
+        request arrived is then no error, and no slave copies from this server."""
         self._config = config
         self._disk = disk
         self._path = directory / FILE_NAME
@@ -85,8 +90,8 @@ class ServerAccess:
         self._changing = asyncio.Lock()
 
     def open(self) -> None:
-        """Read the file, and make the users that the configuration asks for. Raises ConfigError for
-        a file that makes no sense, OSError."""
+        """Read the file, and create the users that the configuration asks for. Raise ConfigError if
+        the file is invalid, or OSError."""
         changed = self._changed_file(self._with_configured_users)
         self._take(*changed)
         if self._disk is not None:
@@ -127,7 +132,7 @@ class ServerAccess:
     # --- the file
 
     def look(self) -> None:
-        """Put in force what somebody else has written to the file, beside the caller."""
+        """Apply changes that others have made to the file, in a background task."""
         disk = self._disk
         if disk is None or self._looking or self._changing.locked():
             return
@@ -166,9 +171,11 @@ class ServerAccess:
         self._open_to_others = amiss
 
     async def change(self, change: Change, lost: Accounts | None = None) -> None:
-        """Change users and policies, in the file and here. ``lost``: what counts for a file that is
-        gone or makes no sense. Raises ConfigError for a change that cannot be, OSError if it cannot
-        be written; then nothing has changed."""
+        """Change users and policies, in the file and in memory. On an error nothing has changed.
+
+        ``lost`` is used in place of a file that is missing or invalid. Raise ConfigError for an
+        invalid change, OSError if the file cannot be written.
+        """
         async with self._changing:
             disk = self._disk
             if disk is None:
@@ -207,7 +214,7 @@ class ServerAccess:
     # --- requests
 
     def add_to(self, router: Router) -> None:
-        """Let ``router`` ask these handlers."""
+        """Register the handlers of these requests with ``router``."""
         router.add_with_body(requests.CreateUser, self.create_user)
         router.add_with_body(requests.UpdateUser, self.update_user)
         router.add(requests.DeleteUser, self.delete_user)
@@ -252,8 +259,8 @@ class ServerAccess:
         return Response(body=fastjson.encode(found), remark=self._open_to_others)
 
     def _sealed(self, asked: str, known: str | None, user: str | None) -> Response[None]:
-        """All accounts for a user who may have them (``Who.SECRETS``); empty if they are
-        ``known``."""
+        """Return all accounts for a user who may have them (``Who.SECRETS``), or nothing if their
+        version is ``known``."""
         accounts = self.control.accounts
         asker = accounts.users.get(user or "")
         if asker is None:
@@ -310,7 +317,8 @@ class ServerAccess:
 
 
 class NoAccessControl:
-    """In its place, where it is off: says so to who asks for users."""
+    """Handlers for a server without access control: requests about users are answered with an
+    explanation."""
 
     def add_to(self, router: Router) -> None:
         for code in range(RequestCode.AUTH_CREATE_USER, RequestCode.AUTH_LIST_ACL + 1):
@@ -320,9 +328,11 @@ class NoAccessControl:
 def change_file(
     disk: Disk, path: Path, change: Change, lost: Accounts | None = None
 ) -> tuple[bytes, Accounts]:
-    """Change users and policies in a file, under a lock; what the file holds then. ``lost``: what
-    counts for a file that is gone or makes no sense. Raises ConfigError for a file or change that
-    makes no sense, OSError."""
+    """Change users and policies in a file, under a lock, and return its new content.
+
+    ``lost`` is used in place of a file that is missing or invalid. Raise ConfigError if the file or
+    the change is invalid, or OSError.
+    """
     disk.make_directory(path.parent)
     try:
         lock = disk.lock(path.with_name(path.name + ".lock"))
@@ -346,8 +356,8 @@ def change_file(
 
 
 def open_to_others(disk: Disk, path: Path) -> str | None:
-    """Return a warning with its fix if other users can read or write a file of accounts; None if
-    they cannot, or if there is no such file."""
+    """Return a warning with its fix if other users can read or write an accounts file, else None. A
+    missing file gives None."""
     mode = disk.file_mode(path)
     if mode is None or not mode & OTHERS:
         return None
@@ -358,6 +368,7 @@ def open_to_others(disk: Disk, path: Path) -> str | None:
 
 
 def inner_signer(config: AccessConfig) -> RequestSigner | None:
-    """Return the signer of a server's own requests to others; None if it has no credentials."""
+    """Return the signer of a server's own requests to other servers, or None without
+    credentials."""
     inner = config.inner_user
     return None if inner is None else RequestSigner(Credentials(*inner))

@@ -1,4 +1,4 @@
-"""Signatures of requests: making and checking them.
+"""Signatures of requests: signing and checking.
 
 ::
 
@@ -6,13 +6,13 @@
     content = the fields' values by name (upper case before lower), joined, UTF-8; then the body
     Signature = Base64(HMAC-SHA1(secret key, content))
 
-The algorithm is the same in 4.x and 5.x; clients up to 4.9.3 leave out ``_UNIQUE_KEY_QUERY``, which
-they add later. A signature contains no time, so an observer can send a request again (TLS prevents
-that).
+The algorithm is the same in 4.x and 5.x. Clients up to 4.9.3 leave out ``_UNIQUE_KEY_QUERY``, which
+they add after signing. A signature contains no time, so an observer can repeat a request (TLS
+prevents that).
 
 Source: apache/rocketmq ``AclClientRPCHook``, ``AclUtils``, ``DefaultAuthenticationContextBuilder``.
-Values in, values out. No text of this room contains a secret. The meaning of a request is unknown
-here.
+The functions are pure. No error text of this package contains a secret. The meaning of a request is
+unknown here.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ SECURITY_TOKEN: Final = "SecurityToken"
 SIGNATURE: Final = "Signature"
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 V4_9_3: Final = 399
-"""Up to this version ``UNIQUE_KEY_QUERY`` is not signed."""
+"""Last version whose clients do not sign ``UNIQUE_KEY_QUERY``."""
 BLOCK_SIZE: Final = 64
-"""Bytes that SHA-1 reads at a time."""
+"""Block size of SHA-1 in bytes."""
 ORDERS_MAX, NAMES_MAX, NAMES_SIZE = 512, 64, 1024
 """Limits of the cache of field orders: its entries, the fields of one entry, and their
 characters."""
@@ -48,8 +48,8 @@ characters."""
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Credentials of a user in a cluster with access control; ``security_token`` for temporary
-    ones. Raises ConfigError if empty."""
+    """Credentials of a user in a cluster with access control. ``security_token`` belongs to
+    temporary credentials. Raise ConfigError if a value is empty."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -72,8 +72,8 @@ class Credentials:
 
 
 class RequestSigner:
-    """Adds to requests what the client's identity asks for. ``signs``: whether requests are signed;
-    ``fields``: what is the same in every request."""
+    """Adds the header fields of a client's identity to requests. ``signs`` is True if requests are
+    signed; ``fields`` are the same in every request."""
 
     __slots__ = ("_secret", "fields", "signs")
 
@@ -89,7 +89,7 @@ class RequestSigner:
                 self.fields[SECURITY_TOKEN] = credentials.security_token
 
     def __call__(self, ext: Mapping[str, str] | None, body: bytes) -> dict[str, str]:
-        """The header fields ``ext`` with what is to be added."""
+        """Return the header fields ``ext`` with the client's own fields added."""
         fields = {**ext, **self.fields} if ext else dict(self.fields)
         if self.signs:
             values = [fields[name] for name in sorted(fields) if name != SIGNATURE]
@@ -97,13 +97,13 @@ class RequestSigner:
         return fields
 
     def signature(self, content: bytes, body: bytes) -> str:
-        """Sign the values of the fields, in order, and the body."""
+        """Return the signature of the values of the fields, in order, and the body."""
         return b64encode(hmac.digest(self._secret, content + body, "sha1")).decode()
 
 
 class SigningKey:
-    """A secret, ready for checking many signatures: what HMAC makes of the secret alone is made
-    once, which halves the time that a request of 1 KiB takes."""
+    """Secret key prepared for checking many signatures. The part of HMAC that depends only on the
+    secret is computed once, which halves the time for a request of 1 KiB."""
 
     __slots__ = ("_inner", "_outer")
 
@@ -116,7 +116,7 @@ class SigningKey:
         self._outer = hashlib.sha1(bytes(byte ^ 0x5C for byte in key), usedforsecurity=False)
 
     def has_signed(self, content: bytes, signature: str) -> bool:
-        """Return True for a valid signature of the content, in constant time."""
+        """Return True for a valid signature of the content. Takes constant time."""
         inner, outer = self._inner.copy(), self._outer.copy()
         inner.update(content)
         outer.update(inner.digest())
@@ -136,15 +136,16 @@ _fields = msgspec.json.Decoder(_Fields)
 
 @has_twin
 def signed_in_header(header: bytes, body: bytes, version: int) -> tuple[str, str, bytes] | None:
-    """AccessKey and Signature in a JSON header, and what that signature is to be made of; None: it
-    is not signed. Raises msgspec.DecodeError where fields are not all texts."""
+    """Return AccessKey, Signature and signed content from a JSON header, or None if the header is
+    not signed. Raise msgspec.DecodeError if a field is not text."""
     return signed_in_fields(_fields.decode(header).ext, body, version)
 
 
 def signed_in_fields(
     fields: Mapping[str, str] | None, body: bytes, version: int
 ) -> tuple[str, str, bytes] | None:
-    """The same of header fields."""
+    """Return AccessKey, Signature and signed content from header fields, or None if they are not
+    signed."""
     if not fields:
         return None
     name, signature = fields.get(ACCESS_KEY), fields.get(SIGNATURE)
@@ -154,8 +155,7 @@ def signed_in_fields(
 
 
 def signed_content(fields: Mapping[str, str], body: bytes, version: int) -> bytes:
-    """Return the signed content of a request with these header fields, which include AccessKey and
-    Signature."""
+    """Return the signed content of a request. The header fields include AccessKey and Signature."""
     if version <= V4_9_3 and UNIQUE_KEY_QUERY in fields:
         fields = {name: text for name, text in fields.items() if name != UNIQUE_KEY_QUERY}
     names = tuple(fields)

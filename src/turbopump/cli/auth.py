@@ -46,7 +46,7 @@ from turbopump.protocol.requests.access import (
 )
 
 DENIED: Final = 3
-"""Exit code of `auth test` for a refusal."""
+"""Exit code of `auth test` if a server denies the action."""
 
 command = command_group("auth", "Manage users and their permissions.")
 user = command_group("user", "List, create, change and delete users.")
@@ -71,16 +71,16 @@ _server = click.option(
 
 @dataclass(frozen=True)
 class Place:
-    """Accounts that a command reads or changes: those of a cluster's servers, of one ``server``, or
-    of a ``file``."""
+    """Accounts that a command reads or changes: in all servers of a cluster, in one ``server``, or
+    in a ``file``."""
 
     servers: Servers
     server: str | None
     file: Path | None
 
     async def addresses(self) -> list[str]:
-        """Return the name servers and their brokers, masters before slaves. The order keeps a slave
-        from copying an older state over its change."""
+        """Return the addresses of the name servers and brokers, masters before slaves. In another
+        order a slave could copy an older state over its change."""
         if self.server is not None:
             return [self.server]
         return [*self.servers.name_servers, *await self.servers.members()]
@@ -111,7 +111,7 @@ class Place:
     async def change_accounts(
         self, output: str, done: str, change: Change, request: Request[Any], body: Body = b""
     ) -> int:
-        """Change the accounts and show the outcomes. The exit code is 1 if a server refused the
+        """Change the accounts and print the outcomes. The exit code is 1 if a server refused the
         change."""
         if self.file is not None:
             try:
@@ -132,7 +132,7 @@ class Place:
 def place_options(
     work: Callable[..., Coroutine[Any, Any, int]],
 ) -> Callable[..., Coroutine[Any, Any, int]]:
-    """Add --server and --file, and give the command the ``Place`` that they say."""
+    """Add --server and --file to a command, which gets the ``Place`` that they describe."""
 
     @functools.wraps(work)
     async def with_place(
@@ -159,8 +159,8 @@ def _change_file(file: Path, change: Change) -> None:
 
 
 def _read_file(path: Path) -> Accounts:
-    """Read users and policies with passwords from a file. Warn if others can read it. Raises
-    ConfigError, OSError."""
+    """Read users and policies with passwords from a file. Warn if other users can read the file.
+    Raise ConfigError or OSError if the file cannot be read."""
     warning = open_to_others(SystemDisk(), path)
     if warning is not None:
         complain(warning)
@@ -179,7 +179,7 @@ _APACHES_WORDS: Final = (
 
 
 def _plain(fault: str) -> str:
-    """Translate a refusal from Apache's words, which mqadmin shows, into plain ones."""
+    """Return a refusal in plain words instead of Apache's, which mqadmin shows."""
     for pattern, words in _APACHES_WORDS:
         fault = re.sub(pattern, words, fault)
     return fault
@@ -187,7 +187,7 @@ def _plain(fault: str) -> str:
 
 def _password(from_file: str | None) -> str:
     """Read a password from the first line of a file (- is standard input), or from a prompt. A
-    password is never an argument, for other users see the arguments of a process."""
+    password is never an argument, because other users can see the arguments of a process."""
     if from_file is None:
         if not sys.stdin.isatty():
             raise click.UsageError("give --password-file FILE, or - for standard input")

@@ -12,7 +12,8 @@ from turbopump.config.broker_config import BrokerConfig, load_broker_config
 
 
 class _WithDrain(SuggestingGroup):
-    """`drain` is imported when it is asked for: a broker's start needs nothing of it."""
+    """Group that imports `drain` only when it is called, because starting a broker does not need
+    it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return ["drain"]
@@ -61,7 +62,7 @@ def command(
 ) -> None:
     """Run a broker until Ctrl-C or SIGTERM.
 
-    When it is ready it prints `ready broker=HOST:PORT`, the address for clients.
+    When the broker is ready, it prints `ready broker=HOST:PORT`, the address for clients.
     """
     if click.get_current_context().invoked_subcommand is not None:
         return

@@ -1,4 +1,4 @@
-"""`turbopump cluster ha`: where replication stands."""
+"""`turbopump cluster ha`: the state of replication."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`turbopump consume`: messages as JSON lines on standard output, as a consumer of a group or, with
-`--no-group`, beside all groups."""
+"""`turbopump consume`: messages as JSON lines on standard output. The command reads as a consumer
+of a group or, with `--no-group`, without any group."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from turbopump.errors import TurbopumpError
 from turbopump.message.message import ReceivedMessage
 
 AT_ONCE: Final = 256
-"""Messages that are written before the output is flushed and they count as consumed."""
+"""Number of messages written before the output is flushed; the messages then count as consumed."""
 
 Start = ConsumeFrom | datetime
 
 
 class StartOption(TimeOption):
-    """`first`, `last`, `now` or a time."""
+    """Option value: `first`, `last`, `now` or a time."""
 
     name = "WHERE"
 
@@ -103,8 +103,8 @@ async def command(
     """Write the messages of TOPIC to standard output as JSON lines, until Ctrl-C.
 
     A message counts as consumed by the group when its line has been written. With --no-group,
-    --queue or --offset nothing is counted, and every message is read. What is written, `turbopump
-    produce` reads.
+    --queue or --offset no offset is kept, and every message is read. `turbopump produce` reads
+    these lines.
 
     \b
     turbopump consume orders --group billing
@@ -170,7 +170,7 @@ def _refuse_what_does_not_go_together(
 
 
 async def _say_that_the_group_is_not_new(namesrv: list[str], topic: str, group: str) -> None:
-    """`--from` would have no effect, and nobody would know why."""
+    """Warn that `--from` has no effect, if the group already has an offset in the topic."""
     async with TopicReader(namesrv, **who_and_how()) as reader:
         try:
             stands = [await reader.committed(group, each) for each in await reader.queues(topic)]
@@ -185,7 +185,7 @@ async def _say_that_the_group_is_not_new(namesrv: list[str], topic: str, group: 
 
 
 class _Output:
-    """Standard output, for ``count`` messages at most."""
+    """Writer of at most ``count`` messages to standard output."""
 
     def __init__(self, encode: Callable[[ReceivedMessage], bytes], count: int | None) -> None:
         self.left = sys.maxsize if count is None else count

@@ -1,5 +1,5 @@
-"""`turbopump consumer list|show|status`: consumer groups, who is in them, how far they are, and how
-they do."""
+"""`turbopump consumer list|show|status`: consumer groups, their members, their lag and their
+status."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ command = command_group("consumer", "List consumer groups, and show one.")
 
 @client_command(command, "list", short_help="Groups, how many consumers they have, how far behind.")
 async def list_groups(servers: Servers, output: str) -> None:
-    """List the groups that have consumers or an offset anywhere: how many consumers, and how far
-    behind."""
+    """List the groups that have consumers or an offset anywhere, with their number of consumers and
+    their lag."""
     addresses = await servers.masters()
     rows = []
     for group in await group_names(servers, addresses):
@@ -49,8 +49,8 @@ async def list_groups(servers: Servers, output: str) -> None:
 @client_command(command, "show", short_help="Members of a group, their subscriptions and lag.")
 @click.argument("group")
 async def show_group(servers: Servers, group: str, output: str) -> int:
-    """Show the consumers of a group, what they subscribe, and how far behind they are. Exit code 3
-    if there is nothing of it."""
+    """Show the consumers of a group, their subscriptions, and their lag. Exit code 3 if the group
+    does not exist."""
     addresses = await servers.masters()
     found = await _group(servers, addresses, group)
     queues = await group_offsets(servers, addresses, group)
@@ -75,8 +75,8 @@ async def show_group(servers: Servers, group: str, output: str) -> int:
 @client_command(command, "status", short_help="Ask every consumer of a group how it does.")
 @click.argument("group")
 async def show_status(servers: Servers, group: str, output: str) -> int:
-    """Ask every consumer of a group how it does, and whether they get along. Exit code 1 if they do
-    not, or one does not answer; 3 if no broker knows the group."""
+    """Ask each consumer of a group for its status, and check that their subscriptions agree. Exit
+    code 1 if they disagree, or a consumer does not answer; 3 if no broker knows the group."""
     addresses = await servers.masters()
     status = await consumer_status(servers, addresses, group)
     groups = [group] if status["clients"] else await group_names(servers, addresses)
@@ -105,7 +105,7 @@ def _client_line(row: dict[str, Any]) -> str:
 
 
 async def _group(client: RemotingClient, addresses: list[str], group: str) -> dict[str, Any]:
-    """The clients of a group, each once, and its subscriptions."""
+    """Return the clients of a group, each once, and its subscriptions."""
     answers = (await group_members(client, addresses, group)).values()
     clients = {one.client_id: one for body in answers for one in body.connection_set}
     subscriptions = {
@@ -131,7 +131,8 @@ async def _group(client: RemotingClient, addresses: list[str], group: str) -> di
 async def consumer_status(
     client: RemotingClient, addresses: list[str], group: str
 ) -> dict[str, Any]:
-    """``clients``, each once, and ``conflicts``, as sentences. Raises RemotingError."""
+    """Return the status of a group: ``clients``, each once, and ``conflicts``, as sentences. Raise
+    RemotingError if a broker cannot be asked."""
     found: dict[str, dict[str, Any]] = {}
     members: list[Member] = []
     conflicts: dict[str, None] = {}
@@ -159,7 +160,7 @@ async def consumer_status(
 
 
 def status_lines(status: dict[str, Any]) -> Iterator[str]:
-    """The same for people."""
+    """Yield the status of a group as lines of text."""
     if not status["clients"]:
         yield f"group {status['group']} has no consumers now"
     for row in status["clients"]:
@@ -202,9 +203,12 @@ def _row(info: requests.ConsumerRunningInfo | str) -> dict[str, Any]:
 
 
 def _member_info(info: requests.ConsumerRunningInfo, of_group: MessageModel | None) -> MemberInfo:
-    """Describe a consumer by its own report. Java's and our clients report everything. Go's and
-    C++'s do not report their start and their message model, which then comes from the group's last
-    heartbeat. A push consumer may pop if its broker says so; its queues show if it pulls."""
+    """Return a consumer's description of itself.
+
+    Java's and our clients report everything. Go's and C++'s do not report their start and their
+    message model, which is then that of the group's last heartbeat. A push consumer may pop if its
+    broker requires it; its queues show if it pulls.
+    """
     said = info.properties
     kind = ConsumeType.__members__.get(said.get("PROP_CONSUME_TYPE", ""))
     pulls = any(not queue.topic.startswith(RETRY_PREFIX) for queue in info.mq_table)

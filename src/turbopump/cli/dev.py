@@ -1,5 +1,5 @@
-"""`turbopump dev`: a name server and a broker in one process, in a directory of their own, with
-files that start small."""
+"""`turbopump dev`: a name server and a broker in one process, in one directory, with small initial
+files."""
 
 import asyncio
 import dataclasses
@@ -56,7 +56,7 @@ def command(
 ) -> None:
     """Run a name server and a broker until Ctrl-C or SIGTERM.
 
-    Prints a banner and, when clients can be served, the line `ready namesrv=HOST:PORT
+    When both are ready, they print a banner and the line `ready namesrv=HOST:PORT
     broker=HOST:PORT`.
     """
     serving.refuse_open_bind(host, insecure=insecure)
@@ -120,8 +120,8 @@ async def _running(
 
 
 def _refuse_directory_in_use(directory: Path) -> None:
-    """Raise StoreLockedError now: a second start in a directory would otherwise stumble over the
-    first one's ports."""
+    """Raise StoreLockedError if the directory is in use. Otherwise a second start would fail later,
+    with a misleading error about ports."""
     from turbopump.disk.system_disk import SystemDisk
     from turbopump.store.files import StorePaths
 

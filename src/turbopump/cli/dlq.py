@@ -1,7 +1,7 @@
-"""`turbopump dlq list|show|resend|export`: dead letters, for people, or as JSON for programs.
+"""`turbopump dlq list|show|resend|export`: dead letters, as text for people or JSON for programs.
 
-Exit codes: 0 all of it was done, 1 it was not (not every broker could be asked, not every letter
-was sent, somebody else is at it), 2 asked wrongly, 3 there is no such dead letter.
+Exit codes: 0 complete, 1 incomplete (a broker could not be asked, a letter was not sent, another
+resend is running), 2 wrong usage, 3 no such dead letter.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FAILURES_SHOWN: Final = 10
 
 
 class SqlOption(click.ParamType):  # type: ignore[type-arg]
-    """A SQL92 filter over the properties of a message."""
+    """Option value: a SQL92 filter over the properties of a message."""
 
     name = "FILTER"
 
@@ -66,7 +66,7 @@ command = command_group("dlq", "Show, resend and export dead letters.")
 
 @client_command(command, "list", DeadLetters, short_help="Groups that have dead letters.")
 async def list_groups(dead_letters: DeadLetters, output: str) -> int:
-    """List the groups that have dead letters: how many, and how old."""
+    """List the groups that have dead letters, with their number and age."""
     groups = await dead_letters.groups()
     _show(output, groups, dlq_output.group_lines(groups, SystemClock().now_ms()))
     missing = [
@@ -223,7 +223,7 @@ def _complain_of(report: ResendReport) -> None:
 
 
 EXPORTED = dict.fromkeys(("", ".jsonl", ".ndjson", ".json"), "jsonl") | {".parquet": "parquet"}
-"""Endings of names, and the form of the file."""
+"""File name suffixes, and the format for each."""
 
 
 @client_command(
@@ -270,7 +270,7 @@ async def export(
 
 
 class LetterChoice:
-    """Selection of letters; afterwards also the ids that matched none."""
+    """Selection of dead letters by id or filter, and the ids that were not found."""
 
     def __init__(self, ids: tuple[str, ...], sql: Filter | None) -> None:
         self._ids = frozenset(ids)
@@ -291,7 +291,7 @@ class LetterChoice:
         return bool(self._ids) and not self._missing
 
     def complain(self, found: int) -> int:
-        """Say what was not there; the exit code."""
+        """Warn about ids that were not found, and return the exit code."""
         for id_ in self._missing:
             complain(f"no dead letter has the id {id_}; turbopump dlq show lists them")
         if not found and not self._missing:
@@ -300,20 +300,20 @@ class LetterChoice:
 
 
 def default_journal() -> Path:
-    """Return the directory for the state of a user's programs, by the XDG specification."""
+    """Return the default directory of the resend journal, by the XDG specification."""
     state = os.environ.get("XDG_STATE_HOME")
     home = Path(state) if state else below_home(".local", "state", instead="--journal")
     return home / "turbopump" / "dlq"
 
 
 def _show(output: str, values: Iterable[object], lines: Iterable[str]) -> None:
-    """JSON lines, or lines for people."""
+    """Print JSON lines, or lines of text, as ``output`` says."""
     for line in map(msgspec.json.encode, values) if output == "json" else lines:
         click.echo(line)
 
 
 def _progress(count: int, output: str) -> AbstractContextManager[Any]:
-    """A bar on standard error, for a person at a terminal; else None."""
+    """Return a progress bar on standard error if a person watches the terminal, else None."""
     if output == "json" or not os.isatty(2):
         return nullcontext()
     return click.progressbar(length=count, label="resending", show_pos=True, file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Dead letters as people read them, and as rows for programs. Values in, lines or rows out."""
+"""Output of dead letters: lines of text for people, rows for programs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SHOWN_APART: Final = frozenset(
 
 
 def group_lines(groups: Sequence[DeadGroup], now_ms: int) -> Iterator[str]:
-    """A table with a heading; a sentence if there is nothing."""
+    """Yield a table with a heading, or one sentence if there are no groups."""
     if not groups:
         yield "no group has dead letters"
         return
@@ -46,7 +46,7 @@ def group_lines(groups: Sequence[DeadGroup], now_ms: int) -> Iterator[str]:
 
 
 def letter_lines(letter: DeadLetter, reason: str) -> Iterator[str]:
-    """One letter, its body last."""
+    """Yield one letter as lines of text, the body last."""
     message = letter.message
     yield shown(letter.position)
     facts = {
@@ -65,7 +65,7 @@ def letter_lines(letter: DeadLetter, reason: str) -> Iterator[str]:
 
 
 def letter_row(letter: DeadLetter) -> dict[str, Any]:
-    """One letter for programs, with the body as ``body_fields`` has it."""
+    """Return one letter as a row for programs, with its body from ``body_fields``."""
     message = letter.message
     row: dict[str, Any] = {
         "group": letter.group,
@@ -87,7 +87,7 @@ def letter_row(letter: DeadLetter) -> dict[str, Any]:
 
 
 def report_lines(report: ResendReport) -> Iterator[str]:
-    """Yield the lines of a report, about a resend or a dry run."""
+    """Yield the lines of a report about a resend or a dry run."""
     yield (
         f"{report.sent:,} dead letters of {shown(report.group)} "
         f"{'would be ' if report.dry_run else ''}resent"
@@ -118,15 +118,15 @@ def _age(ms: int | None, now_ms: int) -> str:
 # row group.
 ROW_GROUP: Final = 1024
 ROW_GROUP_SIZE: Final = 64 * 1024 * 1024
-"""Bytes of bodies."""
+"""Bytes of bodies in one row group of a Parquet file."""
 
 Write = Callable[[DeadLetter], None]
 
 
 @contextmanager
 def open_export(file: Path, kind: str) -> Iterator[Write]:
-    """A function that writes a letter; the file is whole when the block has ended, and as it was if
-    that ends with an error."""
+    """Yield a function that writes one letter. The file is complete when the block ends; after an
+    error it has its old content."""
     with _replacing(file) as part:
         if kind == "parquet":
             with _parquet(part) as write:

@@ -1,4 +1,5 @@
-"""`turbopump doctor`: problems of a cluster, a topic or a group, seen from here, with fixes."""
+"""`turbopump doctor`: problems of a cluster, a topic or a group, as seen from this machine, with
+fixes."""
 
 from __future__ import annotations
 

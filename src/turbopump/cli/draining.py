@@ -1,4 +1,4 @@
-"""`turbopump broker drain`: a broker that runs elsewhere leaves in good order."""
+"""`turbopump broker drain`: clients leave a running broker before it is stopped."""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """Entry of the command line: the list of commands, and the output of a failed one.
 
-A command's module is imported when the command is called, not before; `--help` reads the table
-below. A failure is one sentence and an exit code (1: failed, 2: wrong usage), never a traceback.
+A command's module is imported only when the command is called; `--help` reads the table below. A
+failure prints one sentence and has an exit code (1: failed, 2: wrong usage), never a traceback.
 Options are unknown here.
 """
 
@@ -47,7 +47,7 @@ COMMANDS: Final = {
 
 
 class SuggestingGroup(click.Group):
-    """A group that knows which command was perhaps meant."""
+    """Group of commands that suggests a similar name for an unknown command."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -63,9 +63,11 @@ class SuggestingGroup(click.Group):
 
 
 class LazyGroup(SuggestingGroup):
-    """Group of commands in `turbopump.cli.<name>`, each as `command`. Ctrl-C and a reader that
-    stops (`turbopump consume | head`) end the command quietly; click's own `main` reports the
-    second as a failure."""
+    """Group of commands in `turbopump.cli.<name>`, each as `command`.
+
+    Ctrl-C, and a reader that stops (`turbopump consume | head`), end the command quietly. click's
+    own `main` would report the second as a failure.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -112,7 +114,8 @@ def _quiet_ends() -> Iterator[None]:
 
 
 def command_group(name: str, about: str, **settings: Any) -> click.Group:
-    """A group of commands. Without the name of one it shows its help and ends with exit code 2."""
+    """Return a group of commands. Called without a command, the group shows its help and exits with
+    code 2."""
 
     @click.pass_context
     def show_help(context: click.Context) -> None:
@@ -139,8 +142,8 @@ turbopump = click.version_option(__version__, prog_name="turbopump")(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code. With the variable `_TURBOPUMP_COMPLETE` it
-    answers a shell that completes a line (docs/reference/cli.md), and raises SystemExit."""
+    """Run the command line and return its exit code. If `_TURBOPUMP_COMPLETE` is set, answer a
+    shell that completes a line (docs/reference/cli.md) and raise SystemExit."""
     _open_closed_descriptors()
     _write_what_the_terminal_has_not()
     try:
@@ -172,7 +175,7 @@ def complain(sentence: str) -> None:
 
 
 def cause(error: Exception) -> str:
-    """Return the reason of an error, without Python's numbers and classes."""
+    """Return the reason of an error, without Python's error numbers and class names."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
@@ -187,8 +190,8 @@ def _sentence(text: str) -> str:
 
 
 def _open_closed_descriptors() -> None:
-    """Some starters of daemons close standard input or output. Then sockets and files would get
-    their numbers, and uvloop aborts."""
+    """Open standard streams that are closed, as some daemon starters leave them. Otherwise sockets
+    and files would get their numbers, and uvloop aborts."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -198,14 +201,14 @@ def _open_closed_descriptors() -> None:
 
 
 def _write_what_the_terminal_has_not() -> None:
-    """Write characters that the terminal's character set lacks as escapes (``\\u8ba2``), instead of
-    failing at them."""
+    r"""Write characters that the terminal's character set lacks as escapes (``\u8ba2``), instead of
+    failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")
 
 
 def drop_output() -> None:
-    """Send what is still to be written to standard output, whose reader has gone, nowhere: or the
-    interpreter complains when it flushes it at exit."""
+    """Discard unwritten output after the reader of standard output has gone. Otherwise the
+    interpreter reports an error when it flushes at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

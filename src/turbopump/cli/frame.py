@@ -1,6 +1,6 @@
-"""Frame of all client commands: their common options (`-n`, `--output`, `--credentials`, `--tls…`,
-`--log-…`), their connections, their exit codes, and the form of their answers. Particular commands
-are unknown here."""
+"""Shared parts of all client commands: common options (`-n`, `--output`, `--credentials`, `--tls…`,
+`--log-…`), connections, exit codes, and the form of answers. Particular commands are unknown
+here."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from turbopump.message.rules import is_unicode
 
 T = TypeVar("T")
 INCOMPLETE: Final = 1
-"""Exit code: not every broker could be asked, or not all of it could be done."""
+"""Exit code if a broker could not be asked, or the work could not be completed."""
 NOT_FOUND: Final = 3
-"""Exit code: what was asked for is not there."""
+"""Exit code if the thing that was asked for does not exist."""
 
 
 def show(output: str, value: object, lines: Iterable[str]) -> None:
-    """One JSON value, or lines for people."""
+    """Print one JSON value, or lines of text, as ``output`` says."""
     if output != "json":
         for line in lines:
             click.echo(line)
@@ -43,7 +43,7 @@ def show(output: str, value: object, lines: Iterable[str]) -> None:
 
 
 def time_text(ms: int) -> str:
-    """A time in ms since 1970, as people read it; the number where it can be none."""
+    """Return a time in ms since 1970 as readable text, or the number if it is out of range."""
     if not 0 < ms < 1 << 43:
         return str(ms)
     moment = datetime.fromtimestamp(ms / 1000, UTC)
@@ -51,7 +51,7 @@ def time_text(ms: int) -> str:
 
 
 def hex_lines(data: bytes) -> Iterator[tuple[int, str]]:
-    """Yield the offset and the text of each 16 bytes."""
+    """Yield the offset and the hex text of each 16 bytes."""
     for at in range(0, len(data), 16):
         piece = data[at : at + 16]
         text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in piece)
@@ -65,7 +65,7 @@ _LAST: Final = {
         ("output", "credentials", "tls", "tls_trust", "tls_config", "log_level", "log_file"), 1
     )
 }
-"""Options that come after a command's own in its help."""
+"""Options that the help lists after a command's own options."""
 
 
 def client_command(
@@ -77,10 +77,13 @@ def client_command(
     output: str = FORM_OF_ANSWER,
 ) -> Callable[[Callable[..., Coroutine[Any, Any, int | None]]], click.Command]:
     """Make a coroutine function a command of ``parent``. Its arguments are the connections,
-    ``output`` and its own options; it returns the exit code (None: 0). ``connect`` makes the
-    connections from the name servers and ``who_and_how()``; ``without_connections`` passes only the
-    name servers. ``output`` is the help of the option --output (text or json); an empty help
-    removes the option."""
+    ``output`` and its own options; it returns the exit code (None means 0).
+
+    - ``connect``: makes the connections from the name servers and ``who_and_how()``;
+      ``without_connections`` passes only the name servers.
+    - ``output``: help of the option --output (text or json); without help the option does not
+      exist.
+    """
 
     def decorate(work: Callable[..., Coroutine[Any, Any, int | None]]) -> click.Command:
         async def connected(name_servers: list[str], given: dict[str, Any]) -> int:
@@ -114,20 +117,20 @@ def client_command(
 def without_connections(
     name_servers: list[str], **_given: object
 ) -> AbstractAsyncContextManager[list[str]]:
-    """For commands that connect in their own way."""
+    """Pass the name servers to commands that connect in their own way."""
     return nullcontext(name_servers)
 
 
 class WhoAndHow(TypedDict):
-    """Options of a command for all of its connections."""
+    """Options that apply to all connections of a command."""
 
     credentials: Credentials | None
     tls: ClientTls | bool
 
 
 def who_and_how() -> WhoAndHow:
-    """Return the credentials and the TLS settings of the command: from `--credentials` and
-    `--tls…`, else from the environment. Raises ConfigError."""
+    """Return the credentials and the TLS settings of the command, from `--credentials` and `--tls…`
+    or from the environment. Raise ConfigError if they are invalid."""
     given = click.get_current_context().find_root().meta.get(_WHO_AND_HOW, {})
     secrets = dict.fromkeys(SECRET_FIELDS) | {"credentials_file": given.get("credentials")}
     return {
@@ -156,7 +159,7 @@ credentials_option = click.option(
 
 
 def tls_options(function: Callable[..., T]) -> Callable[..., T]:
-    """`--tls`, `--tls-trust` and `--tls-config`."""
+    """Add the options `--tls`, `--tls-trust` and `--tls-config` to a command."""
     for option in (
         click.option(
             "--tls-config",

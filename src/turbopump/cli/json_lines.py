@@ -2,11 +2,15 @@
 
     {"body": "text", "tags": "A", "keys": ["k1"], "properties": {"p": "v"}}
 
-An unknown field is refused, so that nothing on a line is dropped silently. `produce` reads a line
-of `consume`, `message` or `dlq export` (with `store_ms` or `died_ms`) back as the same message,
-without the additions of brokers. A body that is not UTF-8 text is in `body_base64`; so are the
-stored bytes of an unreadable body, with the reason in `body_fault`. A body may be any other JSON
-value, which is then sent as that JSON. Clients are unknown here.
+An unknown field is refused, so that nothing on a line is dropped silently. `produce` accepts lines
+of `consume`, `message` and `dlq export` (with `store_ms` or `died_ms`), and sends the same message
+without the additions of brokers.
+
+- `body`: text, or any other JSON value, which is sent as that JSON.
+- `body_base64`: a body that is not UTF-8 text, or the stored bytes of an unreadable body.
+- `body_fault`: reason why a body is unreadable.
+
+Clients are unknown here.
 """
 
 from __future__ import annotations
@@ -58,7 +62,7 @@ _NOT_THE_USERS = frozenset(
 
 
 class _Given(msgspec.Struct):
-    """Fields of a line about the message to send."""
+    """Fields of a line that describe the message to send."""
 
     body: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     body_base64: str | None = None
@@ -98,7 +102,7 @@ class _MessageLine(_Given, forbid_unknown_fields=True):
 _FIELDS: Final = _Given.__struct_fields__
 _OF_A_RECEIVED_ONE: Final = _MessageLine.__struct_fields__[len(_FIELDS) :]
 _MEANT: Final[Mapping[str, str]] = {"queue_id": "queue", "broker": "queue"}
-"""Fields of a received message, and the field that the user probably means."""
+"""Fields of a received message, with the field that the user probably meant."""
 _WANTED: Final[Mapping[str, str]] = {
     "body_base64": "text",
     "tags": "one text",
@@ -130,8 +134,7 @@ class LineDefaults:
 
 @dataclass(frozen=True, slots=True)
 class LineToSend:
-    """A message, and the queue that it is to go to, if it may not be any: that of an equal
-    ``sharding_key``, or one that is named."""
+    """A message to send, and how to choose its queue: by ``sharding_key``, by name, or freely."""
 
     message: Message
     sharding_key: str | int | None = None
@@ -142,7 +145,7 @@ NO_DEFAULTS: Final = LineDefaults()
 
 
 def raw_message(body: bytes, topic: str, defaults: LineDefaults = NO_DEFAULTS) -> LineToSend:
-    """The message with this body. Raises MessageError."""
+    """Return the message with this body. Raise MessageError if the message is invalid."""
     message = Message(
         topic,
         body,
@@ -157,7 +160,8 @@ def raw_message(body: bytes, topic: str, defaults: LineDefaults = NO_DEFAULTS) -
 def read_message(
     line: bytes, topic: str, *, number: int, defaults: LineDefaults = NO_DEFAULTS
 ) -> LineToSend:
-    """The message on a line; raises MessageError that names the line's number."""
+    """Return the message on a line. Raise MessageError, with the line number, if the line is
+    invalid."""
     try:
         fields = _decoder.decode(line)
         body = _body_text(fields)
@@ -200,7 +204,8 @@ def read_message(
 
 
 def _aimed(message: Message, fields: _MessageLine, defaults: LineDefaults) -> LineToSend:
-    """With its queue, or with its sharding key, which chooses one. Raises MessageError."""
+    """Return the message with the queue or the sharding key of its line. Raise MessageError if they
+    are invalid."""
     queue = None if fields.queue is None else queue_name(str(fields.queue))
     if fields.queue is not None:
         if queue is None:
@@ -233,7 +238,7 @@ def _refuse_fields_of_a_received_one(fields: _MessageLine, topic: str, number: i
 
 
 def _time(fields: _MessageLine) -> dict[str, Any]:
-    """Return those of Message's three time arguments that the line has."""
+    """Return the time arguments of Message (at most three) that the line has."""
     at = fields.deliver_at
     if isinstance(at, str):
         found = time_ms(at)
@@ -247,7 +252,7 @@ def _time(fields: _MessageLine) -> dict[str, Any]:
 
 
 def write_message(message: ReceivedMessage) -> bytes:
-    """The line for a received message, without its end."""
+    """Return the line for a received message, without a line end."""
     user = {key: value for key, value in message.properties.items() if key not in _NOT_THE_USERS}
     line: dict[str, Any] = {
         "topic": message.topic,
@@ -270,7 +275,7 @@ def write_message(message: ReceivedMessage) -> bytes:
 
 
 def body_fields(message: ReceivedMessage) -> dict[str, str]:
-    """The body as a line has it."""
+    """Return the body as fields of a line."""
     body, fault = body_or_stored(message)
     if fault is not None:
         return {"body_base64": base64.b64encode(body).decode(), "body_fault": fault}
@@ -281,7 +286,8 @@ def body_fields(message: ReceivedMessage) -> dict[str, str]:
 
 
 def body_or_stored(message: ReceivedMessage) -> tuple[bytes, str | None]:
-    """The body and None; or the bytes that are stored, and why the body cannot be read."""
+    """Return the body and None; if the body cannot be decoded, return the stored bytes and the
+    reason."""
     try:
         return message.body, None
     except StoredMessageError as error:
@@ -289,8 +295,8 @@ def body_or_stored(message: ReceivedMessage) -> tuple[bytes, str | None]:
 
 
 def _body_text(fields: _MessageLine) -> str | None:
-    """The text of ``body``: of a string its content, else the JSON as it is written, for numbers
-    would not come through a parser as they are. Raises DecodeError, UnicodeDecodeError."""
+    """Return the text of ``body``: the content of a string, or any other JSON exactly as written. A
+    parser would change numbers. Raise DecodeError or UnicodeDecodeError if the JSON is invalid."""
     if fields.body is msgspec.UNSET:
         return None
     written = bytes(fields.body)
@@ -321,14 +327,15 @@ def _body(fields: _MessageLine, text: str | None) -> bytes:
 # a file. Its one rule: a Ctrl-C while it waits ends the command at once. So a daemon thread reads
 # (the loop's own executor would be waited for at the end, and epoll takes no files).
 LINE_SIZE_MAX: Final = 32 * 1024 * 1024
-"""Bytes: a JSON body of 4 MiB in which every byte is escaped fits."""
+"""Maximum size of a line in bytes. A JSON body of 4 MiB fits even if every byte is escaped."""
 CHUNK_SIZE: Final = 1 << 16
 CHUNKS_AHEAD: Final = 4
 STANDARD_INPUT: Final = 0
 
 
 async def whole_input() -> bytes:
-    """All of standard input. Raises MessageError if it is longer than `LINE_SIZE_MAX`."""
+    """Return all of standard input. Raise MessageError if the input is longer than
+    `LINE_SIZE_MAX`."""
     chunks = bytearray()
     async for chunk in _chunks():
         chunks += chunk
@@ -338,10 +345,10 @@ async def whole_input() -> bytes:
 
 
 async def lines_as_they_arrive() -> AsyncIterator[list[bytes]]:
-    """The lines that have arrived since the last turn, without their ends; the last one may have
-    none. A byte-order mark of UTF-8 before the first one is left out.
+    """Yield lists of lines as they arrive, without line ends. The last line may lack its end, and a
+    UTF-8 byte-order mark at the start is dropped.
 
-    Raises MessageError for a line that is longer than `LINE_SIZE_MAX`.
+    Raise MessageError for a line longer than `LINE_SIZE_MAX`.
     """
     rest, begun = b"", False
     async for chunk in _chunks():

@@ -1,8 +1,7 @@
-"""`turbopump message by-id|by-key|by-offset|by-time`: single messages of a running cluster, shown
-to a person or as JSON lines.
+"""`turbopump message by-id|by-key|by-offset|by-time`: single messages of a running cluster, as text
+or JSON lines.
 
-Exit codes of these four: 0 found, 1 not every broker could be asked, 2 asked wrongly, 3 there is no
-such message.
+Exit codes: 0 found, 1 a broker could not be asked, 2 wrong usage, 3 no such message.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from turbopump.message import properties as names
 from turbopump.message.message import ReceivedMessage
 
 HEX_SHOWN: Final = 1024
-"""Bytes of a body that is no text, shown in hex."""
+"""Number of bytes that are shown in hex if a body is not text."""
 OUTPUT: Final = "For people, or JSON lines like those of `turbopump consume`."
 
 
@@ -47,7 +46,8 @@ command = command_group("message", "Find messages by id, by key, by offset in a 
 def _finding(
     name: str, short_help: str
 ) -> Callable[[Callable[..., Coroutine[Any, Any, FoundMessages]]], click.Command]:
-    """Make a coroutine function that finds messages a command, which shows them."""
+    """Return a decorator that makes a search function a command, which prints the messages
+    found."""
 
     def decorate(find: Callable[..., Coroutine[Any, Any, FoundMessages]]) -> click.Command:
         @functools.wraps(find)
@@ -64,8 +64,8 @@ def _finding(
 @click.argument("topic")
 @click.argument("msg_id", metavar="ID")
 async def by_id(finder: MessageFinder, topic: str, msg_id: str) -> FoundMessages:
-    """Show the message of TOPIC with this ID: the one its producer gave it, or the offset message
-    id that the broker gave it."""
+    """Show the message of TOPIC with this ID: a unique id from its producer, or an offset message
+    id from the broker."""
     return FoundMessages([await finder.view(topic, msg_id)], {})
 
 
@@ -131,7 +131,8 @@ async def by_offset(
 async def by_time(
     finder: MessageFinder, topic: str, begin: int, end: int | None, count: int
 ) -> FoundMessages:
-    """Show the first messages of TOPIC, over all of its queues, that were stored from a time on."""
+    """Show the first messages of TOPIC, over all of its queues, that were stored at or after a
+    time."""
     _refuse_nothing_between(begin, end)
     return await finder.by_time(topic, begin, end, count)
 
@@ -142,7 +143,7 @@ def _refuse_nothing_between(begin: int | None, end: int | None) -> None:
 
 
 def _show(found: FoundMessages, output: str) -> int:
-    """Show what was found; the exit code that says how it went."""
+    """Print the messages found, and return the exit code."""
     for message in found.messages:
         for line in _text_lines(message) if output == "text" else [_json_line(message)]:
             click.echo(line)
@@ -187,7 +188,8 @@ def _text_lines(message: ReceivedMessage) -> Iterator[str]:
 def message_lines(
     message: ReceivedMessage, facts: Mapping[str, str], apart: Container[str]
 ) -> Iterator[str]:
-    """The facts that are not empty, the properties but for those shown ``apart``, and the body."""
+    """Yield the facts that are not empty, the properties except those in ``apart``, and the
+    body."""
     for name, value in facts.items():
         if value:
             yield f"  {name:12} {value}"

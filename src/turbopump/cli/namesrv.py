@@ -28,7 +28,7 @@ def command(
 ) -> None:
     """Run a name server until Ctrl-C or SIGTERM.
 
-    Prints `ready namesrv=HOST:PORT` when it can serve.
+    When the name server is ready, it prints `ready namesrv=HOST:PORT`.
     """
     given = {"bind_address": host, "listen_port": port}
     config = load_namesrv_config(

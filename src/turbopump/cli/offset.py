@@ -1,4 +1,4 @@
-"""`turbopump offset show|reset|clone`: where groups stand, and putting them elsewhere."""
+"""`turbopump offset show|reset|clone`: offsets of consumer groups."""
 
 from typing import Any
 
@@ -24,7 +24,8 @@ command = command_group("offset", "Show, reset and clone the offsets of consumer
 @click.argument("group")
 @click.option("--topic", metavar="NAME", help="Only in this topic.")
 async def show_offsets(servers: Servers, group: str, topic: str | None, output: str) -> int:
-    """Show the offset and the lag of a group in each queue. Exit code 3 if it has no offset."""
+    """Show the offset and the lag of a group in each queue. Exit code 3 if the group has no
+    offset."""
     addresses = await servers.masters()
     rows = await group_offsets(servers, addresses, group, topic)
     behind = sum(row["behind"] for row in rows)
@@ -65,7 +66,7 @@ async def reset_offsets(
     output: str,
 ) -> int:
     """Set the offsets of a group in a topic; running consumers continue there at once. Exit code 3
-    if no broker has both."""
+    if no broker has both the group and the topic."""
     if [begin, end, time_ms is not None, offset is not None].count(True) != 1:
         raise click.UsageError("give one of --begin, --end, --time, --offset")
     if offset is not None and (queue is None or broker is None):
@@ -104,7 +105,7 @@ async def reset_offsets(
 async def clone_offsets(
     servers: Servers, source: str, target: str, topic: str | None, output: str
 ) -> int:
-    """Put the group TARGET, which must exist, where the group SOURCE stands."""
+    """Set the offsets of the group TARGET, which must exist, to those of the group SOURCE."""
     if source == target:
         raise click.UsageError(f"SOURCE and TARGET are both {source}")
     wanted = CloneGroupOffset(src_group=source, dest_group=target, topic=topic, offline=True)
@@ -129,8 +130,8 @@ def _line(row: dict[str, Any]) -> str:
 async def _complain_of_no_offset(
     servers: Servers, addresses: list[str], group: str, topic: str | None = None
 ) -> int:
-    """Say that a group has no offset anywhere, or in a topic (its name may be mistyped); the exit
-    code for it."""
+    """Warn that a group has no offset, anywhere or in a topic (its name may be mistyped). Return
+    the exit code."""
     group += did_you_mean(group, set(await group_names(servers, addresses)) - {group})
     where = "in any topic" if topic is None else f"in the topic {topic}"
     complain(f"the group {group} has no offset {where}; turbopump consumer list shows the groups")

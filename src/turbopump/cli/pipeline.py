@@ -1,7 +1,8 @@
-"""`turbopump pipeline archive|compact|replay`: topics into a lake and what it needs, on Spark.
+"""`turbopump pipeline archive|compact|replay`: copying topics to a lake, compacting the lake and
+replaying from it, on Spark.
 
-Its one rule: each command is one function of `turbopump.spark.pipelines`, with progress, a clean
-stop and a report. Spark is imported when a command runs.
+Each command calls one function of `turbopump.spark.pipelines`, with progress, a clean stop and a
+report. Spark is imported when a command runs.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ command = command_group("pipeline", "Keep topics in a lake, on Spark: archive, c
 
 
 class LakePath(click.Path):
-    """A directory. URLs are refused before ``Path`` makes other names of them."""
+    """Option value: a local directory. URLs are refused here, because ``Path`` would change them to
+    other names."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path, file_okay=False)
@@ -43,7 +45,7 @@ class LakePath(click.Path):
 
 
 def master_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The option ``--master``, and those of the log."""
+    """Add the option ``--master`` and the log options to a command."""
     option = click.option(
         "--master",
         metavar="URL",
@@ -161,11 +163,10 @@ def archive_command(
     output: str,
     master: str | None,
 ) -> None:
-    """Append to the directory LAKE what the topics have and it has not.
+    """Append the messages of topics that the directory LAKE does not have yet.
 
-    The lake knows how far it has got: start the command again, also after a kill. Exit code 1 if
-    the counts do not agree at the end, a topic or queue was left out, or too many rows were
-    rejected.
+    The lake stores its progress: start the command again, also after a kill. Exit code 1 if the
+    counts do not agree at the end, a topic or queue was left out, or too many rows were rejected.
     """
     context = click.get_current_context()
     for topic in topics:
@@ -232,7 +233,8 @@ def archive_command(
 
 
 def _timestamp_unit(given: tuple[str, ...]) -> str | dict[str, str]:
-    """``UNIT`` for all timestamps, or ``FIELD=UNIT`` for each. Raises UsageError."""
+    """Return ``UNIT`` for all timestamps, or ``FIELD=UNIT`` for each. Raise UsageError if a unit is
+    invalid."""
     pairs = [text.rpartition("=") for text in given]
     if len(given) == 1 and not pairs[0][1]:
         return given[0]
@@ -257,9 +259,9 @@ def _timestamp_unit(given: tuple[str, ...]) -> str | dict[str, str]:
 )
 @log_options("warning", plain=True)
 def compact_command(lake: Path, files: int, size: int) -> None:
-    """Put small files of the directory LAKE together. Rows and offsets stay as they are.
+    """Merge small files of the directory LAKE. Rows and offsets do not change.
 
-    `archive` does this at its end, where there are sixteen or more.
+    `archive` does this at its end if there are sixteen or more small files.
     """
     from turbopump.spark.pipelines import compact
 
@@ -313,9 +315,9 @@ def replay_command(
 ) -> None:
     """Send the messages of TOPIC in the lake LAKE to the topic TARGET, in the order of time.
 
-    Ids, keys, tags and properties stay. Each message has REPLAY_ID and REPLAYED_FROM, which mark it
-    as a copy and name the original. Start the command again after a stop or a kill: it continues
-    where it was.
+    Ids, keys, tags and properties do not change. Each copy has the properties REPLAY_ID and
+    REPLAYED_FROM, which name the original. After a stop or a kill start the command again: it
+    continues where it stopped.
     """
     further = given_options(options)
 
@@ -355,7 +357,7 @@ def replay_command(
 
 
 def given_options(texts: tuple[str, ...]) -> dict[str, str]:
-    """``NAME=VALUE`` as options. Raises UsageError."""
+    """Return options from ``NAME=VALUE`` texts. Raise UsageError if a text has another form."""
     found = {}
     for text in texts:
         name, equals, value = text.partition("=")

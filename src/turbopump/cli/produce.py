@@ -36,19 +36,19 @@ from turbopump.message.message import MessageQueue
 from turbopump.message.user_properties import checked_properties
 
 OUTSTANDING: Final = 64
-"""Lines that are sent at once."""
+"""Maximum number of lines that are sent at the same time."""
 
 Numbered = tuple[int, LineToSend]
 Bound = tuple[int, LineToSend, MessageQueue | None]
-"""A numbered line and the queue that it is to go to, if it names one."""
+"""Line number, message, and the queue that the line names, if any."""
 Outcome = tuple[int, SendResult | TurbopumpError]
-"""A line's number, and how it was sent, or why not."""
+"""Line number, and the result of the send or its error."""
 
 
 def _checked_properties(
     _context: click.Context, _parameter: click.Parameter, given: Sequence[str]
 ) -> dict[str, str]:
-    """``NAME=VALUE`` each. Raises BadParameter."""
+    """Return properties from ``NAME=VALUE`` texts. Raise BadParameter if one is invalid."""
     pairs = {}
     for text in given:
         name, equals, value = text.partition("=")
@@ -132,8 +132,8 @@ async def command(
 
     A line is `{"body": "text"}`, with "tags", "keys", "properties", "sharding_key" or "queue", and
     "delay", "delay_level" or "deliver_at" if wanted. A body that is another JSON value is sent
-    as it is written; bytes that are no text go as "body_base64". What `turbopump consume` has
-    written is taken too. The first line that cannot be sent ends the command.
+    as it is written; bytes that are not text go as "body_base64". Lines of `turbopump consume` are
+    accepted too. The command ends at the first line that cannot be sent.
 
     \b
     echo hello | turbopump produce orders --raw
@@ -189,7 +189,7 @@ def _refuse_what_does_not_go_together(
 def _read_all(
     read: Callable[[bytes, int], LineToSend], lines: Sequence[tuple[int, bytes]]
 ) -> tuple[list[Numbered], MessageError | None]:
-    """The messages up to the first line that is none, and why it is none."""
+    """Return the messages before the first invalid line, and the error of that line, or None."""
     messages: list[Numbered] = []
     for number, line in lines:
         try:
@@ -200,8 +200,8 @@ def _read_all(
 
 
 class _Sending:
-    """Sending of messages to one topic. Messages for one queue are sent in order, one at a time;
-    all others at once."""
+    """Sender of messages to one topic. Messages for a chosen queue are sent in order, one at a
+    time; all others are sent concurrently."""
 
     def __init__(self, producer: Producer, topic: str) -> None:
         self.sent = 0
@@ -211,8 +211,8 @@ class _Sending:
         self._queues: Sequence[MessageQueue] = ()
 
     async def send(self, messages: Sequence[Numbered]) -> list[Outcome]:
-        """Send messages and return their outcomes in order. After the first failure for a queue
-        nothing more is sent to it. Raises ClickException for an unknown queue."""
+        """Send messages and return their outcomes in order. After a failure nothing more is sent to
+        the same queue. Raise ClickException for an unknown queue."""
         if not self._queues and any(line.queue is not None for _, line in messages):
             self._queues = await self._producer.publish_queues(self._topic)
         lanes: dict[object, list[Bound]] = {}
@@ -242,7 +242,7 @@ class _Sending:
         return outcomes
 
     def refuse_failures(self, outcomes: Sequence[Outcome]) -> None:
-        """Raise ClickException if one was not sent."""
+        """Raise ClickException if a message was not sent."""
         failed = [(number, one) for number, one in outcomes if isinstance(one, TurbopumpError)]
         if failed:
             number, error = failed[0]
@@ -276,8 +276,8 @@ async def _whole() -> AsyncIterator[list[tuple[int, bytes]]]:
 
 
 async def _batches(*, raw: bool) -> AsyncIterator[list[tuple[int, bytes]]]:
-    """The numbered lines of standard input, `OUTSTANDING` at most at a time; empty ones are counted
-    and passed over, and blank ones, unless each is a body."""
+    """Yield the numbered lines of standard input, at most `OUTSTANDING` at a time. Empty lines are
+    counted and skipped. So are blank lines, unless each line is a body."""
     number = 0
     async for lines in lines_as_they_arrive():
         numbered = enumerate(lines, number + 1)

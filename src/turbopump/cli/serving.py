@@ -1,7 +1,7 @@
-"""Servers in the foreground: they run until Ctrl-C or SIGTERM and then stop cleanly. Also the
-checks before the start.
+"""Servers in the foreground, and the checks before they start. Servers run until Ctrl-C or SIGTERM
+and then stop cleanly; both signals have the same effect.
 
-Both signals have the same effect. The kinds of servers are unknown here.
+The kinds of servers are unknown here.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ log = logging.getLogger(__name__)
 KEPT_SIZE: Final = 64 * 1024 * 1024
 M_TRIM_THRESHOLD: Final = -1
 M_MMAP_THRESHOLD: Final = -3
-"""glibc's malloc.h."""
+"""Value of M_MMAP_THRESHOLD in glibc's malloc.h."""
 DESCRIPTORS_OF_MACOS: Final = 10_240
-"""Maximum of macOS (OPEN_MAX), where the system reports no limit."""
+"""Limit of open files on macOS (OPEN_MAX), if the system reports no limit."""
 IMPATIENCE_S: Final = 1.0
-"""A second signal within this time is the same one: a terminal and `make` or `timeout` both pass it
-on."""
+"""Time in seconds within which a second signal counts as the same one. A terminal and `make` or
+`timeout` both pass the signal on."""
 
 
 def serve(servers: Callable[[], AbstractAsyncContextManager[None]]) -> None:
-    """Enter the servers' context, wait for SIGINT or SIGTERM, leave it. A later second signal ends
-    the process at once."""
+    """Enter the servers' context, wait for SIGINT or SIGTERM, then leave the context. A later
+    second signal ends the process at once."""
     _keep_freed_memory()
     _raise_descriptor_limit()
     outlive_lost_pages()
@@ -66,8 +66,8 @@ def serve(servers: Callable[[], AbstractAsyncContextManager[None]]) -> None:
 
 
 def run_client(work: Coroutine[Any, Any, T]) -> T:
-    """Run a client command's work; Ctrl-C and SIGTERM cancel it, so that its `async with` blocks
-    close."""
+    """Run the work of a client command. Ctrl-C and SIGTERM cancel the work, so that its `async
+    with` blocks close."""
 
     async def cancelled_by_signals() -> T:
         task = asyncio.current_task()
@@ -83,9 +83,12 @@ def run_client(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _keep_freed_memory() -> None:
-    """Let glibc keep what a read buffer or a batch gives back: returned to the kernel, it is
-    faulted in again for the next one (0.4 faults per batched message, 7 % of the CPU). Costs some
-    MiB. Elsewhere nothing happens."""
+    """Make glibc keep freed buffers instead of returning them to the kernel, at the cost of some
+    MiB.
+
+    Returned memory is faulted in again for the next buffer: 0.4 faults for each batched message, 7
+    % of the CPU. Without glibc nothing changes.
+    """
     if not sys.platform.startswith("linux"):
         return
     import ctypes
@@ -97,8 +100,8 @@ def _keep_freed_memory() -> None:
 
 
 def _raise_descriptor_limit() -> None:
-    """Let this process open as many files as it may: a shell's limit is often 1,024, and what may
-    be is higher. The JVM does the same for Apache's broker."""
+    """Raise this process's limit of open files to the allowed maximum; a shell's limit is often
+    1,024. The JVM does the same for Apache's broker."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for limit in (hard, DESCRIPTORS_OF_MACOS):
         with contextlib.suppress(ValueError, OSError):
@@ -140,16 +143,20 @@ async def _until_signal(servers: Callable[[], AbstractAsyncContextManager[None]]
 # own code makes no cycles, nor does uvloop. asyncio's own transports are cycles, once closed.
 
 LONG_LOOK_S: Final = 0.005
-"""In CPU seconds. Objects that survive a full collection longer than this are not scanned again."""
+"""CPU time in seconds. Objects that survive a full collection longer than this are not scanned
+again."""
 DEAD_MAX: Final = 10_000
 """Number of dead new objects after which older objects are collected too."""
 
 
 @contextmanager
 def short_collections(long_look_s: float = LONG_LOOK_S, dead_max: int = DEAD_MAX) -> Iterator[None]:
-    """Have Python's collector look at each object that stays a few times, not again and again: what
-    is left after a long look is frozen (``gc.freeze``). All is looked at again once many objects
-    have died in cycles. At the end everything is as it was."""
+    """Keep Python's collector from scanning the same long-lived objects again and again.
+
+    Objects that survive a long full collection are frozen (``gc.freeze``). After ``dead_max``
+    objects have died in cycles, all objects are scanned once more. At the end the collector's old
+    settings return.
+    """
     began, dead, looks_at_all, thresholds = 0.0, 0, False, gc.get_threshold()
 
     def watch(phase: str, info: dict[str, int]) -> None:
@@ -185,7 +192,7 @@ insecure_option = click.option(
 
 
 def refuse_open_bind(host: str, *, insecure: bool, authentication: bool = False) -> None:
-    """Raise ConfigError for an address that other machines reach where everyone may do everything,
+    """Raise ConfigError if other machines can reach the address and there is no access control,
     unless the user insists."""
     if not insecure and not authentication and not addresses.is_loopback(host):
         raise ConfigError(
@@ -196,8 +203,11 @@ def refuse_open_bind(host: str, *, insecure: bool, authentication: bool = False)
 
 
 def refuse_unmeant_directory(data: str | None) -> None:
-    """Raise ConfigError for `--data ""`, which a shell makes of a variable that is not set, and for
-    `--data=~/mq`, which it leaves as it is: they would mean this directory, and one in it."""
+    """Raise ConfigError for `--data ""` and `--data=~/mq`, which would silently use the current
+    directory, or a directory `~` in it.
+
+    A shell makes the first from an unset variable, and does not expand the second.
+    """
     if data is None:
         return
     if not data.strip():
@@ -210,7 +220,7 @@ def refuse_unmeant_directory(data: str | None) -> None:
 
 
 def advertised(text: str | None) -> Mapping[str, object]:
-    """The settings that `--advertise HOST[:PORT]` stands for."""
+    """Return the settings that `--advertise HOST[:PORT]` sets."""
     if text is None:
         return {}
     host, port = addresses.split_host_port(text, what="--advertise")
@@ -218,8 +228,8 @@ def advertised(text: str | None) -> Mapping[str, object]:
 
 
 def reachable(address: tuple[str, int], host: str) -> str:
-    """Return a bound address in the form for a client on this machine; `host` replaces the address
-    of all interfaces."""
+    """Return a bound address as a client on this machine reaches it. `host` replaces the address of
+    all interfaces."""
     return addresses.join_address(
         host if addresses.is_wildcard(address[0]) else address[0], address[1]
     )
@@ -228,9 +238,11 @@ def reachable(address: tuple[str, int], host: str) -> str:
 def print_effective(
     config: TlsConfig, file: str | None, given: Mapping[str, object | None]
 ) -> None:
-    """Print the effective configuration for `-p`, in the form of a file for `-c`, grouped by the
-    origin of the values, without secrets. ``given``: the values of the command line by field name,
-    None for options that are not given."""
+    """Print the effective configuration for `-p`, without secrets, in the form of a file for `-c`.
+    Values are grouped by their origin.
+
+    ``given``: values of the command line by field name, None for options that are not given.
+    """
     files = {  # what the first says of TLS wins
         path: decode(Path(path).read_bytes()) for path in (tls_file(config), file) if path
     }
@@ -257,7 +269,7 @@ def print_effective(
 
 
 def log_effective(config: SettingsClass) -> None:
-    """The same on one line of the log."""
+    """Log the effective configuration on one line."""
     log.info(
         "configuration %s",
         " ".join(f"{key}={value}" for key, value in effective(config).items()),
@@ -272,18 +284,17 @@ WAITED_FOR: Final = {
     "turbopump.broker.recovery_progress": logging.INFO,
     "turbopump.client.consumer.rebalance": logging.WARNING,
 }
-"""Loggers (and from which level on) of what the caller of a command waits for: a long recovery, a
-topic that does not exist. Their lines go to standard error too, at any level and with any log
-file."""
+"""Loggers, and their lowest level, whose lines always go to standard error too, with any log level
+and log file. They report what a user waits for: a long recovery, a missing topic."""
 PLAIN: Final = "turbopump: %(message)s"
-"""Format of a client command's lines on standard error, if only warnings are shown."""
+"""Format of a client command's log lines on standard error, if only warnings are shown."""
 
 
 def log_options(
     default: str, *, plain: bool = False
 ) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """The options `--log-level` and `--log-file` of a command: its log is started before it.
-    ``plain``: warnings are sentences for who sits before it."""
+    """Add the options `--log-level` and `--log-file` to a command, and start its log before the
+    command runs. With ``plain``, warnings are sentences for a person at the terminal."""
 
     def decorate(function: Callable[..., T]) -> Callable[..., T]:
         @functools.wraps(function)
@@ -306,8 +317,8 @@ def log_options(
 
 
 def start_log(level: str, file: str | None, *, plain: bool = False) -> None:
-    """Send what the package logs from `level` on to a file, or to standard error. Raises
-    ConfigError for a file it cannot open."""
+    """Write the package's log from `level` on to a file, or to standard error. Raise ConfigError if
+    the file cannot be opened."""
     plain = plain and level.lower() in ("warning", "error")
     try:
         handler = (
@@ -337,8 +348,11 @@ def start_log(level: str, file: str | None, *, plain: bool = False) -> None:
 
 
 class FollowedFileHandler(WatchedFileHandler):
-    """A log file that may be moved or deleted (logrotate): the next line begins a new one. Lines
-    that cannot be written (a full disk, no directory any more) go to standard error."""
+    """Handler of a log file that may be moved or deleted (logrotate): the next line creates a new
+    file.
+
+    Lines that cannot be written (a full disk, a missing directory) go to standard error.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -355,14 +369,15 @@ class FollowedFileHandler(WatchedFileHandler):
 
 
 MESSAGE_SIZE, TRACEBACK_SIZE = 2000, 8000
-"""Characters of a record's message, and of a traceback, that are written."""
+"""Maximum number of characters written of a record's message, and of a traceback."""
 _NOT_PLAIN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Line ends, escape codes, what turns the direction of text, and halves of characters."""
+"""Characters that are escaped: line ends, control codes, text-direction marks, and lone
+surrogates."""
 
 
 class LineFormatter(logging.Formatter):
-    """Formatter that writes each record as one line, whatever names peers send: control characters
-    are escaped, and long text is cut. Only a traceback has further lines, which are indented."""
+    """Formatter that writes each record as one line. Control characters in names from peers are
+    escaped, and long text is cut. Only a traceback has further lines, which are indented."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         size = len(record.message) if hasattr(record, "is_whole") else MESSAGE_SIZE
@@ -377,7 +392,8 @@ class LineFormatter(logging.Formatter):
 
 
 def plain_text(text: str, size: int) -> str:
-    """At most ``size`` characters of a text, escaped where they are not plain text."""
+    """Return at most ``size`` characters of a text, with characters that are not plain text
+    escaped."""
     cut = text[:size]
     plain = _NOT_PLAIN.sub(
         lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), cut

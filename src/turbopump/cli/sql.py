@@ -1,5 +1,5 @@
-"""`turbopump sql "select …"`: a SQL query over topics and lakes, with the answer as a table, JSON
-lines, CSV or a Parquet file.
+"""`turbopump sql "select …"`: a SQL query over topics and lakes. The answer is a table, JSON lines,
+CSV or a Parquet file.
 
 Rows are written as they arrive; only a table for people is cut. The origin of tables is unknown
 here.
@@ -66,10 +66,10 @@ def command(
     options: tuple[str, ...],
     master: str | None,
 ) -> None:
-    """Answer a query over topics and lakes: "select tags, count(*) from flights group by tags".
+    """Run a query over topics and lakes: "select tags, count(*) from flights group by tags".
 
-    A table is a topic, read from its beginning to where it ends now, or a lake. Write a name with
-    a hyphen in it in backticks. Times are UTC.
+    A table is a lake, or a topic, read from its beginning to its current end. Write a name with a
+    hyphen in backticks. Times are UTC.
     """
     if form is not None and parquet is not None:
         raise click.UsageError("the answer has one form: give one of --json, --csv, --parquet")
@@ -119,11 +119,11 @@ _QUOTED: Final = re.compile(
 _CHANGES: Final = re.compile(
     r"\b(insert\s+(?:into|overwrite)|merge\s+into|delete\s+from|update\s+\S+\s+set)\b", re.I
 )
-"""Statements that may follow WITH and FROM, and change tables."""
+"""Statements that change tables and may follow WITH and FROM."""
 
 
 def _check_is_query(text: str) -> None:
-    """Raises UsageError for a statement that answers nothing: Spark would do what it says."""
+    """Raise UsageError if a statement is not a query, because Spark would execute it."""
     plain = _QUOTED.sub(" ", text)
     first = re.search(r"\w+", plain)
     word = first[0] if first is not None else ""
@@ -137,15 +137,16 @@ def _check_is_query(text: str) -> None:
 
 
 def _check_names(names: list[str]) -> None:
-    """Raises ConfigError for two columns of one name, of which a reader would see one."""
+    """Raise ConfigError if two columns have the same name, because a reader would see only one of
+    them."""
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ConfigError(f"the answer has two columns {twice[0]!r}: rename one with AS")
 
 
 def _in_utc(rows: DataFrame) -> DataFrame:
-    """The same rows, their times as the session's zone shows them, which is UTC: Python would show
-    those of the machine's zone."""
+    """Return the same rows with times in UTC, the zone of the session. Python would use the zone of
+    the machine."""
     from pyspark.sql.functions import col
     from pyspark.sql.types import StructType
 
@@ -164,11 +165,12 @@ def _in_utc(rows: DataFrame) -> DataFrame:
 
 
 _TIMESTAMP: Final = re.compile(r'("(?:type|elementType|keyType|valueType)":)"timestamp"')
-"""In the JSON of a schema; a quote within a name is escaped there."""
+"""Pattern of a timestamp type in the JSON of a schema. A quote in a column name is escaped
+there."""
 
 
 def table_lines(names: list[str], rows: Iterator[tuple[Any, ...]], limit: int) -> Iterator[str]:
-    """A table for people: columns as wide as they need, numbers to the right."""
+    """Yield the rows as a table of text: columns as wide as necessary, numbers aligned right."""
     values = list(islice(rows, limit))
     more = next(rows, None) is not None
     cells = [[_cell(value) for value in row] for row in values]
@@ -192,8 +194,8 @@ def table_lines(names: list[str], rows: Iterator[tuple[Any, ...]], limit: int) -
 
 
 def json_value(value: Any) -> Any:
-    """A value as JSON has it: bytes are text, or base64 where they are none; times are ISO 8601;
-    numbers that JSON does not know are text, as Spark's ``to_json`` has them."""
+    """Return a value for JSON. Bytes become text, or base64 if they are not text. Times are ISO
+    8601. Numbers that JSON lacks become text, as in Spark's ``to_json``."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, bytes | bytearray):
@@ -243,7 +245,7 @@ def _write_csv(rows: DataFrame) -> None:
 
 
 def _write_parquet(rows: DataFrame, path: Path) -> int:
-    """The whole file or none; how many rows it has."""
+    """Write the whole Parquet file, or none, and return its number of rows."""
     import pyarrow.parquet as pq
 
     found = rows.toArrow()
@@ -260,7 +262,8 @@ _WRITERS: Final[dict[str, Callable[[DataFrame], None]]] = {"json": _write_json, 
 
 
 def _named_lake(text: str) -> tuple[str, str]:
-    """``NAME=DIR``, or ``DIR``, whose name is ``lake``. Raises UsageError."""
+    """Return name and directory of a lake from ``NAME=DIR``, or from ``DIR`` with the name
+    ``lake``. Raise UsageError if the text is invalid."""
     name, equals, directory = text.partition("=")
     if not equals:
         return "lake", text

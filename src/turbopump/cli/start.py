@@ -1,5 +1,5 @@
-"""Start of every command. Importing the rest takes most of the start, and Ctrl-C may arrive
-meanwhile, so this module imports nothing before it is called."""
+"""Start of every command. Importing the package takes most of the start, and Ctrl-C may arrive
+meanwhile. This module therefore imports nothing before it is called."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code; 130 after Ctrl-C, however early."""
+    """Run the command line and return its exit code, 130 after Ctrl-C at any moment."""
     try:
         from turbopump.cli.entry import main as command_line
 

@@ -1,7 +1,7 @@
-"""`turbopump store inspect|verify|dump DIR`: read a store directory, offline or beside its broker,
-without changes. `set-apart` changes it, while no broker uses it.
+"""`turbopump store inspect|verify|dump DIR`: read a store directory, offline or while its broker
+runs, without changes. `set-apart` changes the directory, while no broker uses it.
 
-Exit codes of all: 0 no damage, 1 damage was found, 2 unreadable or wrong usage.
+Exit codes: 0 no damage, 1 damage was found, 2 unreadable or wrong usage.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from turbopump.store.repair.setting_apart import SettingApart, set_apart
 DAMAGED: Final = 1
 UNREADABLE: Final = 2
 RAW_SIZE: Final = 256
-"""Bytes shown where the length is unknown."""
+"""Number of bytes shown if the length of an entry is unknown."""
 
 
 command = command_group(
@@ -228,8 +228,8 @@ def dump_messages(
 @click.option("--dry-run", is_flag=True, help="Change nothing, only list the losses.")
 @_store_options
 def set_unreadable_apart(paths: StorePaths, output: str, dry_run: bool) -> int:
-    """Copy each segment of the store at DIR that the disk cannot read whole, with zeros there; the
-    originals are kept."""
+    """Replace each segment of the store at DIR that the disk cannot read completely by a copy, with
+    zeros for the unreadable parts. The originals are kept."""
     with _progress("reading") as on_progress:
         found = set_apart(paths, SystemDisk(), dry_run=dry_run, on_progress=on_progress)
     show(output, found.as_json(), _set_apart_lines(found, dry_run=dry_run))
@@ -238,7 +238,7 @@ def set_unreadable_apart(paths: StorePaths, output: str, dry_run: bool) -> int:
 
 @contextmanager
 def _progress(label: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on standard error, if that is a terminal."""
+    """Return a progress bar on standard error, if that is a terminal."""
     if not sys.stderr.isatty():
         yield lambda _done, _size: None
         return

@@ -1,4 +1,4 @@
-"""`turbopump tls`: certificates for servers that have none."""
+"""`turbopump tls`: self-signed certificates for servers."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def command() -> None:
 )
 @click.option("--days", type=click.IntRange(1, 3650), default=365, show_default=True)
 def self_signed(directory: str, hosts: Sequence[str], days: int) -> None:
-    """Make a certificate and its key in DIRECTORY.
+    """Create a certificate and its key in DIRECTORY.
 
-    Clients that check it need its file: it is signed by nobody else.
+    The certificate is self-signed: clients that check it need the file of the certificate.
     """
     hosts = tuple(hosts) or tuple(
         dict.fromkeys(["localhost", "127.0.0.1", os.uname().nodename, outward_address()])
@@ -69,7 +69,7 @@ def self_signed(directory: str, hosts: Sequence[str], days: int) -> None:
 def self_signed_pair(
     hosts: Sequence[str], begin: datetime, end: datetime, password: bytes = b""
 ) -> tuple[bytes, bytes]:
-    """Certificate and key (P-256, PKCS 8, encrypted if there is a password) in PEM. Raises
+    """Return certificate and key in PEM (P-256, PKCS 8, encrypted if there is a password). Raise
     ConfigError without the extra ``tls``."""
     try:
         from cryptography import x509

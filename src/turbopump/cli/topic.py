@@ -1,5 +1,5 @@
-"""`turbopump topic list|create|alter|delete|route`: what a cluster's topics are, where they live,
-and what a change of one would hide."""
+"""`turbopump topic list|create|alter|delete|route`: topics of a cluster, their brokers, and the
+messages that a change would hide."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from turbopump.protocol.requests import namesrv as requests
 from turbopump.protocol.requests.topics import QUEUES_MAX, TopicConfig
 
 ASKED_WRONGLY: Final = 2
-"""Exit code: `--yes` is missing."""
+"""Exit code if `--yes` is missing."""
 T = TypeVar("T", bound=Callable[..., Any])
 
 command = command_group("topic", "List, create, change, delete and find topics.")
@@ -41,7 +41,7 @@ command = command_group("topic", "List, create, change, delete and find topics."
 @click.option("--cluster", metavar="NAME", help="Only the topics of this cluster.")
 @click.option("--all", "every", is_flag=True, help="RocketMQ's own topics too.")
 async def list_topics(servers: Servers, cluster: str | None, every: bool, output: str) -> None:
-    """List your topics, one a line."""
+    """List your topics, one on each line."""
     names = await topic_names(servers, cluster)
     info = await servers.brokers()
     if cluster is not None and not names:
@@ -71,7 +71,8 @@ async def _addresses(servers: Servers, broker: str | None, cluster: str | None) 
 def _checked_attributes(
     _context: click.Context, _parameter: click.Parameter, given: Sequence[str]
 ) -> dict[str, str]:
-    """``NAME=VALUE`` each; brokers know which there are. Raises BadParameter."""
+    """Return attributes from ``NAME=VALUE`` texts; the broker checks their names. Raise
+    BadParameter if a text has another form."""
     pairs = dict(text.partition("=")[::2] for text in given)
     for text in given:
         if not all(text.partition("=")) or "," in text:
@@ -106,7 +107,7 @@ async def create_topic(
     cluster: str | None,
     output: str,
 ) -> None:
-    """Create a topic. One that exists is not touched: `turbopump topic alter` changes it."""
+    """Create a topic. An existing topic is not changed: use `turbopump topic alter`."""
     addresses = await _addresses(servers, broker, cluster)
     existing = await find_topic(servers, addresses, name)
     if existing and not if_not_exists:
@@ -154,8 +155,8 @@ async def alter_topic(
     cluster: str | None,
     output: str,
 ) -> int:
-    """Change a topic that exists; what is not given stays. Queues that would no longer be read are
-    named, with what is in them; if there are messages, --yes is wanted."""
+    """Change an existing topic; settings that are not given do not change. If fewer queues would be
+    read, show the messages in the others. If there are messages, --yes is required."""
     if queues is not None and (read_queues is not None or write_queues is not None):
         raise click.UsageError("give --queues, or --read-queues and --write-queues, not both")
     given = {
@@ -210,8 +211,8 @@ async def alter_topic(
 @click.argument("name", callback=checked_topic)
 @click.option("--yes", is_flag=True, help="Delete; without it, only list what would be deleted.")
 async def delete_topic(servers: Servers, name: str, yes: bool, output: str) -> int:
-    """Delete a topic on all brokers and name servers: its settings, its queues, and how far groups
-    are in it. Say what goes."""
+    """Delete a topic on all brokers and name servers: its settings, its queues, and the offsets of
+    groups in it. Show what is deleted."""
     if is_system_topic(name):
         raise click.ClickException(
             f"{name} is a topic of RocketMQ's own, which brokers do not delete"
@@ -254,7 +255,7 @@ async def delete_topic(servers: Servers, name: str, yes: bool, output: str) -> i
 
 
 async def _complain_of_no_topic(servers: Servers, name: str) -> int:
-    """Say that there is no such topic (its name may be mistyped); the exit code for it. Raises
+    """Warn that a topic does not exist (its name may be mistyped), and return the exit code. Raise
     ClientError if there is no broker either."""
     await servers.masters()
     near = did_you_mean(name, users_topics(await topic_names(servers), await servers.brokers()))
@@ -293,7 +294,7 @@ def _count(number: int, what: str) -> str:
 @client_command(command, "route")
 @click.argument("name")
 async def show_route(servers: Servers, name: str, output: str) -> int:
-    """Show which brokers have a topic, with how many queues. Exit code 3 if none has it."""
+    """Show which brokers have a topic, and with how many queues. Exit code 3 if none has it."""
     asked = requests.GetRouteInfo(topic=name, accept_standard_json_only=True)
     try:
         rows = _route_rows(await servers.ask_name_servers(asked))

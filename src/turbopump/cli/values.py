@@ -1,6 +1,5 @@
-"""Values that commands are given: topics, addresses, times, queues and numbers. Each is checked
-before anything else happens.
-"""
+"""Values of command options: topics, addresses, times, queues and numbers. Each value is checked
+before the command starts its work."""
 
 from __future__ import annotations
 
@@ -23,7 +22,8 @@ from turbopump.message.rules import topic_fault
 def checked_topic(
     _context: click.Context, _parameter: click.Parameter, topic: str | None
 ) -> str | None:
-    """A topic whose name may be, if one is given. Raises BadParameter."""
+    """Return the topic if its name is valid, or None if none is given. Raise BadParameter for an
+    invalid name."""
     fault = None if topic is None else topic_fault(topic)
     if fault is not None:
         raise click.BadParameter(fault)
@@ -33,7 +33,7 @@ def checked_topic(
 def checked_address(
     _context: click.Context, _parameter: click.Parameter, address: str | None
 ) -> str | None:
-    """HOST:PORT. Raises BadParameter."""
+    """Return a HOST:PORT. Raise BadParameter if the text has another form."""
     if address is None:
         return None
     try:
@@ -44,14 +44,14 @@ def checked_address(
 
 
 MS_DIGITS: Final = 15
-"""Digits of a time in ms since 1970, up to the year 33658."""
+"""Maximum number of digits of a time in ms since 1970, which reaches to the year 33658."""
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _AGO: Final = re.compile(r"(\d+)([smhd])")
 
 
 def time_ms(text: str) -> int | None:
-    """A time in ms since 1970, from ISO 8601 (without a zone: local time) or such a number; None if
-    it is none."""
+    """Return a time in ms since 1970, from ISO 8601 (without a zone: local time) or from a number.
+    Return None for other text."""
     if text.isascii() and text.isdigit() and len(text) <= MS_DIGITS:
         return int(text)
     try:
@@ -61,8 +61,8 @@ def time_ms(text: str) -> int | None:
 
 
 class TimeOption(click.ParamType):  # type: ignore[type-arg]
-    """A time in ms since 1970, in the forms of ``time_ms``, or, for a time in the past, `15m`: 15
-    minutes ago (s, m, h, d)."""
+    """Option value: a time in the forms of ``time_ms``. For a past time also `15m`, 15 minutes ago
+    (s, m, h, d)."""
 
     name = "TIME"
 
@@ -88,7 +88,8 @@ class TimeOption(click.ParamType):  # type: ignore[type-arg]
 
 
 class QueueOption(click.ParamType):  # type: ignore[type-arg]
-    """One queue of a topic, as ``BROKER:ID``, or by its id alone where one broker has it."""
+    """Option value: one queue of a topic, as ``BROKER:ID``, or as ``ID`` if only one broker has
+    that id."""
 
     name = "[BROKER:]ID"
 
@@ -102,11 +103,11 @@ class QueueOption(click.ParamType):  # type: ignore[type-arg]
 
 
 QueueName = tuple[str | None, int]
-"""A broker's name, or None, and a queue id."""
+"""Name of a broker, or None, and a queue id."""
 
 
 def queue_name(text: str) -> QueueName | None:
-    """``3`` or ``broker-a:3``; None if it is neither."""
+    """Return the queue in ``3`` or ``broker-a:3``, or None for other text."""
     broker, _, number = text.rpartition(":")
     if not (number.isascii() and number.isdigit() and len(number) < MS_DIGITS):
         return None
@@ -114,7 +115,8 @@ def queue_name(text: str) -> QueueName | None:
 
 
 def find_queue(wanted: QueueName, queues: Sequence[MessageQueue], topic: str) -> MessageQueue:
-    """The one that is meant. Raises ClickException that names those there are."""
+    """Return the wanted queue. Raise ClickException, with the existing queues, if there is no such
+    queue."""
     broker, number = wanted
     named = f"{broker}:{number}" if broker else str(number)
     found = [
@@ -135,7 +137,7 @@ def find_queue(wanted: QueueName, queues: Sequence[MessageQueue], topic: str) ->
 def checked_number(
     _context: click.Context, _parameter: click.Parameter, number: float | None
 ) -> float | None:
-    """Not `nan`, which is in every range of click. Raises BadParameter."""
+    """Return the number. Raise BadParameter for `nan`, which click accepts in every range."""
     if number is not None and math.isnan(number):
         raise click.BadParameter("nan is not a number")
     return number
