@@ -45,10 +45,12 @@ class Copied(NamedTuple):
 class CopiedLog:
     """Appends copied bytes to the ``log`` of an open store.
 
-    - ``faults``: entries that are in the log but in no queue, because of an impossible queue offset.
-    - ``deleted``: log offset up to which the master has deleted messages with their topics. These
-      messages get no queue here either.
-    - ``on_first``: called with topic, queue id and log offset of the first message of an empty queue.
+    - ``faults``: entries that are in the log but in no queue, because of an impossible queue
+      offset.
+    - ``deleted``: log offset up to which the master has deleted messages with their topics.
+      These messages get no queue here either.
+    - ``on_first``: called with topic, queue id and log offset of the first message of an
+      empty queue.
     """
 
     def __init__(self, log: CommitLog, queues: ConsumeQueueTable, dispatcher: Dispatcher) -> None:

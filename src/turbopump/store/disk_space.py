@@ -108,11 +108,11 @@ class SpaceWatch:
     - ``level``: the urgency.
     - ``full_roots``: roots in which no new file should be made.
     - ``figures``: the last numbers, by directory.
-    - ``log_error``: gets a line when sends begin to be refused, and when the system does not report
-      the space.
+    - ``log_error``: gets a line when sends begin to be refused, and when the system does not
+      report the space.
     - ``log_info``: gets a line when sends are accepted again.
-    - ``forcibly``: the oldest files are deleted while space is short, so the refusal does not advise
-      it.
+    - ``forcibly``: the oldest files are deleted while space is short, so the refusal does not
+      advise it.
     """
 
     disk: Disk

@@ -86,7 +86,8 @@ class Dispatcher:
     ) -> None:
         """Dispatch adjacent entries just written, which end at ``end``.
 
-        - ``queues``: for each queue, the packed units that follow its last unit. The caller has made room.
+        - ``queues``: for each queue, the packed units that follow its last unit. The caller has
+          made room.
         - ``keys``: the entries of the key index.
         """
         if not sys_flag & _PREPARED:

@@ -145,12 +145,12 @@ class MappedFiles:
     """Row of files in the directories ``roots``, each of ``file_size`` bytes.
 
     - ``read_only``: roots whose files are used, and in which no new file is made.
-    - ``ahead``: keep a spare next file beside its root, which may contain only complete names. If the
-      root is a file system of its own, the spare lies in it under its final name, as with Apache's
-      broker.
+    - ``ahead``: keep a spare next file beside its root, which may contain only complete
+      names. If the root is a file system of its own, the spare lies in it under its final
+      name, as with Apache's broker.
     - ``full_roots``: returns the roots in which no file should be made.
-    - ``aligned``: the row begins at a multiple of ``file_size``, as Apache's broker assumes. An
-      existing unaligned row continues.
+    - ``aligned``: the row begins at a multiple of ``file_size``, as Apache's broker assumes.
+      An existing unaligned row continues.
     - ``open_files``: the row is sparse, and written in units of ``unit_size`` bytes.
 
     ``load`` raises StoreDamagedError if a file other than the last has another size, or if files do
