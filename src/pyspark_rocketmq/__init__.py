@@ -1,8 +1,8 @@
-"""Where Spark finds ``format("rocketmq")``: it imports every top-level ``pyspark_*`` module and
-takes its ``DefaultSource``.
+"""Entry point for Spark's ``format("rocketmq")``. Spark imports every top-level ``pyspark_*``
+module and uses its ``DefaultSource``.
 
-Nothing is imported until Spark asks for that name, for other people's sessions look at this module
-too.
+Nothing else is imported until Spark reads that name, because every PySpark session in this
+environment imports this module.
 """
 
 from __future__ import annotations

@@ -1,21 +1,22 @@
-"""Line of requests that were read and are not handled yet.
+"""Backlog of a server: requests that were read but not handled yet.
 
-One loop serves all connections: a peer that delivers thousands of requests at once must not keep it
-for seconds. After ``TURN_S`` of handling, requests that may wait (``Router.add(…, may_wait=True)``)
-wait in one line, first come, first served, and each turn handles as many as fit. The line also
-waits while a handler has no room. Its length is bounded, and so is the wait: a request that would
-wait longer is refused, and its sender knows that nothing was done. Reading, handling and refusing
-have a share each of the loop's time (``_serve``), so a broker that gets far more than it can do
-still does half of what it could. While there is no line the clock is read once per ``CREDIT``
-bytes. The line must not know what any request means.
+One event loop serves all connections, so a peer that sends thousands of requests at once must not
+block it for seconds. After ``TURN_S`` of handling, the rest of the requests that may wait
+(``Router.add(…, may_wait=True)``) go into the backlog, first come, first served. Each turn of the
+loop then handles as many as fit. The backlog also waits while a handler has no room.
 
-Requests of other kinds wait in their connection, unhandled and in order: when the turn is used up,
+The backlog has a maximum length and a maximum wait. A request that would wait longer is refused,
+and its sender knows that nothing was done. Reading, handling and refusing each get a share of the
+loop's time (``_serve``). So a greatly overloaded broker still does half of the work that it could
+do. While the backlog is empty, the clock is read once per ``CREDIT`` bytes.
+
+Other requests wait in their connection, unhandled and in order. They wait when the turn is used up,
 when the peer does not read, or behind a request that took as long as hundreds of usual ones
-(``Served.took_long``), which would delay the whole line. They go on as long work of their
-connection (``turns.py``), one a step.
+(``Served.took_long``). In the backlog, that request would delay all others. The connection
+continues with them as long work (``turns.py``), one request per step.
 
-Reading has its share of a turn as well (``may_read_on``): a peer that sends faster than it is read
-is read again in one of the next turns.
+Reading is limited too (``may_read_on``): a connection that has filled the read buffers of one turn
+is read again in one of the next turns. The meaning of requests is unknown here.
 """
 
 from __future__ import annotations
@@ -36,30 +37,32 @@ from turbopump.remoting.wire import Wire
 
 TURN_S: Final = 0.02
 CREDIT: Final = 64 * 1024
-"""Bytes of requests, from all connections, that are handled between two looks at the clock."""
+"""Bytes of requests, from all connections, that are handled between two readings of the clock."""
 STEP_SIZE: Final = 16 * 1024
-"""Bytes of requests of one large read between two looks: 16 of 1 KiB, 100 of the smallest."""
+"""Bytes of requests of one large read that are handled between two readings of the clock: 16
+requests of 1 KiB, 100 of the smallest."""
 LINE_SIZE_MAX: Final = 128 * 1024 * 1024
-"""Bytes of all requests in the line."""
+"""Maximum bytes of all requests in the backlog."""
 CHECK_S: Final = 0.01
-"""Interval at which the line is looked through while a handler has no room."""
+"""Seconds between two checks of the backlog while a handler has no room."""
 FULL_READ: Final = 224 * 1024
-"""Size of a read that has filled the loop's buffer, so that more waits. uvloop then reads on at
-once, up to 32 times in a row; asyncio reads in the next turn."""
+"""Size of a read that has filled the loop's buffer, so that more bytes probably wait. uvloop then
+reads again at once, up to 32 times in a row; asyncio reads in the next turn."""
 READ_A_TURN: Final = 1024 * 1024
-"""Bytes that full reads bring in one turn. Cutting them into frames takes 5 ms, more or less."""
+"""Maximum bytes of full reads in one turn. Splitting them into frames takes about 5 ms."""
 READ_ON_A_TURN: Final = 2
-"""Connections that had to wait, and are read again in one turn."""
+"""Number of paused connections that are read again in one turn."""
 ALIKE_S: Final = 0.001
-"""Seconds within which requests came, and are refused for one reason, that get one answer."""
+"""Requests that arrived within this many seconds, and are refused for the same reason, get the same
+answer."""
 REFUSED_TOGETHER: Final = 32
-"""Requests that are refused between two looks at the clock: 0.2 ms."""
+"""Requests that are refused between two readings of the clock, in about 0.2 ms."""
 FOR_EVER: Final = float("inf")
 
 
 class PeerRequests(Protocol):
-    """Requests of one connection (``Served``), as they are seen here. ``in_line``: the number of
-    them that are in the line."""
+    """Requests of one connection (``Served``), as the backlog sees them. ``in_line`` is the number
+    of its requests in the backlog."""
 
     wire: Wire
     in_line: int
@@ -69,26 +72,27 @@ class PeerRequests(Protocol):
         """Handle one frame now."""
 
     def may_wait(self, frame: Frame) -> bool:
-        """Return True if a request may stand in the line."""
+        """Return True if a request may wait in the backlog."""
 
     def stops(self, rest: Iterable[Frame], began: float) -> bool:
-        """Let the rest wait behind a frame that has ``interrupted``, or return True."""
+        """Set the rest aside if it must wait after a frame that has set ``interrupted``. Return
+        True if the connection is closed."""
 
     def set_aside(self, frames: Iterable[Frame], *, first: bool = False) -> None:
-        """Let frames wait in the connection."""
+        """Store frames in the connection, to be handled later."""
 
     def refuse(self, frame: Frame, answer: Callable[[int], bytes]) -> None:
-        """Answer a request that was not handled."""
+        """Send a refusal of a request that was not handled."""
 
     def resume(self) -> None:
-        """Go on with what waits in the connection, in turn with others."""
+        """Continue with the stored frames, in turn with other connections."""
 
     def read_on(self) -> None:
-        """Read the peer again."""
+        """Resume reading from the peer."""
 
 
 class BacklogRefusal(Enum):
-    """Why a request of the line is not handled."""
+    """Reason why a request is refused instead of handled."""
 
     WAITED = "waited too long in the line"
     FULL = "found the line full"
@@ -98,8 +102,13 @@ class BacklogRefusal(Enum):
 
 
 class BacklogLimits(NamedTuple):
-    """``size`` requests in the line, ``wait_s`` in it (None: for ever), and how long handlers may
-    wait for room before a new request is refused at once (``room_s``)."""
+    """Limits of a backlog.
+
+    - ``size``: maximum number of requests in the backlog.
+    - ``wait_s``: maximum seconds in the backlog; None: no limit.
+    - ``room_s``: seconds for which a handler may have no room before new requests are refused at
+      once.
+    """
 
     size: int = 10_000
     wait_s: float | None = 0.2
@@ -113,7 +122,7 @@ class _QueuedRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Alike(NamedTuple):
-    """Refusals that have one answer."""
+    """Key of refusals that share one encoded answer."""
 
     why: BacklogRefusal
     refused: int
@@ -121,12 +130,13 @@ class _Alike(NamedTuple):
 
 
 class Backlog:
-    """The line of one server. ``refuse`` makes the answer from the reason, the seconds waited, and
-    how many are left in the line; it is asked once for all that are alike in a millisecond.
-    ``refused`` counts them.
+    """Backlog of one server.
 
-    ``busy``: requests that may wait must. ``credit``: bytes of requests that may be handled without
-    a look at the clock; none when busy.
+    - ``refuse``: makes the answer from the reason, the seconds waited, and the number of requests
+      left. Called once for all similar refusals of one millisecond.
+    - ``refused``: number of refusals by reason.
+    - ``busy``: True if requests that may wait must go into the backlog.
+    - ``credit``: bytes of requests that may be handled before the clock is read again; 0 when busy.
     """
 
     def __init__(
@@ -137,12 +147,12 @@ class Backlog:
         self._refuse = refuse
         self._line: deque[_QueuedRequest] = deque()
         self._late: deque[_QueuedRequest] = deque()
-        """Requests of the line that have waited too long, until they are refused."""
+        """Requests that have waited too long and must still be refused."""
         self._size = 0
         self._turn_ends: float | None = None
         self._armed: asyncio.Handle | None = None
         self._served_at = 0.0
-        """When the line had its share last, or began."""
+        """Time at which the backlog last got its share of the loop, or its wait began."""
         self._begun: _QueuedRequest | None = None
         self._held_since: float | None = None
         self._still_until = 0.0
@@ -151,14 +161,14 @@ class Backlog:
         self._unread: dict[PeerRequests, None] = {}
         """Connections that are read again in one of the next turns."""
         self._read_now = 0
-        """Bytes of full reads in this turn."""
+        """Bytes of full reads in this turn of the loop."""
         self.busy = False
         self.credit: float = CREDIT
 
     @classmethod
     def without_line(cls) -> Backlog:
-        """Make one for a server none of whose requests may wait in the line: they only leave others
-        their turn."""
+        """Return a backlog for a server whose requests never go into it. It only limits the work of
+        one turn."""
         return cls(
             BacklogLimits(),
             lambda why, _waited, _left: refusal(ResponseCode.SYSTEM_BUSY, why.value),
@@ -166,7 +176,7 @@ class Backlog:
 
     @classmethod
     def never_busy(cls) -> Backlog:
-        """Make one for a connection whose requests never wait."""
+        """Return a backlog for a connection whose requests are always handled at once."""
         backlog = cls.without_line()
         backlog.credit = FOR_EVER
         return backlog
@@ -176,7 +186,7 @@ class Backlog:
 
     @property
     def waited(self) -> float:
-        """Seconds that the first in the line has been in it; 0 if nobody is."""
+        """Seconds that the oldest request has been in the backlog; 0 if the backlog is empty."""
         first = self._late or self._line
         return self._loop.time() - first[0].arrived if first else 0.0
 
@@ -188,8 +198,8 @@ class Backlog:
     def take_in_turns(
         self, connection: PeerRequests, frames: list[Frame], size: int, arrived: float
     ) -> None:
-        """Handle those of the frames, which came in one read of ``size`` bytes, that fit into this
-        turn; the rest may have to wait."""
+        """Handle the frames of one read of ``size`` bytes, as far as this turn allows. The rest
+        goes into the backlog or waits in the connection."""
         step = until_look = max(STEP_SIZE * len(frames) // size, 1)
         rest = iter(frames)
         if self.busy:
@@ -209,8 +219,8 @@ class Backlog:
             self._serve()
 
     def wait_all(self, connection: PeerRequests, frames: Iterator[Frame], arrived: float) -> None:
-        """Put into the line those that may wait; handle the others, or if this turn has had its
-        share let the connection go on with all that is left in a later one."""
+        """Put frames that may wait into the backlog, and handle the others. When this turn is used
+        up, set all remaining frames aside in the connection."""
         for frame in frames:
             if connection.may_wait(frame):
                 self._wait(_QueuedRequest(connection, frame, arrived))
@@ -225,7 +235,7 @@ class Backlog:
 
     def may_read_on(self, connection: PeerRequests, size: int) -> bool:
         """Return True if a connection whose full read brought ``size`` bytes may be read again in
-        this turn. If not, its ``read_on`` is called in one of the next turns."""
+        this turn. On False, its ``read_on`` is called in one of the next turns."""
         if not self._read_now and not self._unread:
             self._loop.call_soon(self._read_on)
         self._read_now += size
@@ -244,14 +254,14 @@ class Backlog:
             self._loop.call_soon(self._read_on)
 
     def _look(self, began: float) -> None:
-        """Become ``busy`` if this turn, whose work began at ``began``, has handled enough."""
+        """Set ``busy`` if this turn, whose work began at ``began``, is used up."""
         if self._turn_ends is None:
             self._turn_ends = began + TURN_S
             self._arm()
         self._set_busy(self.busy or self._loop.time() >= self._turn_ends)
 
     def _wait(self, waiting: _QueuedRequest) -> None:
-        """Put a request into the line, or refuse it."""
+        """Add a request to the backlog, or refuse it."""
         if waiting.arrived < self._still_until:
             self._refuse_one(waiting, BacklogRefusal.STOOD_STILL)
         elif self._held_for(self.limits.room_s):
@@ -269,8 +279,8 @@ class Backlog:
         return self._held_since is not None and self._loop.time() - self._held_since > seconds
 
     def hold(self, connection: PeerRequests, frame: Frame) -> None:
-        """A handler could not begin with this request until there is room: it waits, and all behind
-        it, until ``release``."""
+        """Put a request whose handler has no room at the front of the backlog. Nothing in the
+        backlog is handled until ``release`` or the next check."""
         now = self._loop.time()
         if self._held_since is None:
             self._held_since = now
@@ -281,15 +291,14 @@ class Backlog:
         self._arm()
 
     def release(self) -> None:
-        """There may be room."""
+        """Handle the backlog again: handlers may have room now."""
         if self._held_since is not None:
             self._held_since = None
             self._disarm()
             self._arm()
 
     def stood_still(self, seconds: float) -> None:
-        """Refuse the requests that waited behind an append or a turn of the loop that took
-        ``seconds``."""
+        """Refuse requests that waited while an append, or a turn of the loop, took ``seconds``."""
         now = self._loop.time()
         if self.limits.wait_s is None:
             return
@@ -301,7 +310,8 @@ class Backlog:
         self._arm()
 
     def finish(self) -> None:
-        """Handle all that wait, or refuse them if there is no room: the server ends."""
+        """Handle all requests in the backlog, or refuse them if there is no room, because the
+        server ends."""
         self._disarm()
         self._handle(until=FOR_EVER)
         self._refuse_the_late(until=FOR_EVER)
@@ -313,8 +323,8 @@ class Backlog:
         self.credit = 0 if busy else CREDIT
 
     def _turn(self) -> None:
-        """Begin a turn of the loop: each one while there is a line, and the one after a turn that
-        was timed."""
+        """Handle the backlog's share of one turn of the loop. Runs in every turn while the backlog
+        is not empty, and after each turn that was timed."""
         self._armed = self._turn_ends = None
         self._serve()
         self._set_busy(bool(self._line) or self._held_since is not None)
@@ -322,12 +332,14 @@ class Backlog:
             self._arm()
 
     def _serve(self) -> None:
-        """Handle those in the line for as long as reading has taken since the last time, then
-        refuse the late for as long.
+        """Handle requests of the backlog for as long as reading took since the last time; then
+        refuse late requests for as long.
 
-        Three shares, since each of the three could take all the time that there is. Without the
-        first the line grows until all in it are late; without the second nothing but refusals is
-        done, and whoever is refused sends again; without the third the late wait for ever."""
+        Reading, handling and refusing get equal shares, because each could use up all the time.
+        Without a share for handling, the backlog grows until all requests in it are late. Without a
+        limit on refusing, nothing else is done, and refused senders retry. Without a share for
+        refusing, late requests wait for ever.
+        """
         share = max(TURN_S, self._loop.time() - self._served_at)
         if self._held_since is None:
             self._handle(self._loop.time() + share)
@@ -349,9 +361,8 @@ class Backlog:
                 self._take_out(connection)
 
     def _take_out(self, connection: PeerRequests) -> None:
-        """A request of the connection took long: all that it has in the line waits in the
-        connection from now on, where it stands before nobody else's. What is late stays, to be
-        refused."""
+        """Move all requests of a connection from the backlog into the connection, because one of
+        them took long. There they delay no other connection. Late requests stay, to be refused."""
         if connection.wire.closed or self._held_since is not None:
             return
         connection.interrupted = False
@@ -383,11 +394,11 @@ class Backlog:
             while self._line:
                 self._refuse_some(self._line, BacklogRefusal.STOOD_STILL, now)
 
-    # When more comes than can be done, refusing must cost much less than doing: equal answers are
-    # encoded once, and counted together.
+    # Under overload, refusing must cost much less than handling. So equal answers are encoded
+    # once, and counted together.
 
     def _refuse_some(self, line: deque[_QueuedRequest], why: BacklogRefusal, now: float) -> None:
-        """Refuse the first of a line, and some behind it that came together with it."""
+        """Refuse the first request of a queue, and following ones that arrived at the same time."""
         arrived, before = line[0].arrived, len(line)
         answer = self._answer(why, now, arrived, len(self) - 1)
         for _ in range(min(before, REFUSED_TOGETHER)):
@@ -400,15 +411,14 @@ class Backlog:
         self.refused[why] += before - len(line) - 1
 
     def _refuse_one(self, waiting: _QueuedRequest, why: BacklogRefusal) -> None:
-        """Refuse a request that does not come into the line."""
+        """Refuse a request that is not in the backlog."""
         answer = self._answer(why, self._loop.time(), waiting.arrived, len(self))
         waiting.connection.refuse(waiting.frame, answer)
 
     def _answer(
         self, why: BacklogRefusal, now: float, arrived: float, left: int
     ) -> Callable[[int], bytes]:
-        """Return the encoder of the answer, for one request or for all that are alike. The first is
-        counted here, for ``refuse`` tells their number."""
+        """Count one refusal, and return the encoder of its answer, which similar refusals share."""
         self.refused[why] += 1
         alike = _Alike(why, int(now / ALIKE_S), int(arrived / ALIKE_S))
         if self._last_refusal is None or self._last_refusal[0] != alike:

@@ -1,7 +1,7 @@
 """Calls to one peer that wait for their answers, by request id.
 
-One timer per connection looks for calls that are late, not one per call. This module neither reads
-nor writes a byte: ``wire.py`` sends the requests, and answers are given in as they come.
+One timer per connection finds late calls, instead of one timer per call. This module neither reads
+nor writes bytes: ``wire.py`` sends the requests, and answers are passed to ``settle``.
 """
 
 from __future__ import annotations
@@ -20,8 +20,12 @@ AnswerDecoder = msgspec.json.Decoder[TypedJsonHeader[Any]]
 
 
 class Calls:
-    """Calls of one connection that are ``waiting``, each with its deadline. ``peer`` is named in
-    errors. ``typed`` has, by request id, the decoder of those answers that are read by it alone."""
+    """Pending calls of one connection.
+
+    - ``waiting``: the calls by request id, each with its deadline.
+    - ``peer``: name of the peer in errors.
+    - ``typed``: decoder of the answer by request id, for calls with an answer decoder.
+    """
 
     __slots__ = ("_loop", "_opaque", "_sweep", "_swept_by", "_usual", "peer", "typed", "waiting")
 
@@ -37,16 +41,19 @@ class Calls:
 
     @property
     def next_opaque(self) -> int:
-        """A request id that no pending call has."""
+        """Request id that no pending call has."""
         self._opaque = (self._opaque + 1) & 0x7FFFFFFF
         return self._opaque
 
     def add(
         self, opaque: int, timeout: float, answer: AnswerDecoder | None = None
     ) -> asyncio.Future[Any]:
-        """Return a future for the answer to ``opaque``. It fails with CallTimeoutError after
-        ``timeout`` seconds. ``answer`` reads the answer, in an eighth of the time that a
-        ``Command`` takes, and drops its body."""
+        """Add a call, and return a future for the answer to ``opaque``. The future fails with
+        CallTimeoutError after ``timeout`` seconds.
+
+        ``answer`` decodes the answer in an eighth of the time that a ``Command`` takes, and drops
+        its body.
+        """
         if answer is not None:
             self.typed[opaque] = self._usual = answer
         future: asyncio.Future[Any] = self._loop.create_future()
@@ -57,15 +64,14 @@ class Calls:
         return future
 
     def settle(self, answer: TypedJsonHeader[Any] | Command) -> None:
-        """Give an answer to the call that waits for it, if there is one."""
+        """Set the answer of the call that waits for it, if there is one."""
         waiting = self.waiting.pop(answer.opaque, None)
         if waiting is not None and not waiting[0].done():
             waiting[0].set_result(answer)
 
     def settle_typed(self, header: bytes) -> bool:
-        """Settle the typed call that this JSON header answers. Return False if there is none, or
-        its decoder cannot read the answer: then ``decode_command`` reads it, or says what is
-        wrong."""
+        """Settle the typed call that this JSON header answers. Return False if there is none, or if
+        its decoder cannot read the answer; the caller then uses ``decode_command``."""
         usual = self._usual
         if usual is not None:
             try:
@@ -73,7 +79,7 @@ class Calls:
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 pass
             else:
-                # nearly always: all calls that wait are of one kind
+                # the usual case: all pending calls are of one kind
                 if self.typed.get(answer.opaque) is usual and answer.flag & FLAG_RESPONSE:
                     del self.typed[answer.opaque]
                     self.settle(answer)
@@ -96,7 +102,7 @@ class Calls:
         return True
 
     def fail_typed(self, answer: AnswerDecoder, error: Callable[[], Exception]) -> int:
-        """Let the calls that wait for this kind of ``answer`` fail. Return their number."""
+        """Fail the calls that wait for this kind of ``answer``. Return their number."""
         failed = 0
         for opaque in [opaque for opaque, kind in self.typed.items() if kind is answer]:
             del self.typed[opaque]
@@ -107,7 +113,7 @@ class Calls:
         return failed
 
     def fail_all(self, error: Callable[[], Exception]) -> None:
-        """Let all calls fail: their connection has ended."""
+        """Fail all calls, because their connection has ended."""
         if self._sweep is not None:
             self._sweep.cancel()
             self._sweep = None

@@ -1,7 +1,7 @@
-"""Connections to peers by address, made on demand and shared.
+"""Pool of connections to peers, opened on demand and shared.
 
-``call`` sends a typed request and returns its typed answer. It knows nothing of topics, routes or
-retries: that is the caller's.
+``call`` sends a typed request and returns its typed answer. Topics, routes and retries are unknown
+here: they belong to the caller.
 """
 
 from __future__ import annotations
@@ -36,14 +36,17 @@ FAREWELL_S: Final = 1.0
 
 
 class RemotingClient:
-    """A pool of connections, one per ``host:port`` address.
+    """Pool of connections, one per ``host:port`` address.
 
-    ``router`` answers what peers ask of us (a broker's notices to a consumer). ``serialize_type``
-    is the header form we send (``protocol.frame.JSON`` or ``ROCKETMQ``); both are read.
-    ``on_close`` gets the address of each connection that ended. ``signer`` makes the header fields
-    of every request out of its own and its body (a signature). ``tls``: None for plain text; raises
-    ConfigError if its files cannot be used. ``permits``: so many calls may wait for their answers
-    at once.
+    - ``router``: handlers of requests that peers send to us, such as a broker's notices to a
+      consumer.
+    - ``serialize_type``: form of the headers that we send (``protocol.frame.JSON`` or
+      ``ROCKETMQ``). Both are read.
+    - ``on_close``: called with the address of each connection that has ended.
+    - ``signer``: makes the header fields of a request from its own fields and its body (a
+      signature).
+    - ``tls``: settings of TLS; None: plain text. Raises ConfigError if its files cannot be used.
+    - ``permits``: maximum number of calls that wait for their answers at once.
     """
 
     def __init__(
@@ -72,19 +75,19 @@ class RemotingClient:
 
     @property
     def connections(self) -> Mapping[str, Wire]:
-        """Those that are open, by address."""
+        """Open connections by address."""
         return self._connections
 
     async def call(
         self, address: str, request: Request[ReplyT], body: Body = b"", *, timeout: float = 3.0
     ) -> ReplyT:
-        """Send ``request`` and return what it declares as its reply: the answer's header fields, or
-        its JSON body.
+        """Send ``request`` and return its declared reply: the answer's header fields, or its JSON
+        body.
 
-        ``timeout`` in seconds covers connecting too. Raises ResponseError for any code but 0, and
-        the other RemotingErrors (ConnectError, ConnectionLostError, CallTimeoutError) as they
-        happen; BodyError if the answer cannot be read. Use ``exchange`` where the answer has a body
-        that is not JSON.
+        ``timeout`` in seconds includes connecting. Raises ResponseError for any code but 0,
+        BodyError if the answer cannot be read, and ConnectError, ConnectionLostError or
+        CallTimeoutError if the call fails. Use ``exchange`` for an answer with a body that is not
+        JSON.
         """
         command = await self.exchange(address, request, body, timeout=timeout)
         if command.code != ResponseCode.SUCCESS:
@@ -122,7 +125,8 @@ class RemotingClient:
                 calls.wake()
 
     async def _turn(self, address: str, timeout: float) -> float:
-        """The seconds that are left when there is a permit. Raises CallTimeoutError."""
+        """Wait for a permit, and return the seconds left of ``timeout``. Raises
+        CallTimeoutError."""
         now = asyncio.get_running_loop().time
         began = now()
         try:
@@ -138,7 +142,7 @@ class RemotingClient:
     async def send_oneway(
         self, address: str, request: Request[Any], body: Body = b"", *, timeout: float = 3.0
     ) -> None:
-        """Send ``request`` without wanting an answer. Raises ConnectError if there is no
+        """Send ``request`` as one-way: the peer sends no answer. Raises ConnectError if there is no
         connection."""
         connection = await self.connect(address, timeout=timeout)
         command = request_command(request, body, opaque=connection.calls.next_opaque, oneway=True)
@@ -148,8 +152,8 @@ class RemotingClient:
         connection.send_frame(encode_command(command))
 
     async def connect(self, address: str, *, timeout: float | None = None) -> Wire:
-        """The open connection to ``address``, made now if there is none. Raises ConnectError, also
-        once the client is closed."""
+        """Return the open connection to ``address``; open one if there is none. Raises
+        ConnectError, also after the client was closed."""
         connection = self._connections.get(address)
         if connection is not None and not connection.closed:
             return connection
@@ -168,7 +172,7 @@ class RemotingClient:
             raise ConnectError(f"no connection to {address} within {limit:.1f} s") from None
 
     def connection(self, address: str) -> Wire | None:
-        """The open connection to ``address``, if there is one."""
+        """Return the open connection to ``address``, or None."""
         connection = self._connections.get(address)
         return None if connection is None or connection.closed else connection
 
@@ -184,7 +188,8 @@ class RemotingClient:
             connection.close()
 
     async def close(self) -> None:
-        """Close every connection, for good; calls that still wait fail with ConnectionLostError."""
+        """Close every connection and accept no more calls. Pending calls fail with
+        ConnectionLostError."""
         self._ended = True
         for task in self._connecting.values():
             task.cancel()
@@ -197,7 +202,7 @@ class RemotingClient:
         await asyncio.sleep(0)
 
     async def _farewells(self, leaving: list[Wire]) -> None:
-        """Wait, not for long, until the peers have ended their side of TLS."""
+        """Wait briefly until the peers have ended their side of TLS."""
         self._leaving.update(connection for connection in leaving if connection.transport)
         try:
             async with asyncio.timeout(FAREWELL_S):
@@ -210,8 +215,8 @@ class RemotingClient:
             await asyncio.sleep(0)
 
     async def _open(self, address: str) -> Wire:
-        """A name is looked up each time; of its addresses each but the last has its share of the
-        time."""
+        """Look up the address and connect. If a name has several addresses, try each with a share
+        of the time; the last gets all that is left."""
         host, port = split_address(address)
         try:
             async with asyncio.timeout(self._connect_timeout):
@@ -245,7 +250,7 @@ class RemotingClient:
     def _connected(self, address: str, task: asyncio.Task[Wire]) -> None:
         self._connecting.pop(address, None)
         if not task.cancelled() and task.exception() is None and not task.result().closed:
-            if self._ended:  # it was made just before that
+            if self._ended:  # the client was closed meanwhile
                 task.result().close()
             else:
                 self._connections[address] = task.result()
@@ -264,14 +269,14 @@ def _closed(address: str) -> ConnectError:
 
 
 def _reason(error: OSError) -> str:
-    """The system's own words: asyncio's are "Connect call failed" and the address once more."""
+    """Return the system's text for an error. asyncio's own text only repeats the address."""
     if error.errno is None or isinstance(error, socket.gaierror):
         return error.strerror or str(error)
     return os.strerror(error.errno)
 
 
 async def addresses_of(host: str, port: int) -> list[str]:
-    """Look up the addresses of a host name, at least one; an address stands for itself. Raises
+    """Return the addresses of a host name, at least one. An address is returned as it is. Raises
     OSError."""
     with suppress(ValueError):
         ipaddress.ip_address(host)
@@ -281,8 +286,8 @@ async def addresses_of(host: str, port: int) -> list[str]:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """``host:port`` or ``[v6]:port`` to (host, port). Raises ConnectError for anything else, and
-    for a host that can be looked up nowhere."""
+    """Split ``host:port`` or ``[v6]:port``. Raises ConnectError for another form, and for a host
+    name that is never valid."""
     host, colon, port = address.rpartition(":")
     digits = port.isascii() and port.isdigit() and len(port) <= 5
     if not colon or not host or not digits or int(port) > 65535:
@@ -294,14 +299,14 @@ def split_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-# --- Waiting for a task that several wait for: one that gives up does not end it for the others.
+# --- Several callers wait for one task: a caller that is cancelled does not cancel the task.
 
 T = TypeVar("T")
 
 
 async def outcome_of(task: asyncio.Future[T], ended: Callable[[], Exception]) -> T:
-    """Return what the task returns. ``ended`` makes what is raised if the task itself was
-    cancelled, and not the tasks that wait for it."""
+    """Return the result of the task. If the task itself was cancelled, raise ``ended()``; the
+    cancellation of a waiting caller passes through."""
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:

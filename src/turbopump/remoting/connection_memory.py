@@ -1,16 +1,16 @@
-"""Bound of the memory that all connections of one server take together.
+"""Limit on the memory that all connections of one server use together.
 
 Three things count: answers that peers have not read, requests that wait because of that, and parts
-of unfinished frames. The rule: a peer that reads and sends in time is not closed for what others
-hold. The first connection to be closed holds most for longest, in bytes times the seconds in which
-its peer has taken or sent nothing.
+of unfinished frames. The rule: a peer that reads and sends in time is not closed because of what
+others hold. The first connection to be closed has the greatest product of bytes and seconds without
+progress by its peer.
 
-When memory is tight, few unfinished frames may grow at the same time. A frame that ends makes room
-for the others, and a peer that sends next to nothing in ``SLICE_S`` has to wait. So producers that
-send more at once than fits are slowed down, not closed.
+When memory is tight, few unfinished frames may grow at the same time. A complete frame makes room
+for others, and a peer that sends very little in ``SLICE_S`` has to wait. So producers that together
+send too much at once are slowed down, not closed.
 
-Sizes are counted when they grow, and counted again before a connection is closed: a peer that reads
-slowly holds less by then. This module must not know what a connection holds, or why.
+Sizes are counted when they grow, and counted again before a connection is closed: a slow reader may
+hold less by then. The content of connections is unknown here.
 """
 
 from __future__ import annotations
@@ -19,56 +19,61 @@ import asyncio
 from typing import Final, Protocol
 
 SIZE_MAX: Final = 128 * 1024 * 1024
-"""Bytes that the connections of one server may hold together."""
+"""Maximum bytes that the connections of one server hold together."""
 TIGHT_SHARE: Final = 0.5
-"""From this share on, a peer must have read everything before its next request is handled."""
+"""Share of the maximum from which memory is tight: a peer must then read all answers before its
+next request is handled."""
 KEPT_SHARE: Final = 0.9
-"""Connections are closed until this share is left: so a look at all of them pays."""
+"""Share of the maximum down to which connections are closed. The margin avoids a new check for
+every few bytes."""
 STEP_SHARE: Final = 1 / 16
-"""All sizes are looked at again when so much more was counted."""
+"""Share of the maximum by which the total must grow before all sizes are counted again."""
 GROWING_MAX: Final = 4
-"""Unfinished frames that may grow at the same time where it is tight; one from ``SCARCE_SHARE``
-on."""
+"""Unfinished frames that may grow at the same time when memory is tight. From ``SCARCE_SHARE`` on,
+only one may grow."""
 SCARCE_SHARE: Final = 0.7
 SLICE_S: Final = 0.1
 GROWTH_MIN: Final = 64 * 1024
-"""One that grows by less in a slice has to wait behind the others."""
+"""Bytes by which a frame must grow in one slice. A slower one waits behind the others."""
 
 
 class Holder(Protocol):
-    """A connection, as it is seen here."""
+    """A connection, as this module sees it."""
 
     def held_now(self, now: float) -> int:
-        """Bytes that it holds."""
+        """Return the bytes that the connection holds."""
 
     def weight(self, now: float) -> float:
-        """Byte-seconds: what it holds, by how long its peer has done nothing about it."""
+        """Return the held bytes, multiplied by the seconds since the peer last read or sent
+        anything."""
 
     def close_for_memory(self, limit: int) -> None:
-        """Drop everything and close."""
+        """Drop all data and close the connection."""
 
     def grow_on(self) -> None:
-        """Read on: its frame may grow again."""
+        """Resume reading: the connection's frame may grow again."""
 
 
 class ConnectionMemory:
-    """The connections of one server that hold anything. ``tight``: they hold so much that a peer
-    must have read everything before its next request is handled."""
+    """Memory of the connections of one server. ``tight`` is True if a peer must read all answers
+    before its next request is handled."""
 
     def __init__(self, size_max: int = SIZE_MAX) -> None:
         self.size_max = size_max
         self.total = 0
         self.tight = False
-        # dicts: in order of arrival, so that a run can be replayed
+        # dicts keep the order of arrival, so that a run can be replayed
         self._held: dict[Holder, int] = {}
         self._growing: dict[Holder, int] = {}
-        """Bytes that each held when this slice began."""
+        """Connections whose frames may grow, with the bytes that each held when this slice
+        began."""
         self._waiting: dict[Holder, None] = {}
         self._next_slice: asyncio.TimerHandle | None = None
         self._look_at = self._first_look = int(size_max * TIGHT_SHARE)
 
     def count(self, holder: Holder, size: int) -> None:
-        """Note that ``holder`` holds ``size`` bytes now. This call may close it, or others."""
+        """Set the number of bytes that ``holder`` holds. This may close ``holder`` or other
+        connections."""
         self.total += size - self._held.get(holder, 0)
         if size:
             self._held[holder] = size
@@ -80,8 +85,8 @@ class ConnectionMemory:
             self.tight, self._look_at = False, self._first_look
 
     def may_grow(self, holder: Holder) -> bool:
-        """Return True if the unfinished frame of ``holder`` may grow now. If not, it waits for
-        ``grow_on``."""
+        """Return True if the unfinished frame of ``holder`` may grow now. On False, ``grow_on`` is
+        called later."""
         if holder in self._growing:
             if not self._is_scarce or holder is next(iter(self._growing)):
                 return True
@@ -98,7 +103,7 @@ class ConnectionMemory:
         return False
 
     def has_grown(self, holder: Holder) -> None:
-        """Its frame has ended, or the connection has."""
+        """Let another frame grow, because the frame or the connection of ``holder`` has ended."""
         if holder in self._growing or holder in self._waiting:
             self._growing.pop(holder, None)
             self._waiting.pop(holder, None)
@@ -113,8 +118,8 @@ class ConnectionMemory:
         return len(self._growing) < (1 if self._is_scarce else GROWING_MAX)
 
     def _end_slice(self) -> None:
-        # Who goes on at a good pace ends soon, and makes room: were all to take turns, all would
-        # grow and none would end. The others ask again with their next bytes.
+        # Fast frames keep their permission: they end soon and make room. If all frames took turns,
+        # all would grow and none would end. Slow frames ask again with their next bytes.
         self._next_slice = None
         held = {holder: self._held.get(holder, 0) for holder in self._growing}
         self._growing = {
@@ -134,7 +139,7 @@ class ConnectionMemory:
             holder.grow_on()
 
     def _look(self) -> None:
-        """Look at all sizes again; close connections if they are too large together."""
+        """Count all sizes again, and close connections if the total is too large."""
         now = asyncio.get_running_loop().time()
         for holder in self._held:
             self._held[holder] = holder.held_now(now)

@@ -1,9 +1,9 @@
-"""Port that accepts connections, a few in each turn, and looks at the first byte of each before it
-is served.
+"""Port that accepts connections, a few in each turn, and reads the first byte of each before it is
+served.
 
-TLS and plain text share a port where the server has a certificate; without one nothing is looked
-at. A connection that speaks TLS stays a mere socket until its ClientHello is whole, and few
-handshakes are under way at a time (below). The port must not know what is served.
+TLS and plain text share a port if the server has a certificate; without one, the first byte is not
+read. A TLS connection stays a plain socket until its ClientHello is complete, and few handshakes
+run at a time (below). The service behind the port is unknown here.
 """
 
 from __future__ import annotations
@@ -59,24 +59,24 @@ _accepts_again = RepeatedLine(log, logging.INFO, "connections are accepted again
 _lost_at_once = RepeatedLine(log, logging.WARNING, "accepted connection failed cause=%s")
 
 KERNEL_QUEUE: Final = 1024
-"""Connections that the system keeps until they are accepted."""
+"""Length of the system's queue of connections that are not accepted yet."""
 ACCEPTED_A_TURN: Final = 16
-"""Connections accepted in one turn of the loop; more would stall everyone else."""
+"""Maximum connections accepted in one turn of the loop; more would delay all other work."""
 LOOKED_AT_A_TURN: Final = 16
-"""Connections that are not served yet, and are looked at in one turn because they have sent
-something or have ended. 15,000 that ended at once kept the loop for 180 ms of CPU."""
+"""Maximum unserved connections checked in one turn after they sent something or ended. Without this
+limit, 15,000 that ended at once kept the loop busy for 180 ms of CPU."""
 ACCEPT_AGAIN_S: Final = 0.1
-"""After a failure, when to try again."""
+"""Seconds until the next attempt to accept after a failure."""
 HANDSHAKES_MAX: Final = 256
-"""TLS handshakes that a port has under way at a time; for one more, another is given up."""
+"""Maximum TLS handshakes of a port at a time. For one more, an old one is cancelled."""
 
 
 async def bound_sockets(host: str, port: int) -> list[socket.socket]:
-    """Sockets that listen there, for ``ListeningPort``. Raises ConfigError."""
+    """Return sockets that listen on this address, for ``ListeningPort``. Raises ConfigError."""
     loop = asyncio.get_running_loop()
     try:
-        # It only binds: what accepts is ours. asyncio's own would accept 256 in a turn,
-        # uvloop's would close what it has no descriptor for without a word.
+        # This server only binds; ListeningPort accepts. asyncio's server would accept 256 in a
+        # turn, and uvloop's closes connections silently when descriptors run out.
         bound = await loop.create_server(asyncio.Protocol, host, port, start_serving=False)
         sockets = [one.dup() for one in bound.sockets]
         bound.close()
@@ -88,7 +88,7 @@ async def bound_sockets(host: str, port: int) -> list[socket.socket]:
 
 
 class FirstByte:
-    """Tells by its first byte how a connection is to be served."""
+    """Choice between TLS and plain text, by the first byte of a connection."""
 
     def __init__(self, tls: ServerTls) -> None:
         self._enforcing = tls.mode is TlsMode.ENFORCING
@@ -105,28 +105,27 @@ class FirstByte:
         return None if self._enforcing else {}
 
 
-# Unfinished handshakes. uvloop has a read buffer of 256 KiB for each TLS connection. malloc cuts it
-# out of the heap, where it is hardly touched before there is data. So 2,000 handshakes spread their
-# 40 KiB each over 500 MiB of addresses; when they end, all of that is free and none is returned to
-# the kernel, and the next 2,000 touch other pages of it: a broker grew by 50 MB a round. (Proved by
-# taking these buffers from elsewhere: the heap stayed at 110 MiB from the first round on.) Those of
-# asyncio are zeroed: all of their 64 KiB is touched at once.
+# Memory of unfinished handshakes. uvloop has a read buffer of 256 KiB for each TLS connection, in
+# malloc's heap. Little of it is touched before data arrives. So 2,000 handshakes spread 40 KiB each
+# over 500 MiB of addresses. When they end, this memory is free but not returned to the kernel, and
+# the next 2,000 touch other pages: a broker grew by 50 MB a round. (With these buffers allocated
+# outside the heap, the heap stayed at 110 MiB from the first round on.) asyncio zeroes its buffers,
+# so all of their 64 KiB is touched at once.
 #
-# So the number of such buffers at a time is bounded; a trim would come after the peak. A connection
-# costs a socket until its ClientHello is whole. The kernel says when it is (``SO_RCVLOWAT``):
-# otherwise bytes that stay in the socket would wake the loop again and again. A stranger can send a
-# whole ClientHello, too. So at ``HANDSHAKES_MAX`` the oldest handshake is given up, of the address
-# that has most. A client is served if it answers before so many others have come from its own
-# address, and one from another address in any case.
+# So the number of these buffers is limited; a trim would come after the peak. A connection costs
+# only a socket until its ClientHello is complete. The kernel reports this (``SO_RCVLOWAT``);
+# otherwise the bytes left in the socket would wake the loop again and again. An attacker can send a
+# complete ClientHello, too. So at ``HANDSHAKES_MAX``, the oldest handshake of the address that has
+# the most is cancelled. A flood from one address therefore never costs a client at another one.
 #
-# TLS connections that were served leave the same holes: 4 rounds of 2,000 took 111, 167, 215 and
-# 240 MB. Their number has no such bound, so the heap is trimmed when ``TRIM_AFTER`` of them have
-# ended. The rounds take 110 MB each then, and 30 MB between them.
+# Ended TLS connections leave the same holes: 4 rounds of 2,000 took 111, 167, 215 and 240 MB. Their
+# number has no limit, so the heap is trimmed when ``TRIM_AFTER`` of them have ended. Each round
+# then takes 110 MB, and 30 MB remain between rounds.
 
 
 class _Silent(NamedTuple):
-    """A connection that is not served yet: since when, from where, and how many bytes of it are
-    waited for."""
+    """Connection that is not served yet: its start, its address, and the number of bytes to wait
+    for."""
 
     since: float
     peer: str
@@ -135,16 +134,20 @@ class _Silent(NamedTuple):
 
     @property
     def greets(self) -> bool:
-        """True if it has begun a ClientHello."""
+        """True if the connection has begun a ClientHello."""
         return self.wanted > 1
 
 
 class ListeningPort:
-    """Accepts connections, a few in each turn. Where the process or the system has no descriptor or
-    no memory for another, it says so, and tries again in a moment: those that are connected go on,
-    and the others wait in the system's queue. The last descriptors of the process are left for its
-    files. Where ``is_full`` says that there are as many as may be, one that is not served yet makes
-    room, of the ``ports`` of this server."""
+    """Listening socket that accepts connections, a few in each turn.
+
+    If the process or the system has no descriptor or memory for another connection, the port logs
+    this and retries soon. Open connections continue, and new ones wait in the system's queue. The
+    last descriptors of the process are kept for its files.
+
+    ``is_full`` returns True at the maximum number of connections. Then a connection of any of
+    ``ports`` that is not served yet is closed to make room.
+    """
 
     def __init__(
         self,
@@ -163,13 +166,13 @@ class ListeningPort:
         self._admits = admits
         self._ports = ports
         self.silent: dict[socket.socket, _Silent] = {}
-        """Connections without a first byte, or a whole ClientHello, in the order they came."""
-        # Were they in the loop's own selector, all that are ready would be called in one turn.
+        """Connections without a first byte or a complete ClientHello, oldest first."""
+        # The loop's own selector would call all ready connections in one turn.
         self._selector = selectors.DefaultSelector()
         self._ready: deque[socket.socket] = deque()
         self._closing = Turns()
         self._handshaking: dict[asyncio.Task[Any], tuple[str, str]] = {}
-        """Handshakes under way in the order they began, and from which host and peer."""
+        """Running handshakes with their host and peer, oldest first."""
         self._opening: dict[asyncio.Task[Any], socket.socket] = {}
         self._again: asyncio.TimerHandle | None = None
         self._failing = False
@@ -193,18 +196,18 @@ class ListeningPort:
 
     @property
     def waiting(self) -> int:
-        """Connections without a first byte, or in their TLS handshake."""
+        """Number of connections without a first byte or in their TLS handshake."""
         return len(self.silent) + len(self._handshaking)
 
     def waiting_from(self, host: str) -> int:
-        """Return the number of them from this address."""
+        """Return the number of waiting connections from this address."""
         hosts = [one.host for one in self.silent.values()]
         hosts += [one for one, _ in self._handshaking.values()]
         return hosts.count(host)
 
     def close_silent(self, since: float) -> None:
-        """Close connections that came at that time or before and have sent nothing, and those that
-        have begun a ClientHello and not ended it within ``HANDSHAKE_S``."""
+        """Close connections that arrived at ``since`` or before and have sent nothing. Also close
+        those whose ClientHello is not complete after ``HANDSHAKE_S``."""
         began = self._loop.time() - HANDSHAKE_S
         for accepted, silent in list(self.silent.items()):
             if silent.since <= (max(since, began) if silent.greets else since):
@@ -212,14 +215,14 @@ class ListeningPort:
 
     def _drop_late(self, accepted: socket.socket) -> None:
         silent = self.silent.get(accepted)
-        if silent is None:  # it has ended, or is served
+        if silent is None:  # already ended or served
             return
         if silent.greets:
             _no_tls(silent.peer, f"no whole ClientHello within {HANDSHAKE_S:.0f} s")
         self._drop(accepted)
 
     def drop_one(self) -> None:
-        """Close the oldest connection that is silent, or else one in its handshake."""
+        """Close the oldest silent connection, or else one in its handshake."""
         if self.silent:
             self._drop(next(iter(self.silent)))
         elif self._handshaking:
@@ -259,7 +262,7 @@ class ListeningPort:
                 self._look(accepted, _peer(address), self._tls)
 
     def _look_at_ready(self) -> None:
-        """Look again at connections that have sent what was waited for, or have ended."""
+        """Check connections that have sent the expected bytes or have ended."""
         ready, tls = self._ready, self._tls
         assert tls is not None
         if not ready:
@@ -271,9 +274,12 @@ class ListeningPort:
                 self._look(accepted, silent.peer, tls, silent.wanted)
 
     def _look(self, accepted: socket.socket, peer: str, tls: FirstByte, wanted: int = 0) -> None:
-        """Serve a connection as its first byte wants it, once there is one, and a whole ClientHello
-        where it speaks TLS. The bytes stay in the socket, where TLS will read them. ``wanted``: how
-        many bytes were waited for."""
+        """Serve a connection as its first byte requires, or wait for more bytes. TLS needs a
+        complete ClientHello.
+
+        The bytes stay in the socket, where TLS will read them. ``wanted`` is the number of bytes
+        that this connection had to wait for.
+        """
         try:
             head = accepted.recv(RECORD_HEAD + RECORD_MAX, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
@@ -289,7 +295,7 @@ class ListeningPort:
             self._drop(accepted)
             return
         if options and (size := hello_size(head)) > len(head):
-            if wanted == size:  # the rest was waited for, and the connection has ended
+            if wanted == size:  # the rest never came: the connection has ended
                 _no_tls(peer, "the peer closed the connection during the handshake")
                 self._drop(accepted)
             else:
@@ -299,7 +305,7 @@ class ListeningPort:
         self._open(accepted, options, peer if options else "")
 
     def _wait(self, accepted: socket.socket, peer: str, size: int) -> None:
-        """Look again when so many bytes have come, or the end of the connection."""
+        """Check the connection again when ``size`` bytes have arrived, or when it has ended."""
         began = self.silent.get(accepted)
         since = began.since if began is not None and began.greets else self._loop.time()
         self.silent[accepted] = _Silent(since, peer, host_of(peer), size)
@@ -316,7 +322,7 @@ class ListeningPort:
         accepted.close()
 
     def _open(self, accepted: socket.socket, options: dict[str, Any], peer: str = "") -> None:
-        """``peer``: its address, if it speaks TLS."""
+        """Start serving a connection. ``peer`` is its address if it uses TLS, else empty."""
         if peer:
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
             if len(self._handshaking) >= HANDSHAKES_MAX:
@@ -330,7 +336,7 @@ class ListeningPort:
         opening.add_done_callback(partial(self._opened, peer))
 
     def _give_one_up(self) -> None:
-        """End the oldest handshake of the address that has most."""
+        """Cancel the oldest handshake of the address that has the most."""
         hosts = Counter(host for host, _ in self._handshaking.values())
         ((most, _),) = hosts.most_common(1)
         oldest = next(one for one, (host, _) in self._handshaking.items() if host == most)
@@ -362,7 +368,7 @@ class ListeningPort:
 
 
 def _peer(address: Any) -> str:
-    """``host:port`` of what ``accept`` gave."""
+    """Return ``host:port`` for an address returned by ``accept``."""
     return join_address(str(address[0]), int(address[1]))
 
 
@@ -382,19 +388,19 @@ def _bind_failure(host: str, port: int, error: OSError) -> str:
     return f"cannot listen on {host}:{port}: {error.strerror or error}"
 
 
-# Descriptors. A log that could not get its next file would refuse everybody. So a server bounds
-# the number of its connections ahead; and it looks before it accepts one, for whatever else the
-# process has open counts as well.
+# Descriptors. If the log cannot open its next file, every send fails. So a server limits the number
+# of its connections. It also checks for free descriptors before it accepts one, because other files
+# of the process count as well.
 
 KEPT_DESCRIPTORS: Final = 256
-"""Descriptors that connections leave free of the limit of open files, at most half of it."""
+"""Descriptors that connections leave unused, at most half of the limit of open files."""
 LEFT_FOR_FILES_MIN: Final = 16
-"""No connection is accepted into the last eighth of the limit, at least so many descriptors and at
-most ``KEPT_DESCRIPTORS``."""
+"""Minimum number of descriptors left for files. The server leaves an eighth of the limit, at least
+this many and at most ``KEPT_DESCRIPTORS``."""
 
 
 def room_for_connections() -> int:
-    """Return the number of connections for which the limit of open files has room."""
+    """Return the number of connections that the limit of open files allows."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return sys.maxsize
@@ -402,10 +408,10 @@ def room_for_connections() -> int:
 
 
 def leave_some() -> None:
-    """Raise OSError (EMFILE) where another connection would have one of the last descriptors of the
+    """Raise OSError (EMFILE) if another connection would use one of the last descriptors of the
     process."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    free = os.open(os.devnull, os.O_RDONLY)  # the system gives the lowest one that is free
+    free = os.open(os.devnull, os.O_RDONLY)  # the system returns the lowest free number
     os.close(free)
     left_for_files = min(max(limit // 8, LEFT_FOR_FILES_MIN), KEPT_DESCRIPTORS)
     if limit != resource.RLIM_INFINITY and free >= limit - left_for_files:

@@ -1,4 +1,4 @@
-"""Bound of what may be under way at once: calls, sends, or messages that want no answer."""
+"""Limit on concurrent calls, sends, or one-way messages."""
 
 from __future__ import annotations
 
@@ -8,26 +8,29 @@ from dataclasses import dataclass, field
 from typing import Final
 
 PERMITS: Final = 65_535
-"""Calls that may wait for their answers at once (apache/rocketmq ``NettySystemConfig``,
-``clientAsyncSemaphoreValue``), and as many that want none (``clientOnewaySemaphoreValue``)."""
+"""Maximum concurrent calls (apache/rocketmq ``NettySystemConfig``, ``clientAsyncSemaphoreValue``),
+and also maximum concurrent one-way messages (``clientOnewaySemaphoreValue``)."""
 
 
 @dataclass(slots=True, eq=False)
 class Permits:
-    """Count of what is under way; more than ``limit`` wait for their turn, first come, first
+    """Counter of running operations. Those above ``limit`` wait for a permit, first come, first
     served.
 
-    Add 1 to ``count``; if that makes it more than ``limit``, await ``turn``; in the end take 1 off,
-    and call ``wake`` if ``watched``: a call would cost a send more than that does. ``with permits``
-    (``hold``, ``ended``) is for what takes no permit, and is waited for by ``wait_idle``.
-    Source: apache/rocketmq ``NettyRemotingAbstract.semaphoreAsync``, ``semaphoreOneway``.
+    To use a permit, add 1 to ``count``; if ``count`` is then above ``limit``, await ``turn``. At
+    the end subtract 1, and call ``wake`` if ``watched``. This is done inline, because a call would
+    slow each send down more.
+
+    ``with permits`` (``hold``, ``ended``) marks an operation that needs no permit but that
+    ``wait_idle`` must wait for. Source: apache/rocketmq ``NettyRemotingAbstract.semaphoreAsync``,
+    ``semaphoreOneway``.
     """
 
     limit: int = PERMITS
     count: int = 0
-    """Those that wait for their turn are in it."""
+    """Number of operations, including those that wait for a permit."""
     watched: bool = False
-    """True while somebody waits for one of them to end."""
+    """True while somebody waits for an operation to end."""
     idle: asyncio.Event | None = None
     _turns: deque[asyncio.Future[None]] = field(default_factory=deque)
 
@@ -60,7 +63,7 @@ class Permits:
                 self._turns.remove(mine)
 
     async def wait_idle(self) -> None:
-        """Wait until nothing is under way."""
+        """Wait until no operation is running."""
         while self.count:
             self.idle = self.idle or asyncio.Event()
             self.idle.clear()
@@ -68,7 +71,7 @@ class Permits:
             await self.idle.wait()
 
     def wake(self) -> None:
-        """Let those go on whose turn it is."""
+        """Give free permits to those that wait for them."""
         turns = self._turns
         while turns and self.count - len(turns) < self.limit:
             first = turns.popleft()

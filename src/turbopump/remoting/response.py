@@ -1,4 +1,4 @@
-"""The answer to a request, and the frame that it becomes."""
+"""Answer to a request, and its encoding as a frame."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ from turbopump.protocol.request import Header, ReplyT
 from turbopump.remoting.turns import Steps
 
 BODY_MAX: Final = FRAME_SIZE_MAX - 64 * 1024
-"""Bytes of the body of an answer; the rest of the frame is for its header."""
+"""Maximum bytes of an answer's body; the rest of the frame is for its header."""
 
 
 class Response(Generic[ReplyT]):
-    """Answer of a handler: the reply that the request declares (header fields, or a JSON body),
-    code, remark, a ``body`` in another form, and ``ext`` for header fields that are not declared.
-    ``Response[SendReply]`` answers a ``Request[SendReply]``; a ``Refusal`` answers any."""
+    """Answer of a handler.
+
+    It has the reply that the request declares (header fields or a JSON body), a code and a remark.
+    ``body`` is a body in another form. ``ext`` has header fields that are not declared.
+
+    ``Response[SendReply]`` answers a ``Request[SendReply]``; a ``Refusal`` answers any request.
+    """
 
     __slots__ = ("body", "code", "ext", "remark", "reply")
 
@@ -68,16 +72,16 @@ class Response(Generic[ReplyT]):
 
 
 Refusal = Response[Never]
-"""The answer to a request that is not fulfilled, of whatever type the request is."""
+"""Type of the answer that refuses a request of any type."""
 
 
 def refusal(code: int, remark: str) -> Refusal:
-    """Why a request is not fulfilled, by number and in words."""
+    """Return an answer that refuses a request, with the reason as a number and a text."""
     return cast("Refusal", Response(code=code, remark=remark))
 
 
 def encode_response(opaque: int, response: Response[Any]) -> bytes:
-    """The frame that answers request ``opaque``."""
+    """Return the frame that answers request ``opaque``."""
     reply, body, remark = response.reply, response.body, response.remark
     if reply is None and not body and not response.ext and remark is not None and remark.isascii():
         return _EncodedRefusal(int(response.code), remark).frame(opaque)
@@ -87,7 +91,7 @@ def encode_response(opaque: int, response: Response[Any]) -> bytes:
 
 
 def response_steps(opaque: int, response: Response[Any]) -> Steps[bytes]:
-    """Encode a response in steps, whose reply is a body of any size."""
+    """Encode a response whose body may be large, in steps."""
     body = yield from fastjson.encode_steps(response.reply)
     return _response_frame(opaque, response, body)
 
@@ -96,7 +100,7 @@ def _response_frame(opaque: int, response: Response[Any], body: bytes) -> bytes:
     ext = response.reply.to_ext() if isinstance(response.reply, Header) else {}
     if response.ext:
         ext.update(response.ext)
-    if len(body) > BODY_MAX:  # no client would take it
+    if len(body) > BODY_MAX:  # no client would accept it
         remark = (
             f"the answer has {len(body)} bytes, and a frame has room for {BODY_MAX} of them; ask "
             "for a part of it, such as one topic or one group"
@@ -115,15 +119,15 @@ def _response_frame(opaque: int, response: Response[Any], body: bytes) -> bytes:
 
 
 def encoder_of(response: Refusal) -> Callable[[int], bytes]:
-    """Return a function from the number of a request to the frame that refuses it. For many that
-    are refused alike: an overloaded broker refuses thousands a second."""
+    """Return a function that makes the refusing frame from a request's id. For many similar
+    refusals: an overloaded broker refuses thousands a second."""
     if response.remark is None or not response.remark.isascii():
         return lambda opaque: encode_response(opaque, response)
     return _EncodedRefusal(int(response.code), response.remark).frame
 
 
 class _EncodedRefusal:
-    """An answer of nothing but code and remark, encoded but for the number of the request."""
+    """Refusal with code and remark, encoded except for the request id."""
 
     __slots__ = ("_begin", "_begins", "_end")
 
@@ -132,7 +136,8 @@ class _EncodedRefusal:
         self._begin = b"%b%d%b" % (begin, code, ident)
         self._end = b"%b%b%b" % (said, _encode_remark(remark), end)
         self._begins: dict[int, bytes] = {}
-        """Bytes before the number, by its count of digits, on which lengths in the frame depend."""
+        """Bytes before the request id, by its number of digits. The lengths in the frame depend on
+        that number."""
 
     def frame(self, opaque: int) -> bytes:
         number = b"%d" % opaque
@@ -150,4 +155,4 @@ _REFUSAL: Final = re.split(
     b'3333333333|4444444444|"5555555555"',
     encode_command(Command(3_333_333_333, opaque=4_444_444_444, flag=1, remark="5555555555"))[8:],
 )
-"""The header of a refusal, between code, opaque and remark."""
+"""Parts of a refusal's header before, between and after its code, request id and remark."""

@@ -1,14 +1,13 @@
-"""Table from request code to handler, and the handling of one request: read, authorise, call the
-handler, settle its outcome. It knows nothing of sockets.
+"""Table from request code to handler, and the handling of one request: decode, authorise, call the
+handler, send its outcome. Sockets are unknown here.
 
 A handler is called with the typed request and a ``RequestContext``. It returns one of three things:
 
 * a ``Response`` with the reply that the request declares, as mypy checks;
-* bytes, a whole answer frame (the hot way out);
+* bytes, a whole answer frame (the fastest form);
 * steps that return one of these: a generator (``turns.py``), or an awaitable, which runs in a task.
 
-Where there is no answer it returns ``HELD`` or ``NO_ROOM``. A reply that is a body, of any size, is
-encoded in steps.
+Without an answer, it returns ``HELD`` or ``NO_ROOM``. A reply with a body is encoded in steps.
 """
 
 from __future__ import annotations
@@ -54,16 +53,17 @@ BodyT = TypeVar("BodyT", bound=msgspec.Struct, covariant=True)
 
 
 class Unanswered(Enum):
-    """Outcomes of a handler that are no answer."""
+    """Outcome of a handler without an answer."""
 
     HELD = "held"
     NO_ROOM = "no room"
 
 
 HELD: Final = Unanswered.HELD
-"""The answer comes later, by ``RequestContext.settle``, or never."""
+"""Outcome: ``RequestContext.settle`` sends the answer later, or never."""
 NO_ROOM: Final = Unanswered.NO_ROOM
-"""Nothing was done; the handler is to be called again when there is room (``backlog.py``)."""
+"""Outcome: nothing was done; the handler must be called again when there is room
+(``backlog.py``)."""
 
 Ready = Response[ReplyT] | bytes | Literal[Unanswered.HELD]
 Outcome = (
@@ -75,29 +75,33 @@ Outcome = (
 RequestHandler = Callable[[Any, "RequestContext"], Outcome[Any]]
 
 Authorise = Callable[[Request[Any], "RequestContext"], Refusal | Steps[Refusal | None] | None]
-"""Judge of requests: it returns None, or the answer that refuses the request. For a request that
-names thousands of resources it returns steps.
+"""Function that authorises requests. It returns None, or the answer that refuses the request. For a
+request that names thousands of resources it returns steps.
 
-The router asks it for every request, between decoding and the handler. It sees the typed request,
-and in the context every header field as it came (``command.ext``, with AccessKey and Signature),
-the raw body that a signature covers, and the peer. For a request that has no handler, or cannot be
-read, it sees ``UNREAD``: to be told that is a right, too."""
+The router calls it for every request, between decoding and the handler. Its arguments are the typed
+request and the context. The context has the peer, every received header field (``command.ext``,
+with AccessKey and Signature), and the raw body that a signature covers.
+
+A request without a handler, or one that cannot be decoded, is authorised as ``UNREAD``: the error
+text also needs a permission.
+"""
 
 
 class _UnreadRequest(Request[None]):
-    """The type of ``UNREAD``."""
+    """Type of ``UNREAD``."""
 
 
 UNREAD: Final = _UnreadRequest()
 
 
 class RequestContext(msgspec.Struct, gc=False):
-    """The surroundings of a request: the peer that sent it, its body, and how to answer later.
+    """Context of a request: the peer that sent it, its body, and how to answer later.
 
-    ``served`` holds the requests of this peer. ``command`` is the whole command with every header
-    field as it came; it is decoded when first asked for. ``judge_topic`` judges the topic of a
-    message that the request names by its offset alone, which ``authorise`` cannot know
-    (``refused``). ``may_produce``: False if the producers of a heartbeat do not count.
+    - ``served``: all requests of this peer.
+    - ``command``: the command with every received header field, decoded on first use.
+    - ``judge_topic``: authorises the topic of a message that the request names by its offset alone
+      (``refused``). ``authorise`` cannot know this topic.
+    - ``may_produce``: False if the producers of a heartbeat do not count.
     """
 
     peer: Wire
@@ -123,12 +127,13 @@ class RequestContext(msgspec.Struct, gc=False):
         return bool(self.flag & FLAG_ONEWAY)
 
     def refused(self, topic: str, group: str | None = None) -> Refusal | None:
-        """Return the refusal of a message of this topic, for handlers that have found it by its
-        offset; None: the peer may have it. ``group``: the group that consumes it."""
+        """Return the refusal of a message of this topic, or None if the peer may read it. For
+        handlers that find a message by its offset. ``group`` is the consuming group."""
         return None if self.judge_topic is None else self.judge_topic(topic, group)
 
     def answer(self, response: Response[Any]) -> None:
-        """Send the answer now, if one is wanted; for handlers that returned ``HELD``."""
+        """Send the answer now, unless the request is one-way. For handlers that returned
+        ``HELD``."""
         if self.flag & FLAG_ONEWAY:
             return
         if response.has_body:
@@ -142,12 +147,12 @@ class RequestContext(msgspec.Struct, gc=False):
         self.answer(failure_response(error, self))
 
     async def in_turns(self, steps: Steps[T]) -> T:
-        """Return the outcome of work in steps, for handlers that wait."""
+        """Run work in steps and return its result, for handlers that are coroutines."""
         return await self.served.turns.outcome(self.served, steps)
 
     def settle(self, outcome: Outcome[Any]) -> None:
-        """Send the outcome of a handler, now or when it is there."""
-        if outcome.__class__ is bytes:  # the hot way out
+        """Send the outcome of a handler, now or when it is complete."""
+        if outcome.__class__ is bytes:  # the fastest form
             if not self.flag & FLAG_ONEWAY:
                 self.peer.send_frame(outcome)
         elif outcome is HELD:
@@ -163,7 +168,7 @@ class RequestContext(msgspec.Struct, gc=False):
             self.served.start_task(outcome, size_of(self.frame), self.settle_awaited)
 
     async def settle_awaited(self, outcome: Awaitable[Ready[Any]]) -> None:
-        """Send an outcome that must be awaited."""
+        """Await an outcome, and send it."""
         try:
             ready = await outcome
         except Exception as error:
@@ -172,7 +177,7 @@ class RequestContext(msgspec.Struct, gc=False):
             self.settle(ready)
 
     def settle_call(self, respond: Callable[[T], Outcome[Any]], what: T) -> None:
-        """Send what ``respond`` makes of ``what``, or the answer that it failed."""
+        """Send the outcome of ``respond(what)``, or the answer for its error."""
         try:
             outcome = respond(what)
         except Exception as error:
@@ -181,7 +186,7 @@ class RequestContext(msgspec.Struct, gc=False):
 
 
 def _with_frame(steps: Steps[Any], opaque: int) -> Steps[Any]:
-    """The outcome of the steps, encoded by more of them if it is an answer with a body."""
+    """Run the steps, and return their outcome. An answer with a body is encoded, in more steps."""
     outcome = yield from steps
     if isinstance(outcome, Response) and outcome.has_body:
         return (yield from response_steps(opaque, outcome))
@@ -191,7 +196,7 @@ def _with_frame(steps: Steps[Any], opaque: int) -> Steps[Any]:
 def _once_allowed(
     judging: Steps[Refusal | None], handler: RequestHandler, request: Any, context: RequestContext
 ) -> Steps[Any]:
-    """The outcome of the handler for a request that is judged in steps, or why it is refused."""
+    """Authorise a request in steps, then return the outcome of the handler or the refusal."""
     refused = yield from judging
     return handler(request, context) if refused is None else refused
 
@@ -201,8 +206,8 @@ def _raise(error: Exception) -> None:
 
 
 class RequestType(Protocol[RequestT, ReplyT]):
-    """The class of a request, as mypy is to see it: it makes a ``RequestT``, which is answered with
-    a ``ReplyT``."""
+    """Class of a request, for mypy: it makes a ``RequestT``, which is answered with a
+    ``ReplyT``."""
 
     @property
     def reply(self) -> type[ReplyT] | None: ...
@@ -217,7 +222,7 @@ class RequestWithBodyType(RequestType[RequestT, ReplyT], Protocol[RequestT, Body
 
 
 class _Number(msgspec.Struct):
-    """Fields of a header that a refusal needs."""
+    """Header fields that a refusal needs."""
 
     opaque: int
     flag: int = 0
@@ -227,26 +232,27 @@ _number_decoder: Final = msgspec.json.Decoder(_Number)
 
 
 class Router:
-    """A table from request code to (request type, handler). ``authorise``: who may do what; None:
-    everyone may do everything."""
+    """Table from request code to request type and handler. ``authorise`` authorises each request;
+    None allows everything."""
 
     def __init__(self, authorise: Authorise | None = None) -> None:
         self.authorise = authorise
         self.routes: dict[int, tuple[type[Request[Any]], RequestHandler]] = {}
-        # RocketMQ clients written in Java and ours begin a header with its code: that is the key to
-        # a one-pass decoder, which is made when the first such request comes (0.8 ms each).
+        # Headers of Apache's Java client and of ours begin with the code. These first bytes are the
+        # key of a one-pass decoder, which is made for the first request of a code (0.8 ms each).
         self.decoders: dict[
             bytes, tuple[msgspec.json.Decoder[TypedJsonHeader[Any]], RequestHandler, int]
         ] = {}
         self._codes: dict[bytes, int] = {}
         self._patient: set[int] = set()
         self._patient_begins: set[bytes] = set()
-        """First twelve bytes of their headers, as most clients write them."""
+        """First twelve bytes of the headers of requests that may wait, as most clients write
+        them."""
         self.refusals: dict[int, Refusal] = {}
-        """Codes that are known, and answered with a reason instead of "not supported"."""
+        """Refusals of known codes, sent instead of "not supported"."""
 
     def refuse(self, code: int, remark: str) -> None:
-        """Answer this request code with 1 and these words, whatever the request says."""
+        """Refuse every request of this code with code 1 and this remark."""
         assert code not in self.routes, f"code {code} has a handler"
         self.refusals[int(code)] = refusal(ResponseCode.SYSTEM_ERROR, remark)
 
@@ -257,8 +263,11 @@ class Router:
         *,
         may_wait: bool = False,
     ) -> None:
-        """Let ``handler`` answer requests of this type. Each code has one handler. ``may_wait``: in
-        the server's line, if it has one; only such a handler may return ``NO_ROOM``."""
+        """Register ``handler`` for requests of this type. Each code has one handler.
+
+        ``may_wait``: requests may wait in the server's backlog. Only such a handler may return
+        ``NO_ROOM``.
+        """
         declared = cast("type[Request[Any]]", request_type)
         code = int(declared.code)
         assert code not in self.routes, f"code {code} has two handlers"
@@ -274,8 +283,8 @@ class Router:
         request_type: RequestWithBodyType[RequestT, BodyT, ReplyT],
         handler: Callable[[RequestT, BodyT, RequestContext], Outcome[ReplyT]],
     ) -> None:
-        """Add a request that declares its JSON body: ``handler`` gets that too. No body is
-        an empty one. One that cannot be read is refused with code 1."""
+        """Register a handler that also gets the request's declared JSON body. A missing body counts
+        as an empty one. A body that cannot be read is refused with code 1."""
 
         def handle(request: Any, context: RequestContext) -> Outcome[ReplyT]:
             type_ = request_type.body
@@ -290,11 +299,11 @@ class Router:
 
     @property
     def codes(self) -> frozenset[int]:
-        """Every request code that has a handler."""
+        """Request codes that have a handler."""
         return frozenset(self.routes)
 
     def handle(self, frame: Frame, served: Served) -> None:
-        """Handle a request now; give an answer to the call that waits for it."""
+        """Handle a request now, or pass an answer to the call that waits for it."""
         found = None
         if frame.serialize_type == JSON:
             found = self.typed(frame.header)
@@ -329,8 +338,8 @@ class Router:
     def _read_tolerantly(
         self, frame: Frame, served: Served
     ) -> tuple[TypedJsonHeader[Any], RequestHandler] | None:
-        """A request in any form, and who answers it; None if it is an answer, or has been refused
-        for what it is."""
+        """Decode a request in any form, and return it with its handler. Return None for an answer,
+        and for a request that was refused."""
         try:
             command = decode_command(frame)
         except ProtocolError as error:
@@ -358,7 +367,7 @@ class Router:
         return found
 
     def refuse_frame(self, frame: Frame, answer: Callable[[int], bytes], served: Served) -> None:
-        """Answer a request that was not handled with what ``answer`` makes of its number."""
+        """Answer a request that was not handled. ``answer`` makes the frame from the request id."""
         head: Any = self._number(frame)
         if head is None:
             try:
@@ -370,10 +379,10 @@ class Router:
             served.wire.send_frame(answer(head.opaque))
 
     def typed(self, header: bytes) -> tuple[TypedJsonHeader[Any], RequestHandler] | None:
-        """A JSON header decoded in one pass, and who answers it; None: it is an answer, or long, or
-        ``resolve`` reads it or says what is wrong."""
+        """Decode a JSON header in one pass, and return it with its handler. Return None for an
+        answer, a long header, or a header that only ``resolve`` can decode or reject."""
         if len(header) > FEW_FIELDS_SIZE:
-            return None  # its fields are counted first
+            return None  # the number of its fields must be checked first
         found = self.decoders.get(header[:12])  # {"code":310, as most clients write it
         if found is None:
             comma = header.find(b",", 8, 20)
@@ -390,13 +399,13 @@ class Router:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
         if typed.flag & FLAG_RESPONSE or typed.code != found[2]:
-            return None  # of two codes the last counts: ``resolve`` knows whose it is
+            return None  # if a code is given twice the last one counts: ``resolve`` finds it
         return typed, found[1]
 
     def may_wait(self, frame: Frame) -> bool:
-        """Return True if a request, in any form, may wait in the line."""
+        """Return True if a request, in any form, may wait in the backlog."""
         if frame.header[:12] in self._patient_begins and frame.serialize_type == JSON:
-            return True  # nearly always
+            return True  # the usual case
         if frame.serialize_type == JSON and frame.header.startswith(b'{"code":'):
             code = frame.header[8:24].partition(b",")[0]
             if code.strip().isdigit():
@@ -409,8 +418,8 @@ class Router:
 
     @staticmethod
     def _number(frame: Frame) -> _Number | None:
-        """The number and flag of a request, read in a third of the time that ``typed`` takes; None:
-        ``decode_command`` reads them, or says what is wrong."""
+        """Return the id and flag of a request, decoded in a third of the time of ``typed``. Return
+        None if the header needs ``decode_command``."""
         if frame.serialize_type != JSON or len(frame.header) > FEW_FIELDS_SIZE:
             return None
         try:
@@ -419,8 +428,8 @@ class Router:
             return None
 
     def resolve(self, command: Command) -> tuple[TypedJsonHeader[Any], RequestHandler] | Refusal:
-        """Return the typed request and the handler of a command in any form, or the answer that
-        says why it has no handler."""
+        """Return the typed request and the handler of a command in any form, or a refusal with the
+        reason."""
         route = self.routes.get(command.code)
         if route is None:
             return self.refusals.get(command.code) or refusal(
@@ -441,8 +450,8 @@ class Router:
 
 
 def failure_response(error: Exception, context: RequestContext) -> Refusal:
-    """The answer to a request whose handler failed: code 1 and one sentence; the traceback goes to
-    our log only. Code 2, which clients try again, where too many reads wait."""
+    """Return the answer to a request whose handler failed: code 1 and one sentence. The traceback
+    is only logged. If too many reads wait, the code is 2, and clients retry."""
     if isinstance(error, TurbopumpError):
         _request_failed(context.code, context.peer.peer, error, kind=(context.code, type(error)))
         busy = isinstance(error, ReadsRefusedError)

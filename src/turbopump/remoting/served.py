@@ -1,9 +1,9 @@
-"""The requests of one peer: handed to a router in order, and held back while the peer does not read
-or others have their turn.
+"""Requests of one peer, handled in order. They wait while the peer does not read, or while others
+have their turn.
 
-The rule: a peer that does not read is not read from either, and what it has asked for waits
-unhandled. What the peer makes us hold meanwhile is counted (``connection_memory.py``). This module
-must not know what any request means.
+The rule: if a peer does not read its answers, the server stops reading from it, and its requests
+wait unhandled. The memory that this needs is counted (``connection_memory.py``). The meaning of
+requests is unknown here.
 """
 
 from __future__ import annotations
@@ -34,53 +34,54 @@ _held_most = RepeatedLine(
 )
 
 LONG_WORK_MAX: Final = 100
-"""Requests of one connection whose work is not over; those behind them wait unhandled."""
+"""Maximum unfinished long requests of one connection; later requests wait unhandled."""
 
 GROWING_SIZE: Final = 64 * 1024
-"""An unfinished frame of so many bytes may have to wait for others, where memory is tight."""
+"""Bytes of an unfinished frame from which it may have to wait when memory is tight."""
 
 FRAME_OVERHEAD: Final = 160
-"""Bytes that a frame which waits takes beside its own."""
+"""Bytes of memory that a waiting frame uses in addition to its content."""
 
 DUE_SIZE: Final = 1024
-"""Bytes of a request that was kept, and whose answer waits for the peer to read others."""
+"""Bytes counted for a held request whose answer waits until the peer has read others."""
 
 INSTANT_S: Final = 0.01
-"""Least number of seconds for which held bytes count, even if the peer has just read or sent."""
+"""Minimum seconds for which held bytes count, even if the peer has just read or sent."""
 
 KEPT_S: Final = 1.0
-"""Requests that wait for something else than their peer count for so long, however long they do:
-of those who have them the one with most is closed first."""
+"""Seconds for which held requests count, however long they wait. So of all connections with held
+requests, the one with the most is closed first."""
 
 
 class Keeper(NamedTuple):
-    """Owner of requests that are answered later. ``size``: bytes of memory that one takes;
-    ``drop`` is called with each when its connection has ended."""
+    """Owner of requests that are answered later. ``size`` is the memory of one request in bytes.
+    ``drop`` is called with each request if its connection ends."""
 
     size: int
     drop: Callable[[Any], object]
 
 
 class RequestTable(Protocol):
-    """The router, as it is seen here."""
+    """The router, as this module sees it."""
 
     def handle(self, frame: Frame, served: Served) -> None:
-        """Handle a request now; give an answer to the call that waits for it."""
+        """Handle a request now, or pass an answer to the call that waits for it."""
 
     def refuse_frame(self, frame: Frame, answer: Callable[[int], bytes], served: Served) -> None:
-        """Answer a request that was not handled with what ``answer`` makes of its number."""
+        """Answer a request that was not handled. ``answer`` makes the frame from the request id."""
 
     def may_wait(self, frame: Frame) -> bool:
-        """Return True if a request may stand in the server's line."""
+        """Return True if a request may wait in the server's backlog."""
 
 
 class Served:
-    """The requests of the peer at the other end of ``wire``.
+    """Requests of the peer at the other end of ``wire``.
 
-    ``memory`` counts what the connections of a server hold. Without it, on the client's side, a
-    peer that does not read is read from all the same: if both sides stopped, neither would ever go
-    on. ``backlog`` is the server's line for requests that may wait, ``turns`` the one for long
-    work. ``on_open`` and ``on_close`` are called with the wire.
+    - ``memory``: counter of what the connections of a server hold. None on the client's side, which
+      reads even if its peer does not: if both sides stopped reading, neither would ever continue.
+    - ``backlog``: the server's backlog for requests that may wait.
+    - ``turns``: driver of long work.
+    - ``on_open``, ``on_close``: called with the wire.
     """
 
     __slots__ = (
@@ -123,37 +124,39 @@ class Served:
         )
         self.turns = turns if turns is not None else Turns()
         self.interrupted = False
-        """The frames behind one may not be handled at once: it has closed the connection, answers
-        have filled a write, or it took long."""
+        """True if the following frames must not be handled at once. The last frame has closed the
+        connection, has taken long, or its answers have filled a write."""
         self.in_line = 0
-        """Requests of it that stand in the line; those behind them may not overtake them."""
+        """Number of the peer's requests in the backlog. Requests behind these must not overtake
+        them."""
         self._router = router
         self._memory = memory
         self._backlog = backlog if backlog is not None else Backlog.never_busy()
         self._lag: _Lag | None = None
         self._held = 0
-        """Bytes that ``memory`` has counted of this connection."""
+        """Bytes of this connection that ``memory`` has counted."""
         self._kept: dict[Hashable, Keeper] = {}
-        """Requests of the peer that wait for something else than the peer, and who keeps them."""
+        """Held requests of the peer, which wait for a message, another peer or the disk, with their
+        owners."""
         self._kept_size = 0
         self._tasks: set[asyncio.Future[Any]] = set()
         self._frame_waits = self._rests = self._peer_ended = False
         self._is_due = self._goes_on = False
 
-    # --- what the wire tells
+    # --- events of the wire
 
     def frames_came(self, frames: list[Frame], size: int, now: float) -> None:
-        # The loop may not be kept. ``credit`` counts bytes, for one look at the clock in so many is
-        # enough; when it is used up the backlog looks, and if this turn has had its share, makes
-        # what may wait stand in line. Any ``take`` may set ``busy`` (a send that
-        # waits for a new file of the log): the frames behind it then go into the line at once, or
-        # they would overtake it.
+        # Many frames must not block the loop. ``credit`` counts bytes, so that the clock is read
+        # only once per CREDIT bytes. When the credit is used up, the backlog reads the clock. If
+        # this turn is used up, requests that may wait go into the backlog. Any ``take`` may set
+        # ``busy`` (a send that waits for a new file of the log). The frames behind it then go into
+        # the backlog at once; otherwise they would overtake it.
         #
-        # The peer may not read: what its requests would answer then is not made. Where that turns
-        # out midway, the frames behind wait (``stops``).
+        # If the peer does not read, its requests are not handled, so that no more answers pile up.
+        # If that begins midway, the remaining frames wait (``stops``).
         #
-        # A handler may close the connection; nobody is there for the rest. A broken frame is acted
-        # on last, so that the good ones before it are answered.
+        # If a handler closes the connection, the remaining frames are dropped. An invalid frame is
+        # processed last, so that the valid ones before it are answered.
         wire, backlog = self.wire, self._backlog
         if size >= FULL_READ and self._memory is not None:
             self._rest_if_much_was_read(size)
@@ -164,12 +167,12 @@ class Served:
         if self._lag is not None and self._is_behind(frames):
             return
         backlog.credit -= size
-        if backlog.credit > 0:  # nearly always
+        if backlog.credit > 0:  # the usual case
             typed, handle, rest = wire.calls.typed, self._router.handle, iter(frames)
             for frame in rest:
                 if typed:
                     self.take(frame)
-                else:  # saves a call for each frame of a server
+                else:  # a server has no typed calls: this saves a function call
                     handle(frame, self)
                 if self.interrupted and self.stops(rest, now):
                     return
@@ -187,7 +190,7 @@ class Served:
         self.interrupted = True
 
     def peer_ended(self) -> bool:
-        # Where thousands of peers end at once, a server closes them in turns.
+        # A server closes ended connections in turns, because thousands may end at once.
         if self._memory is None:
             return False
         self._peer_ended = True
@@ -220,7 +223,7 @@ class Served:
             for action in lag.due:
                 action()
 
-    # --- a request is handled
+    # --- handling a request
 
     def take(self, frame: Frame) -> None:
         """Handle one frame now."""
@@ -230,27 +233,28 @@ class Served:
         self._router.handle(frame, self)
 
     def may_wait(self, frame: Frame) -> bool:
-        """Return True if a request may stand in the line."""
+        """Return True if a request may wait in the backlog."""
         return self._router.may_wait(frame)
 
     def refuse(self, frame: Frame, answer: Callable[[int], bytes]) -> None:
-        """Answer a request that was not handled with what ``answer`` makes of its number."""
+        """Answer a request that was not handled. ``answer`` makes the frame from the request id."""
         self._router.refuse_frame(frame, answer, self)
 
     def put_off(self, frame: Frame) -> None:
-        """Handle a request again when its handler has room: it waits, and all behind it."""
+        """Return a request to the backlog until its handler has room. All requests behind it wait
+        too."""
         self._backlog.hold(self, frame)
 
     def took_long(self) -> None:
-        """The request that is handled takes as long as hundreds of usual ones: see after it whether
-        this turn has had its share, whatever connections such requests come from."""
+        """Record that the current request takes as long as hundreds of usual ones. The clock is
+        read after it, so that many of these from several connections do not use up the loop."""
         self.interrupted = True
         self._backlog.credit = 0
 
     def run_steps(
         self, steps: Steps[T], done: Callable[[T], None], failed: Callable[[Exception], None]
     ) -> None:
-        """Do work that may be long; then look whether this turn has had its share."""
+        """Do work that may be long; then check if this turn is used up."""
         self.interrupted = True
         self.turns.run(self, steps, done, failed)
 
@@ -260,8 +264,9 @@ class Served:
         size: int,
         settle: Callable[[Awaitable[T]], Coroutine[Any, Any, None]],
     ) -> None:
-        """Settle an outcome in a task, once the peer reads; ``size``: bytes of its request. The
-        task goes on if the connection ends: what it has begun may be stored already."""
+        """Await an outcome in a task, once the peer reads. ``size`` is the number of bytes of its
+        request. The task continues if the connection ends, because its message may be stored
+        already."""
 
         def start() -> None:
             task = asyncio.ensure_future(self._run_task(outcome, settle))
@@ -274,12 +279,12 @@ class Served:
     async def _run_task(
         self, outcome: Awaitable[T], settle: Callable[[Awaitable[T]], Coroutine[Any, Any, None]]
     ) -> None:
-        behind = self._lag is not None and bool(self._lag.due)  # others came before
+        behind = self._lag is not None and bool(self._lag.due)  # earlier outcomes wait
         while self.full or behind:
             behind = False
             await self._room()
             if self.wire.closed and isinstance(outcome, Coroutine):
-                outcome.close()  # it has not begun
+                outcome.close()  # the handler has not begun
                 return
         await settle(outcome)
 
@@ -288,7 +293,8 @@ class Served:
         self.give_back(task)
 
     def give_up(self, error: ProtocolError) -> None:
-        """Close: nothing that comes behind a broken frame can be read."""
+        """Log an invalid frame and close the connection: nothing behind the frame can be
+        decoded."""
         _bad_frame(self.wire.peer, error)
         self.wire.close()
         self.wire.closed = self.interrupted = True
@@ -296,8 +302,8 @@ class Served:
     # --- requests that wait for a message, another peer, or the disk
 
     def keep(self, request: Hashable, keeper: Keeper) -> None:
-        """Count a request that is answered later, until ``give_back``; it is dropped when the
-        connection ends. The connection, or another, may be closed by this call."""
+        """Count a request that is answered later, until ``give_back``. If the connection ends, the
+        request is dropped. This call may close this connection or another."""
         if self.wire.closed:
             keeper.drop(request)
             return
@@ -308,7 +314,7 @@ class Served:
             self._memory.count(self, self._held)
 
     def give_back(self, request: Hashable) -> None:
-        """Count a request no more that was kept."""
+        """Stop counting a held request."""
         keeper = self._kept.pop(request, None)
         if keeper is not None:
             self._kept_size -= keeper.size
@@ -320,30 +326,30 @@ class Served:
 
     @property
     def full(self) -> bool:
-        """True when so much waits for the peer to read it that nothing more is handled for it."""
+        """True if the peer has so many unread bytes that its next requests must wait."""
         wire = self.wire
         if not wire.writing_paused or self._memory is None or wire.transport is None:
             return False
         return self._memory.tight or wire.unread >= WAITING_MAX
 
     def when_room(self, action: Callable[[], None]) -> None:
-        """Call ``action`` in its turn, when the connection is not ``full`` any more or has ended.
-        For handlers whose answer comes later."""
+        """Call ``action`` in its turn, when the connection is no longer ``full`` or has ended. For
+        handlers that answer later."""
         self._lagging().due.append(action)
         self._count()
         if not self.full:
             self.resume()
 
     async def _room(self) -> None:
-        """Wait for the same."""
+        """Wait until the connection is no longer ``full`` or has ended."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.when_room(lambda: None if waiter.done() else waiter.set_result(None))
         await waiter
 
     def stops(self, rest: Iterable[Frame], began: float) -> bool:
-        """Decide about the rest of the frames of a read, which ``began`` at that time, when one has
-        ``interrupted`` it: none is handled if the connection is closed; they wait if the peer does
-        not read, or if others should have their turn. True: it is closed."""
+        """Handle ``interrupted``: set the remaining frames aside if the peer does not read or the
+        turn is used up. ``began`` is the time at which the read was handled first. Return True if
+        the connection is closed."""
         if self.wire.closed:
             return True
         self.interrupted = False
@@ -358,14 +364,15 @@ class Served:
         return False
 
     def _is_behind(self, frames: list[Frame]) -> bool:
-        """Let frames that came wait, if they must; return True if they do."""
+        """Set the frames aside if they must wait. Return True if they do."""
         if self._lagging().is_clear and not self.full:
             return False
         self.set_aside(frames)
         return True
 
     def resume(self) -> None:
-        """Go on with what waits, in turn with others, once it may be handled."""
+        """Continue with waiting frames, in turn with other connections, when they may be
+        handled."""
         self._is_due = True
         if not self._goes_on:
             self._goes_on = True
@@ -382,11 +389,11 @@ class Served:
             self._goes_on = False
 
     def _go_on(self) -> bool:
-        """Do one thing of those that wait. Return True if there is more to do at once."""
+        """Handle one waiting frame or action. Return True if more can be done at once."""
         wire = self.wire
         if self._peer_ended:
             if wire.writing_paused:
-                wire.close()  # within a bound
+                wire.close()  # waits CLOSE_WAIT_S at most
             elif wire.transport is not None:
                 wire.transport.close()
             return False
@@ -399,7 +406,7 @@ class Served:
             frame = lag.next_frame()
             if (self.in_line or self._backlog.held) and self.may_wait(frame):
                 self._backlog.wait_all(self, iter((frame,)), wire.now())
-            else:  # what stands in the line has its own share of each turn
+            else:  # the backlog gets its own share of each turn
                 self.take(frame)
                 self.interrupted = wire.closed
         if wire.closed or not lag.is_clear:
@@ -421,8 +428,8 @@ class Served:
         return self._lag
 
     def set_aside(self, frames: Iterable[Frame], *, first: bool = False) -> None:
-        """Let frames wait, unhandled and in order, and no more come. ``first``: in front of those
-        that wait already."""
+        """Store frames to be handled later, in order, and stop reading. ``first``: put them before
+        the frames that wait already."""
         lag = self._lagging()
         if first:
             frames = [*frames, *lag.take_all()]
@@ -431,10 +438,11 @@ class Served:
         self._read_or_pause()
         self._count()
 
-    # --- reading, or not
+    # --- pausing and resuming reading
 
     def _count_frame(self) -> None:
-        """Count an unfinished frame that has come, has grown or has ended; it may have to wait."""
+        """Count the bytes of an unfinished frame. If memory is tight, stop reading until the frame
+        may grow."""
         self._count()
         memory = self._memory
         if memory is None or self.wire.closed:
@@ -446,9 +454,9 @@ class Served:
             self._read_or_pause()
 
     def grow_on(self) -> None:
-        """Read on: an unfinished frame may grow again."""
+        """Resume reading: an unfinished frame may grow again."""
         self._frame_waits = False
-        # it could not send before
+        # restart its deadlines: the peer was not read from until now
         self.wire.last_read = self.wire.frame_began = self.wire.now()
         self._read_or_pause()
 
@@ -458,13 +466,13 @@ class Served:
             self._read_or_pause()
 
     def read_on(self) -> None:
-        """Read the peer again: others have had their turn."""
+        """Resume reading: other connections have had their turn."""
         self._rests = False
         self._read_or_pause()
 
     def _read_or_pause(self) -> None:
-        """Read from the peer, unless it had its share of this turn, or a frame, or those behind
-        unread answers, wait."""
+        """Pause or resume reading. Reading pauses if the peer has used its share of this turn, if
+        its frame may not grow, or if frames wait."""
         behind = self._lag is not None and self._lag.is_behind
         self.wire.pause_reading(self._rests or self._frame_waits or behind)
 
@@ -475,7 +483,7 @@ class Served:
             self._memory.count(self, self.held_now(self.wire.now()))
 
     def held_now(self, now: float) -> int:
-        """Bytes that the peer makes us hold."""
+        """Return the bytes of memory that this peer occupies."""
         self._held = self.wire.reader.held + self._kept_size
         lag = self._lag
         if lag is not None:
@@ -485,8 +493,8 @@ class Served:
         return self._held
 
     def weight(self, now: float) -> float:
-        """Byte-seconds: what is held, by the time in which the peer has sent no more of a frame, or
-        read no more of its answers."""
+        """Return held bytes, multiplied by the seconds since the peer last sent more of a frame or
+        read more of its answers."""
         unfinished = self.wire.reader.held
         weight = self._held * INSTANT_S + self._kept_size * KEPT_S
         if not self._frame_waits:
@@ -497,7 +505,8 @@ class Served:
         return weight
 
     def close_for_memory(self, limit: int) -> None:
-        """Drop everything and close: connections hold too much together, and this one most."""
+        """Drop all data and close the connection, because it holds the most and the total is too
+        large."""
         unfinished, kept = self.wire.reader.held, self._kept_size
         _held_most(self.wire.peer, unfinished, self._held - unfinished - kept, kept, limit)
         self.interrupted = True
@@ -505,8 +514,8 @@ class Served:
 
 
 class _Lag:
-    """Work that waits for a peer which has not read all of its answers: the requests behind them,
-    and actions that handlers have left for ``when_room``."""
+    """Work that waits until the peer has read its answers: later requests, and actions from
+    ``when_room``."""
 
     __slots__ = (
         "_taken",
@@ -524,31 +533,31 @@ class _Lag:
         self.unhandled: deque[Frame] = deque()
         self.unhandled_size = 0
         self.is_behind = False
-        """Frames were set aside: no more are read."""
+        """True if frames were set aside and reading is paused."""
         self.begin(now)
 
     @property
     def is_clear(self) -> bool:
-        """True when nothing waits but bytes."""
+        """True if no frame and no action waits."""
         return not self.due and not self.unhandled
 
     def begin(self, now: float) -> None:
-        """The peer had read everything until now."""
+        """Start counting: the peer had read all answers until now."""
         self._written = self._taken = self._taken_at_once = 0
         self.last_taken = now
 
     def wrote(self, size: int, waiting: int) -> None:
-        """Note a write of ``size`` bytes, after which ``waiting`` bytes wait in all."""
+        """Count a write of ``size`` bytes. The peer has ``waiting`` unread bytes after it."""
         if not self._written:
             self._taken = self._taken_at_once = max(size - waiting, 0)
         self._written += size
 
     def unread(self, waiting: int, now: float) -> int:
-        """Bytes of memory that answers take of which the peer has not read ``waiting``."""
+        """Return the memory held for answers while ``waiting`` bytes are unread."""
         taken = self._written - waiting
         if taken != self._taken:
             self._taken, self.last_taken = taken, now
-        # what of a write went out at once is kept with the rest of it
+        # the transport keeps the whole write in memory, also the part that was sent at once
         return waiting + self._taken_at_once
 
     def add(self, frames: Iterable[Frame]) -> None:
@@ -569,7 +578,7 @@ class _Lag:
 
 
 def size_of(frame: Frame) -> int:
-    """Bytes of memory that a frame takes."""
+    """Return the bytes of memory that a frame uses."""
     return len(frame.header) + len(frame.body) + FRAME_OVERHEAD
 
 
@@ -581,9 +590,9 @@ def _dropping(kept: dict[Hashable, Keeper]) -> Steps[None]:
 
 
 def _nothing() -> Steps[None]:
-    """Work that is over when its turn comes."""
+    """Do nothing. The caller learns when its turn comes."""
     yield
 
 
 def _goes_on(_task: object) -> None:
-    """Drop nothing: the handler finishes."""
+    """Drop nothing: the handler's task continues."""

@@ -1,10 +1,10 @@
-"""Server of one router on one or more ports: closes connections that are silent for too long, or do
-not end a frame.
+"""Server of one router on one or more ports. It closes connections that are silent for too long or
+leave a frame unfinished.
 
-It must not know what any request means. A peer that sends nothing for ``idle_timeout`` seconds is
-closed: clients send a heartbeat every 30 s (apache/rocketmq
-``NettyServerConfig.serverChannelMaxIdleTimeSeconds``, 120). Connections are closed a few at a time,
-so that a burst of them leaves others their turn.
+A peer that sends nothing for ``idle_timeout`` seconds is closed: clients send a heartbeat every 30
+s (apache/rocketmq ``NettyServerConfig.serverChannelMaxIdleTimeSeconds``, 120). Connections are
+closed a few at a time, so that closing many does not block the loop. The meaning of requests is
+unknown here.
 """
 
 from __future__ import annotations
@@ -44,24 +44,26 @@ _unfinished = RepeatedLine(
 
 IDLE_TIMEOUT_S: Final = 120.0
 ACCEPTANCE_S: Final = 10.0
-"""Seconds after which a connection without a request of a user is closed, where users are asked
-for."""
+"""Seconds after which a connection without an authenticated request is closed, if authentication is
+on."""
 SWEEP_S: Final = 1.0
-"""Interval at which connections are checked."""
+"""Seconds between two checks of the connections."""
 TRIM_AFTER: Final = 256
-"""When so many TLS connections have ended, their memory is returned to the kernel."""
+"""Number of ended TLS connections after which their memory is returned to the kernel."""
 
 
 class RemotingServer:
-    """Serves a router on one or more addresses.
+    """Server of a router on one or more addresses.
 
-    ``on_close`` is called with each connection that has ended. ``backlog`` is the line for requests
-    that may wait, ``turns`` shares the loop with long work. ``memory_max``: bytes that its
-    connections may hold together (``ConnectionMemory``). ``connections_max``: how many there may
-    be; more wait to be accepted (None: as many as the limit of open files has room for).
-    ``per_address``: how many one address may have; more are closed (0: as many as there may be).
-    ``tls``: None, or without a certificate: plain text only. Raises ConfigError if its files cannot
-    be used.
+    - ``on_close``: called with each connection that has ended.
+    - ``backlog``: backlog for requests that may wait.
+    - ``turns``: driver of long work.
+    - ``memory_max``: maximum bytes that all connections hold together (``ConnectionMemory``).
+    - ``connections_max``: maximum number of connections; more wait to be accepted. None: as many as
+      the limit of open files allows.
+    - ``per_address``: maximum number of connections of one address; more are closed. 0: no limit.
+    - ``tls``: TLS settings; None or no certificate: plain text only. Raises ConfigError if its
+      files cannot be used.
     """
 
     def __init__(
@@ -89,7 +91,7 @@ class RemotingServer:
             else None
         )
         self._ended_tls = 0
-        # in order of arrival, so that a run can be replayed
+        # keeps the order of arrival, so that a run can be replayed
         self.connections: dict[Wire, None] = {}
         self._on_close = on_close
         self._idle_timeout = idle_timeout
@@ -103,8 +105,8 @@ class RemotingServer:
         self._sweep: asyncio.TimerHandle | None = None
 
     async def listen(self, host: str, port: int, router: Router | None = None) -> tuple[str, int]:
-        """Listen on ``host:port`` (port 0 picks a free one), with another router if given; return
-        the address bound."""
+        """Listen on ``host:port``, and return the bound address. Port 0 picks a free port.
+        ``router`` replaces the server's router on this port."""
         chosen = router or self.router
         if self._backlog is None:
             self._backlog = Backlog.without_line()
@@ -126,8 +128,8 @@ class RemotingServer:
         return str(address[0]), int(address[1])
 
     async def close(self) -> None:
-        """Stop listening, then close every connection after what it still has to send; wait until
-        they are gone."""
+        """Stop listening, send pending answers, close every connection, and wait until all have
+        ended."""
         if self._sweep is not None:
             self._sweep.cancel()
             self._sweep = None
@@ -176,7 +178,7 @@ class RemotingServer:
             del self.connections[connection]
             if self._per_address:
                 self._by_address.subtract([connection.peer_ip])
-                self._by_address += Counter()  # without those that have none
+                self._by_address += Counter()  # drops addresses with a count of 0
         self._unaccepted.pop(connection, None)
         if connection.encrypted:
             self._ended_tls += 1
@@ -187,7 +189,7 @@ class RemotingServer:
             self._on_close(connection)
 
     def _close_late(self) -> None:
-        """Close who is silent, leaves a frame unfinished, or is not accepted, for too long."""
+        """Close connections that are silent, unfinished or unauthenticated for too long."""
         loop = asyncio.get_running_loop()
         self._sweep = loop.call_later(min(self._idle_timeout / 4, SWEEP_S), self._close_late)
         now = loop.time()
@@ -206,7 +208,7 @@ class RemotingServer:
                 elif connection.opened_at <= oldest:
                     _not_accepted(connection.peer)
                     self._closing.start(connection.close)
-                else:  # they stand in the order in which they came
+                else:  # they are in order of arrival
                     break
         for port in self.ports:
             port.close_silent(oldest)

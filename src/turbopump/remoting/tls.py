@@ -1,9 +1,9 @@
-"""The certificates and keys of TLS: files become contexts, and become new ones when they change.
+"""TLS certificates and keys: files become contexts, and are loaded again when they change.
 
-A context belongs to the connections that were made with it; so a certificate is replaced without
-losing one. Files are looked at when a connection is made, once in ``LOOK_AGAIN_S`` at most. A file
-that cannot be used leaves the last context in force, and the log says so. TLS 1.2 is the least. It
-must not know sockets.
+A connection keeps the context that it was made with, so a new certificate closes no connection.
+Files are checked when a connection is made, at most once in ``LOOK_AGAIN_S``. If a file cannot be
+used, the last context stays in force and the problem is logged. TLS 1.2 is the minimum. Sockets are
+unknown here.
 """
 
 from __future__ import annotations
@@ -24,52 +24,55 @@ from turbopump.errors import ConfigError
 log = logging.getLogger(__name__)
 
 HANDSHAKE: Final = b"\x16"
-"""The first byte of a connection that speaks TLS. Source: apache/rocketmq ``TlsModeHandler``."""
+"""First byte of a connection that uses TLS. Source: apache/rocketmq ``TlsModeHandler``."""
 RECORD_HEAD, RECORD_MAX = 5, 16 * 1024
-"""Bytes of a record before its content, and of its content: RFC 8446, 5.1."""
+"""Bytes of a record's header, and maximum bytes of its content: RFC 8446, 5.1."""
 HANDSHAKE_S: Final = 10.0
-"""A handshake that has not ended by then is given up."""
+"""Seconds after which an unfinished handshake is cancelled."""
 SHUTDOWN_S: Final = 5.0
 READ_SIZE: Final = 64 * 1024
 LOOK_AGAIN_S: Final = 1.0
 WARN_DAYS: Final = 30
-"""A certificate that has fewer days left is warned of."""
+"""Days of validity left below which a certificate causes a warning."""
 FILE_SIZE_MAX: Final = 1024 * 1024
 
 
 def keep_buffers_small() -> None:
-    """Let TLS of asyncio's own loop read 64 KiB at a time, in this whole process. Each connection
-    has a buffer of that size, of 256 KiB otherwise. Costs 2 % of the CPU of messages of 1 KiB, 12 %
-    of bodies of 300 KB; with 32 KiB that was 32 %."""
+    """Limit the read buffer of asyncio's TLS to 64 KiB per connection, in this whole process.
+
+    The default is 256 KiB. The smaller buffer costs 2 % of CPU with messages of 1 KiB, and 12 %
+    with bodies of 300 KB; a buffer of 32 KiB cost 32 %.
+    """
     sslproto.SSLProtocol.max_size = READ_SIZE
 
 
 def trim_heap() -> None:
-    """Return to the kernel what is free in glibc's heap; elsewhere do nothing. 2.4 ms of CPU after
-    256 TLS connections have ended, 7 ms after 1,000."""
+    """Return free memory of glibc's heap to the kernel; do nothing with another C library. Takes
+    2.4 ms of CPU after 256 TLS connections have ended, 7 ms after 1,000."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 def hello_size(head: bytes) -> int:
-    """Bytes of the record that begins like this, or of as much as tells its size."""
+    """Return the size of the record that begins with ``head``, or as many bytes as are needed to
+    know it."""
     if len(head) < RECORD_HEAD:
         return RECORD_HEAD
-    # a longer one is no TLS, which OpenSSL says
+    # a longer record is no TLS; OpenSSL reports that
     return RECORD_HEAD + min(int.from_bytes(head[3:RECORD_HEAD]), RECORD_MAX)
 
 
 class ServerContext:
-    """The context of a server, from its files. Raises ConfigError if they cannot be used now."""
+    """TLS context of a server, loaded from files. Raises ConfigError if they cannot be used now."""
 
     def __init__(self, tls: ServerTls) -> None:
         self._tls = tls
         self._files = _Files((tls.certificate, tls.key, tls.trust), self._make)
 
     def at(self, now: float) -> ssl.SSLContext:
-        """Return the context for a connection which comes ``now`` (seconds on any clock that only
-        grows)."""
+        """Return the context for a connection that arrives ``now`` (seconds on any monotonic
+        clock)."""
         return self._files.context(now)
 
     def _make(self) -> ssl.SSLContext:
@@ -87,7 +90,7 @@ class ServerContext:
 
 
 class ClientContext:
-    """The context of a client. Raises ConfigError if a file cannot be used now."""
+    """TLS context of a client. Raises ConfigError if a file cannot be used now."""
 
     def __init__(self, tls: ClientTls) -> None:
         self._tls = tls
@@ -98,7 +101,8 @@ class ClientContext:
         self._files = _Files(paths, self._make)
 
     def at(self, now: float) -> ssl.SSLContext:
-        """Return the context for a connection that is made ``now``, as ``ServerContext.at``."""
+        """Return the context for a connection that is made ``now`` (seconds, as in
+        ``ServerContext.at``)."""
         return self._files.context(now)
 
     def _make(self) -> ssl.SSLContext:
@@ -119,7 +123,7 @@ class ClientContext:
 
 
 class _Files:
-    """A context and the files that it was made of, as they were then."""
+    """TLS context, and the state of its files when they were loaded."""
 
     def __init__(self, paths: tuple[str, ...], make: Callable[[], ssl.SSLContext]) -> None:
         self._paths = tuple(filter(None, paths))
@@ -138,7 +142,7 @@ class _Files:
         return self._context
 
     def _renew(self) -> None:
-        # Two files cannot be replaced at once: between the two they do not fit, and that passes.
+        # Two files cannot be replaced at once. A mismatch in between is temporary.
         try:
             self._context = self._make()
         except ConfigError as error:
@@ -161,7 +165,7 @@ def _file_state(path: str) -> tuple[int, int, int] | None:
 
 
 def _load_pair(context: ssl.SSLContext, certificate: str, key: str, password: str) -> None:
-    """Raises ConfigError."""
+    """Load a certificate and its key into ``context``. Raises ConfigError."""
     for path in filter(None, (certificate, key)):
         _read(path)
     asked = []
@@ -186,9 +190,9 @@ def _load_pair(context: ssl.SSLContext, certificate: str, key: str, password: st
 
 
 def _load_trust(context: ssl.SSLContext, path: str) -> None:
-    """Raises ConfigError."""
+    """Load trusted certificates into ``context``. Raises ConfigError."""
     _read(path)
-    # a server's own certificate may be trusted, whoever has signed it
+    # a server's own certificate may be in the trust file, whatever its issuer
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     try:
         context.load_verify_locations(path)
@@ -204,9 +208,9 @@ def _read(path: str) -> bytes:
         raise ConfigError(f"TLS: the file {path} cannot be read: {error.strerror}") from None
 
 
-# Until when a certificate is valid.
+# End of a certificate's validity.
 def expiry_warning(end: datetime, now: datetime) -> str | None:
-    """Return a warning for a certificate that is valid until ``end``; None: nothing yet."""
+    """Return a warning if a certificate that is valid until ``end`` expires soon, else None."""
     left = end - now
     if left.total_seconds() <= 0:
         return f"expired on {end:%Y-%m-%d %H:%M} UTC: clients that check it refuse the connection"
@@ -216,8 +220,7 @@ def expiry_warning(end: datetime, now: datetime) -> str | None:
 
 
 def peer_certificate_end(transport: asyncio.BaseTransport | None) -> datetime | None:
-    """Until when the certificate is valid that the other side of a connection has shown; None: it
-    has shown none."""
+    """Return the end of validity of the peer's certificate, or None if the peer has shown none."""
     speaking = None if transport is None else transport.get_extra_info("ssl_object")
     shown = None if speaking is None else speaking.getpeercert(binary_form=True)
     return None if shown is None else end_of_validity(shown)
@@ -239,7 +242,8 @@ def _first_certificate(path: str) -> bytes:
 
 
 def end_of_validity(certificate: bytes) -> datetime | None:
-    """``notAfter`` of a certificate in DER; None if it cannot be read. Source: RFC 5280, 4.1."""
+    """Return ``notAfter`` of a certificate in DER; None if it cannot be read. Source: RFC 5280,
+    4.1."""
     # Certificate ::= { tbsCertificate { [0] version, serial, algorithm, issuer,
     #                                    validity { notBefore, notAfter }, … }, … }
     try:
@@ -260,7 +264,7 @@ def end_of_validity(certificate: bytes) -> datetime | None:
 
 
 def _element(data: bytes, at: int) -> tuple[int, bytes, int]:
-    """Tag, content, and where the next one begins."""
+    """Return the tag and content of a DER element, and the position after it."""
     tag, size, at = data[at], data[at + 1], at + 2
     if size & 0x80:
         count = size & 0x7F
@@ -271,7 +275,7 @@ def _element(data: bytes, at: int) -> tuple[int, bytes, int]:
 
 
 def failure_words(error: Exception) -> str:
-    """Say in words what went wrong in a handshake."""
+    """Return a readable text for an error in a TLS handshake."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLError) and error.reason:

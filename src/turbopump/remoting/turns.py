@@ -1,10 +1,11 @@
-"""Driver of long work, which shares each turn of the event loop among those who ask for it.
+"""Driver of long work, which shares each turn of the event loop among connections.
 
-Work is a generator (``Steps``) that yields after each item and returns its outcome, or a coroutine
-that awaits ``pause`` between two items. The driver looks at the clock after each step. One rule:
-all work together takes no more than a slice of each turn, however much there is. Short work is done
-at once. The work of one connection is done in order, so that it holds memory for one request at a
-time; connections get their slices one after the other. The driver must not know what the work is.
+Work is a generator (``Steps``) that yields after each item and returns its result, or a coroutine
+that awaits ``pause`` between two items. The driver reads the clock after each step. The rule: all
+work together gets at most one slice of each turn. Short work is done at once.
+
+The work of one connection is done in order, so that it holds memory for one request at a time.
+Connections get their slices one after the other. The content of the work is unknown here.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ Steps = Generator[None, None, T]
 
 SLICE_MIN_S: Final = 0.001
 SLICE_MAX_S: Final = 0.01
-"""Seconds of a slice: as many as the loop had for everything else since the last slice, within
-these bounds. One step more may follow."""
+"""Maximum seconds of a slice, and ``SLICE_MIN_S`` the minimum. Between these, a slice is as long as
+the time that the loop had for other work since the last slice. One more step may follow."""
 STARTS_A_TURN: Final = 16
-"""Tasks that begin, or go on after a pause, in one turn. The clock does not see what they do: they
-run after the slice."""
+"""Maximum number of tasks that begin, or continue after a pause, in one turn. They run after the
+slice, so their time is not measured."""
 
 
 def _ignore(_outcome: object) -> None:
-    """The outcome of work for which nobody waits."""
+    """Ignore the result of work that nobody waits for."""
 
 
 def _raise(error: Exception) -> None:
@@ -48,12 +49,12 @@ class Turns:
 
     def __init__(self) -> None:
         self._lines: dict[Hashable, deque[_Work]] = {}
-        """By connection."""
+        """Unfinished work by connection."""
         self._order: deque[Hashable] = deque()
-        """Connections, in the order in which they get their slices."""
+        """Connections in the order of their slices."""
         self._slice_ends: float | None = None
         self._rested_since = 0.0
-        """When the last slice was over, and the loop had time for other work."""
+        """End of the last slice, after which the loop had time for other work."""
         self._now: Callable[[], float] = lambda: 0.0
         self._starting: deque[Callable[[], object]] = deque()
         self._started = 0
@@ -65,8 +66,8 @@ class Turns:
         done: Callable[[T], None] = _ignore,
         failed: Callable[[Exception], None] = _raise,
     ) -> None:
-        """Do the work of a connection, now or later. ``done`` gets the outcome, ``failed`` the
-        error."""
+        """Do the work of a connection, now or later. ``done`` is called with the result, ``failed``
+        with the error."""
         work = _Work(steps, done, failed)
         if self._slice_ends is None:
             self._begin_slice()
@@ -77,11 +78,12 @@ class Turns:
             self._lines[whose].append(work)
 
     def waiting(self, whose: Hashable) -> int:
-        """Return how much work of a connection is not over."""
+        """Return the number of unfinished pieces of work of a connection."""
         return len(self._lines.get(whose, ()))
 
     def start(self, action: Callable[[], object]) -> None:
-        """Call ``action``, which starts a task; in a later turn if many are to be started."""
+        """Call ``action``, which starts a task. If many tasks must be started, call it in a later
+        turn."""
         if self._slice_ends is None:
             self._begin_slice()
         if self._started < STARTS_A_TURN and not self._starting:
@@ -91,7 +93,7 @@ class Turns:
             self._starting.append(action)
 
     async def pause(self) -> None:
-        """Wait for one of the next turns if this one has had its slice. Call it between two items
+        """Wait for a later turn if the slice of this turn is used up. Call this between two items
         of work."""
         if self._slice_ends is None:
             self._begin_slice()
@@ -102,7 +104,7 @@ class Turns:
         await later
 
     async def outcome(self, whose: Hashable, steps: Steps[T]) -> T:
-        """Do the work of a connection and return its outcome. Raises what the steps raise."""
+        """Do the work of a connection and return its result. Raises the errors of the work."""
         later: asyncio.Future[T]
         later, done, failed = awaited()
         self.run(whose, steps, done, failed)
@@ -121,8 +123,8 @@ class Turns:
         if not lines and not starting:
             self._slice_ends = None
             return
-        # A slice of fixed length would either hold up sends on a busy broker, or leave long work
-        # undone while sends take 20 ms of each turn. So it gets half of the loop: as long as
+        # A fixed length would either delay sends on a busy broker, or starve long work while sends
+        # take 20 ms of each turn. So long work gets half of the loop's time: a slice is as long as
         # everything else took since the last slice.
         rested = self._now() - self._rested_since
         self._begin_slice(min(max(rested, SLICE_MIN_S), SLICE_MAX_S))
@@ -151,7 +153,7 @@ class Turns:
         return self._now() < self._slice_ends
 
     def _go_on(self, work: _Work) -> bool:
-        """Do one step, and more while the slice lasts. Return True if the work is over."""
+        """Do one step, and more while the slice lasts. Return True if the work is finished."""
         now, ends = self._now, self._slice_ends
         assert ends is not None
         try:
@@ -168,7 +170,7 @@ class Turns:
 
 
 def finished(steps: Steps[T]) -> T:
-    """Do all steps now and return the outcome; for work that is known to be short."""
+    """Do all steps now and return the result; for work that is known to be short."""
     try:
         while True:
             next(steps)
@@ -177,8 +179,8 @@ def finished(steps: Steps[T]) -> T:
 
 
 def awaited() -> tuple[asyncio.Future[T], Callable[[T], None], Callable[[Exception], None]]:
-    """Return a future, and two functions that give it the outcome or the error. They do nothing if
-    the task that waited was cancelled."""
+    """Return a future, and two functions that set its result or its error. They do nothing if the
+    waiting task was cancelled."""
     later: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
     def done(outcome: T) -> None:

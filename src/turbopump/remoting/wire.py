@@ -1,8 +1,9 @@
-"""One TCP connection: bytes in, frames cut, and one write for all that is sent in a loop turn.
+"""One TCP connection: splits received bytes into frames, and writes all answers of one loop turn at
+once.
 
-Everything that one ``data_received`` produced goes out in one write, and so does everything sent in
-one turn, up to ``WRITE_SIZE``. Calls to the peer wait in ``calls.py`` for their answers. The frames
-that come go to a ``Receiver`` (``served.py``). A wire must not know what any frame means.
+Everything sent during one ``data_received``, or in one turn, goes out in one write of up to
+``WRITE_SIZE``. Calls to the peer wait for their answers in ``calls.py``. Received frames go to a
+``Receiver`` (``served.py``). The meaning of frames is unknown here.
 """
 
 from __future__ import annotations
@@ -18,58 +19,60 @@ from turbopump.protocol.frame import FRAME_SIZE_MAX, Frame, FrameReader
 from turbopump.remoting.calls import AnswerDecoder, Calls
 
 WAITING_MAX: Final = 4 * 1024 * 1024
-"""Bytes that wait for a slow reader, above which its requests are not handled until it has read
-all of them. One write and one answer may exceed it: 8 MiB in all."""
+"""Maximum unread bytes of a slow reader. Above this, its requests wait until it has read all
+answers. One write and one answer may exceed the maximum: 8 MiB in all."""
 
 WRITE_SIZE: Final = 1024 * 1024
-"""Answers of so many bytes are written at once, and do not wait for the others of their turn."""
+"""Bytes of answers that are written at once, before the end of the turn."""
 
 PIECE_SIZE: Final = 256 * 1024
-"""TLS is given so many bytes at a time, and only while it takes them. What it has got it copies,
-and does not say how much of that waits in the layer below."""
+"""Bytes passed to TLS at a time, and only while TLS accepts more. TLS copies these bytes, and does
+not report how many of them still wait in the layer below."""
 
 SMALL_SIZE: Final = 1024
-"""Smaller answers are not counted: the requests of one read do not fill a write with them."""
+"""Bytes of an answer up to which it is not counted: small answers of one read do not fill a
+write."""
 
 FRAME_S: Final = 30.0
 FRAME_PACE: Final = 64 * 1024
-"""A frame may take so many seconds, and one more for each so many bytes that have come."""
+"""A frame must be complete after ``FRAME_S`` seconds, plus one second for each ``FRAME_PACE`` bytes
+received."""
 
 CLOSE_WAIT_S: Final = 5.0
-"""Longest that a closing connection waits for a slow reader to take what was written."""
+"""Maximum seconds that a closing connection waits for a slow reader."""
 
 
 class Receiver(Protocol):
-    """The part that handles what comes on a wire."""
+    """Handler of the events of a wire."""
 
     def frames_came(self, frames: list[Frame], size: int, now: float) -> None:
         """Handle the frames of one read of ``size`` bytes."""
 
     def interrupt(self) -> None:
-        """Stop between two frames: answers have filled a write."""
+        """Stop after the current frame: answers have filled a write."""
 
     def writing_paused(self) -> None:
-        """Bytes wait for the peer to read them."""
+        """Handle the start of a backlog of unread bytes."""
 
     def writing_resumed(self) -> None:
-        """The peer has read everything."""
+        """Handle the end of that backlog: the peer has read everything."""
 
     def wrote(self, size: int) -> None:
-        """Note a write of ``size`` bytes, while bytes wait for the peer."""
+        """Record a write of ``size`` bytes while unread bytes wait for the peer."""
 
     def peer_ended(self) -> bool:
-        """The peer sends no more. Return True to close the connection later."""
+        """Handle the end of the peer's data. Return True to close the connection later."""
 
     def ended(self) -> None:
-        """The connection is gone."""
+        """Handle the end of the connection."""
 
 
 class Wire(asyncio.Protocol):
     """One TCP connection and its peer, which is ``host:port`` once connected.
 
-    ``user``: the user who has asked for something last, where users are asked for; None: nobody
-    whom the server knows. ``on_open`` and ``on_close`` are called once each. ``tells_slow``: the
-    receiver is told as soon as anything waits for the peer to read it.
+    - ``user``: the user of the last authenticated request; None: no known user.
+    - ``on_open``, ``on_close``: called once each.
+    - ``tells_slow``: tell the receiver as soon as any byte waits for the peer.
     """
 
     __slots__ = (
@@ -122,7 +125,7 @@ class Wire(asyncio.Protocol):
         self.reader = FrameReader(frame_size_max)
         self.last_read = self.opened_at = 0.0
         self.frame_began = 0.0
-        """When the frame began of which a part is there; 0: there is none."""
+        """Time at which the unfinished frame began; 0 if there is none."""
         self.reading_paused = False
         self.writing_paused = False
         self._receiver = receiver
@@ -134,12 +137,12 @@ class Wire(asyncio.Protocol):
         self._out_size = 0
         self._flush_due = False
         self._unsent: deque[bytes] = deque()
-        """Pieces that TLS has not been given."""
+        """Pieces that were not passed to TLS yet."""
         self._unsent_size = 0
         self._writers: list[asyncio.Future[None]] = []
         self._end: asyncio.TimerHandle | None = None
 
-    # --- asyncio's side
+    # --- callbacks of asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are no subclasses of asyncio.Transport.
@@ -158,10 +161,10 @@ class Wire(asyncio.Protocol):
             self._on_open(self)
 
     def data_received(self, data: bytes) -> None:
-        # One read can bring hundreds of requests, and their answers leave in one write:
-        # ``_flush_due`` is set while the frames are handled, so ``send_frame`` only collects. It is
-        # put back to what it was, since a flush at the end of the turn may be due already, and that
-        # one takes these answers along.
+        # One read can bring hundreds of requests, and their answers go out in one write. While the
+        # frames are handled ``_flush_due`` is True, so ``send_frame`` only collects. Then its old
+        # value is restored: if a flush at the end of the turn is already planned, that flush also
+        # sends these answers.
         self.last_read = now = self._loop.time()
         frames = self.reader.feed(data)
         if not self.reader.held:
@@ -200,7 +203,7 @@ class Wire(asyncio.Protocol):
         self.drop_unsent()
         self._wake_writers()
         self._receiver.ended()
-        del self._receiver  # no circle of references is left for the collector
+        del self._receiver  # breaks a reference cycle, so that the collector has no work
         if self._end is not None:
             self._end.cancel()
         text = f"connection to {self.peer} ended before the answer came"
@@ -219,11 +222,11 @@ class Wire(asyncio.Protocol):
     # --- reading
 
     def now(self) -> float:
-        """Seconds on the loop's clock."""
+        """Return the time of the loop's clock in seconds."""
         return self._loop.time()
 
     def pause_reading(self, paused: bool) -> None:
-        """Read from the peer, or do not."""
+        """Pause or resume reading from the peer."""
         transport = self.transport
         if transport is None or paused == self.reading_paused or transport.is_closing():
             return
@@ -234,8 +237,7 @@ class Wire(asyncio.Protocol):
             transport.resume_reading()
 
     def frame_is_late(self, now: float) -> bool:
-        """Return True if a part of a frame has been there for too long, and the peer could have
-        sent the rest."""
+        """Return True if a frame is unfinished for too long although reading was not paused."""
         return (
             self.frame_began > 0
             and not self.reading_paused
@@ -247,11 +249,12 @@ class Wire(asyncio.Protocol):
     def start_call(
         self, opaque: int, frame: bytes, timeout: float, answer: AnswerDecoder | None = None
     ) -> asyncio.Future[Any]:
-        """Send a request frame that carries ``opaque``; the future gets the answer, whatever its
-        code: a ``Command``, or what ``answer`` makes of its header (``Calls.add``).
+        """Send a request frame that carries ``opaque``, and return a future for the answer,
+        whatever its code. The result is a ``Command``, or what ``answer`` decodes from the header
+        (``Calls.add``).
 
-        It fails with CallTimeoutError after ``timeout`` seconds, with ConnectionLostError if the
-        connection ends first.
+        The future fails with CallTimeoutError after ``timeout`` seconds, or with
+        ConnectionLostError if the connection ends first.
         """
         if self.closed:
             failed: asyncio.Future[Any] = self._loop.create_future()
@@ -260,14 +263,14 @@ class Wire(asyncio.Protocol):
         calls = self.calls
         future = calls.add(opaque, timeout, answer)
         if len(calls.waiting) == 1 and not self._out and self.transport is not None:
-            # alone: go at once; in company: share one write at the end of the turn
+            # a single call is sent at once; others share one write at the end of the turn
             self.transport.write(frame)
         else:
             self.send_frame(frame)
         return future
 
     def send_frame(self, frame: bytes) -> None:
-        """Send a frame that wants no answer, or several as one; dropped if the connection is
+        """Send one or several frames that need no answer. They are dropped if the connection is
         closed."""
         if self.closed:
             return
@@ -282,10 +285,11 @@ class Wire(asyncio.Protocol):
             self._loop.call_soon(self._flush)
 
     async def drain(self, deadline: float | None = None) -> None:
-        """Wait until the peer has read enough for more to be written; for senders that await no
-        answer. Returns at once if closed.
+        """Wait until more may be written, because the peer has read enough. For senders that await
+        no answer. Returns at once if the connection is closed.
 
-        Raises TimeoutError at ``deadline`` (loop time; None: waits as long as it takes)."""
+        Raises TimeoutError at ``deadline`` (loop time; None: no limit).
+        """
         if self.writing_paused and not self.closed:
             waiter = self._loop.create_future()
             self._writers.append(waiter)
@@ -294,7 +298,7 @@ class Wire(asyncio.Protocol):
 
     @property
     def unread(self) -> int:
-        """Bytes that wait for the peer to read them."""
+        """Number of bytes that the peer has not read yet."""
         waiting = 0 if self.transport is None else self.transport.get_write_buffer_size()
         return waiting + self._unsent_size
 
@@ -336,8 +340,8 @@ class Wire(asyncio.Protocol):
     # --- the end
 
     def close(self) -> None:
-        """Send what is waiting, then close; a peer that does not take it within ``CLOSE_WAIT_S``
-        seconds loses it."""
+        """Send pending bytes, then close. After ``CLOSE_WAIT_S`` seconds, bytes that the peer has
+        not read are dropped."""
         if self.transport is not None and self._end is None:
             self._flush()
             for piece in self._unsent:
@@ -347,18 +351,18 @@ class Wire(asyncio.Protocol):
             self._end = self._loop.call_later(CLOSE_WAIT_S, self.abort)
 
     def abort(self) -> None:
-        """Close at once; what is waiting is dropped."""
+        """Close at once and drop pending bytes."""
         if self.transport is not None:
             self.transport.abort()
 
     def drop_unsent(self) -> None:
-        """Drop what was sent and not given to the transport."""
+        """Drop bytes that were not passed to the transport yet."""
         self._out.clear()
         self._unsent.clear()
         self._unsent_size = 0
 
     def drop_everything(self) -> None:
-        """Close at once, and keep nothing of what came or was to be sent."""
+        """Close at once, and drop all received and pending bytes."""
         self.closed = True
         self.reader.drop()
         self.drop_unsent()
