@@ -183,7 +183,7 @@ def _each(names: Names, *, always: bool) -> Iterator[str]:
             yield name or ""
 
 
-# --- What rules are made of.
+# --- Parts of rules.
 
 
 def topic(*actions: Action, of: str = "topic", always: bool = True) -> Ask:

@@ -60,7 +60,7 @@ def _shape(value: Any, info: inspect.Type) -> Any:
 
 
 def _shape_struct(value: Any, info: inspect.StructType) -> Any:
-    # an object that is a key, quoted as a whole
+    # An object used as a key is quoted as a whole.
     if isinstance(value, str) and value.startswith("{"):
         value = decoder_of(Any).decode(value)
     if not isinstance(value, dict):
@@ -165,10 +165,10 @@ _SHAPERS: dict[type, Callable[[Any, Any], Any]] = {
 
 
 # Apache's peers write maps with bare number keys (`{0:"a"}`) and with whole objects as keys
-# (`{{"topic":"t"}:5}`). In JSON a number or an object before a colon can be nothing else, so one
-# expression finds them. It takes linear time for any text: a string without an end is taken whole,
-# up to the end of the text. A key that holds another object is left alone, for msgspec to refuse:
-# no peer writes one.
+# (`{{"topic":"t"}:5}`). In standard JSON neither can stand before a colon, so one regular
+# expression finds them. The expression takes linear time for any text: a string without an end
+# matches up to the end of the text. A key that contains another object stays unchanged, and msgspec
+# refuses it; no peer writes one.
 _STRING = r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)'
 _STRING_OR_KEY = re.compile(
     rf"{_STRING}|((?<=[{{,\s])-?\d++(?=\s*+:))|(\{{(?:[^{{}}\"]++|{_STRING})*+\}}(?=\s*+:))",
