@@ -274,7 +274,7 @@ class NotStartedError(ClientError):
     that started it."""
 
 
-# What the data source and the pipelines on Spark raise. They are here so that a program can name
+# Errors of the data source and the pipelines on Spark. They are here so that a program can name
 # them without Spark.
 class DataLossError(ClientError):
     """Messages of a requested range are damaged, or not in the broker (deleted, or not yet

@@ -88,7 +88,7 @@ class RepeatedLine:
         self._counted.clear()
 
     def _report_later(self, key: int) -> None:
-        # An empty context: the line is logged whatever becomes of who was there first.
+        # The timer runs in an empty context, independent of the caller that logged first.
         asyncio.get_running_loop().call_later(
             PERIOD_S, self._period_over, key, context=contextvars.Context()
         )

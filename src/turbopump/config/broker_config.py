@@ -92,7 +92,7 @@ class BrokerConfig(AccessConfig):
     """Effective configuration of one broker. Times are in the unit of Apache's key, sizes in
     bytes."""
 
-    # Who it is.
+    # Identity.
     broker_name: str = setting(
         default_broker_name, "name that clients know it by, without blanks; the host's name"
     )
@@ -109,7 +109,7 @@ class BrokerConfig(AccessConfig):
         "inSyncReplicas) or SLAVE (a copy of the master of the same brokerName)",
     )
 
-    # Where it is reached.
+    # Addresses and ports.
     bind_address: str = setting(
         LOOPBACK,
         "interface to listen on; not set: brokerIP1 if that is an address of this machine; "
@@ -200,7 +200,7 @@ class BrokerConfig(AccessConfig):
         False, "connect to name servers with TLS; so does `tls.enable`", key="useTLS"
     )
 
-    # What it tells the name servers.
+    # Registration.
     register_name_server_period: int = setting(
         30_000,
         "time between registrations; held within 10 and 60 s",
@@ -358,7 +358,7 @@ class BrokerConfig(AccessConfig):
         own=True,
     )
 
-    # What this release cannot do, where ignoring the wish would do harm.
+    # Features that this release lacks, if ignoring the setting would do harm.
     acl_enable: bool = unserved(
         False,
         "access control of 4.x",
@@ -380,7 +380,7 @@ class BrokerConfig(AccessConfig):
         "", "Java classes round the store", "Java classes cannot be loaded"
     )
 
-    # Where.
+    # Directories.
     store_path_commit_log: str = setting(
         "",
         "directories of the commit log, separated by commas: new files go round those that are "
@@ -394,7 +394,7 @@ class BrokerConfig(AccessConfig):
     store_checkpoint: str = setting("", "the checkpoint file" + _IGNORED, own=True)
     abort_file: str = setting("", "the file that marks an unclean stop" + _IGNORED, own=True)
 
-    # How long.
+    # Retention times.
     file_reserved_time: int = setting(
         72,
         "age at which a commit log file is deleted, counted from its last write",
@@ -415,7 +415,7 @@ class BrokerConfig(AccessConfig):
         100, "pause between two lots (of up to 50) of queue files", "ms"
     )
 
-    # How much.
+    # Sizes and limits.
     disk_max_used_space_ratio: int = setting(
         75,
         "above it expired files are deleted at any hour; held within 10 and 95",
@@ -452,7 +452,7 @@ class BrokerConfig(AccessConfig):
         hot=True,
     )
 
-    # When delayed messages come.
+    # Delayed messages.
     message_delay_level: str = setting(
         DEFAULT_LEVELS, "delays of levels 1, 2, … in s, m, h or d, separated by spaces"
     )
@@ -560,7 +560,7 @@ class BrokerConfig(AccessConfig):
         3000, "that a transaction has ended is written down within", "ms"
     )
 
-    # Readers of a backlog.
+    # Consumers that read old messages.
     cold_data_flow_control_enable: bool = setting(
         False, "slow down groups that read much cold data"
     )
@@ -627,7 +627,7 @@ class BrokerConfig(AccessConfig):
     )
 
     def __post_init__(self) -> None:
-        if not self.in_sync_replicas:  # not set: a slave may be made a SYNC_MASTER
+        if not self.in_sync_replicas:  # not set: a slave may become a SYNC_MASTER
             counts = self.broker_role is not BrokerRole.ASYNC_MASTER
             object.__setattr__(self, "in_sync_replicas", 2 if counts else 1)
 

@@ -87,7 +87,7 @@ def with_values(text: str, values: Mapping[str, str]) -> str:
         key = key_of(entry) if entry else None
         if key is None or key not in values:
             lines += natural
-        elif key in left:  # a repeated key goes: its last line would win
+        elif key in left:  # drop a repeated key: its last line would count
             lines += encode({key: left.pop(key)}).splitlines()
     while lines and not lines[-1]:
         lines.pop()

@@ -74,7 +74,7 @@ def _honoured_row(key: Key, known: Setting, default: str) -> str:
 
 
 def _shown_default(name: str, value: object) -> str:
-    # What depends on the machine is named, not shown.
+    # Defaults that depend on the machine are described, not shown.
     machine = {
         "broker_name": "host name",
         "in_sync_replicas": "SYNC_MASTER: 2",

@@ -126,7 +126,7 @@ def change(
     if check is not None:
         check(dataclasses.replace(config, **values))
     for name, value in values.items():
-        object.__setattr__(config, name, value)  # frozen for everybody else
+        object.__setattr__(config, name, value)  # frozen for other code
 
 
 def below_home(*parts: str, instead: str) -> Path:

@@ -14,9 +14,9 @@ from typing import Final, NamedTuple, Protocol
 
 from turbopump.filtering.sql_tokens import NoVerdictError, SqlError, Tokens
 
-# Comparing as Java does: a property is text, and becomes what it is compared with. A whole
-# number within ±2³¹ is an ``int``, a larger one a ``Long``; both refuse text that the other's
-# Java class would refuse. Source: apache/rocketmq ``ComparisonExpression.__compare``;
+# Comparison as in Java: a property is text, and is converted to the type of the other operand. A
+# whole number within ±2³¹ is an ``int``, a larger one a ``Long``; each refuses text that its Java
+# class would refuse. Source: apache/rocketmq ``ComparisonExpression.__compare``;
 # ``java.lang.Integer.valueOf``, ``Double.valueOf``, ``Double.compareTo``.
 Value = str | int | float | bool
 """Value of a property or a literal. A ``Long`` is an ``int`` too; check for bool first."""
@@ -27,8 +27,7 @@ LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 DIGITS_MAX: Final = 100
 """Maximum number of digits that are converted to a number, more than any number of Java has."""
 _WHOLE: Final = re.compile(r"[+-]?\d+")
-# possessive (``++``): a property of 32 KiB of digits with a letter behind them is judged in one
-# pass
+# Possessive (``++``), so that 32 KiB of digits followed by a letter need only one pass.
 _DECIMAL: Final = re.compile(
     r"[+-]?(?:NaN|Infinity|(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?[fFdD]?)"
 )
@@ -49,8 +48,8 @@ def order(left: Value, right: Value) -> int:
     """Return a negative number, 0 or a positive number if ``left`` is less than, equal to or
     greater than ``right``. Return -1 for values that cannot be compared.
 
-    Raise NoVerdictError if text compared with a number is not a number, or if a truth value is
-    compared with text.
+    Raise NoVerdictError if text cannot be converted to the type of the other value, or if ``left``
+    is a truth value and ``right`` is text.
     """
     if isinstance(left, str):
         if isinstance(right, str):

@@ -29,7 +29,7 @@ _LINE_COMMENT: Final = r"--[^\n\r]*(?:\r\n|[\n\r])"
 _SAID: Final = r"[^']*(?:''[^']*)*"
 _STRING: Final = f"'{_SAID}'"
 _WORD: Final = (
-    # a float is longer than the decimal that it begins with; no two others begin alike
+    # A float is longer than the decimal at its start; no other two tokens start alike.
     r"(?P<float>[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?"
     r"|[0-9]+[eE][+-]?[0-9]+)"
     rf"|(?P<decimal>0|[1-9][0-9]*[lL]?)|(?P<string>{_STRING})|(?P<name>[A-Za-z_$][A-Za-z0-9_$]*)"
@@ -141,7 +141,7 @@ def text_of(string: str) -> str:
     return string[1:-1].replace("''", "'")
 
 
-# What can go wrong with a SQL92 filter.
+# Errors of a SQL92 filter.
 class SqlError(ValueError):
     """Error: the expression is not a SQL92 filter. The text has the position and the expected
     token."""

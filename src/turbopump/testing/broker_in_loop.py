@@ -105,9 +105,8 @@ async def running_broker(
         yield RunningBroker(namesrv, broker.address, Path(directory), broker, name_server)
 
 
-# A running broker for code without an event loop: it lives on a loop of its own, in a thread
-# of its own. Its one rule: `start` returns when clients can be served, `stop` when nothing is
-# left; a failure of either comes out there.
+# A running broker for code without an event loop, in a thread with its own loop. `start` returns
+# when clients can be served, `stop` when everything is closed; both raise the error of a failure.
 T = TypeVar("T")
 
 

@@ -24,7 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # not where the scope is asked for: pytest makes an internal error of a usage error there
+    # Checked here and not with the scope, where pytest turns a usage error into an internal error.
     scope = config.getini("rocketmq_scope")
     if scope not in _SCOPES:
         raise pytest.UsageError(
