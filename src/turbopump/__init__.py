@@ -10,7 +10,7 @@ tests. Pages named as ``docs/…`` are installed with the package, below ``share
 the environment (``sys.prefix``); the first is ``docs/guide/getting-started.md``.
 """
 
-# Its one rule: the public names are imported on first use, so that ``import turbopump`` is cheap.
+# The public names are imported on first use, so that ``import turbopump`` is cheap.
 from __future__ import annotations
 
 import logging

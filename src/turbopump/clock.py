@@ -1,6 +1,9 @@
-"""The two clocks. Intervals and deadlines use ``monotonic``; ``now_ms`` is data that is written
-down or shown, never subtracted to measure a wait (a wall clock may jump: apache/rocketmq#9455).
-Everything that needs a time is handed a ``Clock``."""
+"""Clocks for wall time and for intervals.
+
+Intervals and deadlines use ``monotonic``. ``now_ms`` is only stored or shown, and never subtracted
+to measure a wait, because a wall clock may jump (apache/rocketmq#9455). Components get their
+``Clock`` as an argument.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,17 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """The time, as components may use it."""
+    """Protocol of a clock, as components use it."""
 
     def now_ms(self) -> int:
-        """Wall time in milliseconds since 1970-01-01 UTC."""
+        """Return the wall time in milliseconds since 1970-01-01 UTC."""
 
     def monotonic(self) -> float:
-        """Seconds on a clock that never goes back; only differences mean anything."""
+        """Return the seconds of a clock that never goes back. Only differences have a meaning."""
 
 
 class SystemClock:
-    """The machine's own clocks."""
+    """Clock of the machine."""
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000

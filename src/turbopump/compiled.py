@@ -1,10 +1,10 @@
 """Registry of compiled functions: ``@has_twin`` marks a plain function, and its compiled twin in
-``hot/`` replaces it if it was built.
+``hot/`` replaces it if the twin was built.
 
-The plain function is the truth. The twin has the same name and signature, receives the plain
-function, and calls it for unusual values (other types, numbers out of range, text beyond ASCII,
-bytes that do not fit), so that errors are the same too. ``TURBOPUMP_PURE=1`` in the environment
-disables the twins. Reasons: docs/explanations/decisions/0005-compiled-twins.md.
+The plain function defines the behaviour. The twin has the same name and signature. It receives the
+plain function, and calls it for unusual values (other types, numbers out of range, text beyond
+ASCII, bytes that do not fit), so that errors are the same too. ``TURBOPUMP_PURE=1`` in the
+environment disables the twins. Reasons: docs/explanations/decisions/0005-compiled-twins.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
 class Twins(NamedTuple):
-    """A plain function and its compiled twin, None where that is not built or not wanted."""
+    """A plain function and its compiled twin, or None if the twin is not built or disabled."""
 
     plain: Callable[..., Any]
     compiled: Callable[..., Any] | None
@@ -34,15 +34,15 @@ def _load() -> tuple[Any, str]:
 
 
 _hot, KIND = _load()
-"""``KIND`` is for people: which kind runs, and why not the compiled one."""
+"""Text for people: which kind runs, and the reason if it is not the compiled one."""
 
 IS_COMPILED: Final = _hot is not None
 TWINS: Final[dict[str, Twins]] = {}
-"""Every function that may run compiled, by name."""
+"""Functions that may run compiled, by name."""
 
 
 def has_twin(plain: FunctionT) -> FunctionT:
-    """The compiled function of this name if it is to be used, else ``plain``."""
+    """Return the compiled function with this name if it is enabled, else ``plain``."""
     name = plain.__name__
     compiled = None
     if _hot is not None:

@@ -1,5 +1,5 @@
-"""Small steps on the disk of a client or a pipeline, each durable when it returns, and files that
-lock out other processes. Servers write through ``disk/``."""
+"""Small disk operations of a client or a pipeline, each durable when it returns, and lock files
+between processes. Servers write through ``disk/``."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 
 
 class FileLockedError(Exception):
-    """The file is locked by somebody else; the text says by whom, as far as that is known."""
+    """Error: another process has locked the file. The text names that process, if known."""
 
 
 def lock_file(path: Path) -> int:
-    """Lock a file, and write into it who has done so. Return its descriptor, which keeps the lock
-    until it is closed. Raises FileLockedError, or OSError for a file system without locks."""
+    """Lock a file, and write the owner into it. Return its descriptor, which keeps the lock until
+    it is closed. Raise FileLockedError, or OSError on a file system without locks."""
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -34,7 +34,7 @@ def lock_file(path: Path) -> int:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Give a file this content, all of it or nothing."""
+    """Replace the content of a file, completely or not at all."""
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     with draft.open("wb") as file:
         file.write(data)
@@ -45,7 +45,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
+    """Make the file names in a directory durable."""
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(directory)
@@ -54,5 +54,5 @@ def sync_directory(path: Path) -> None:
 
 
 def now_text() -> str:
-    """Return the time in UTC, as people read it."""
+    """Return the current time in UTC as readable text."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

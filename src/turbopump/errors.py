@@ -1,47 +1,47 @@
-"""Every error that Turbopump raises on purpose.
+"""Errors that Turbopump raises.
 
 ::
 
     TurbopumpError
     ├── ConfigError                 a key, a value or an option that cannot be used
     ├── MessageError                a message that may not be sent (topic name, size, properties)
-    ├── ProtocolError               bytes that are not what the protocol or a file format says
+    ├── ProtocolError               bytes that violate the protocol or a file format
     │   ├── FrameError              the frame itself: length, header length, serialize type
-    │   ├── HeaderError             a header that cannot be read
-    │   ├── BodyError               a body that cannot be read (FastjsonError is one)
-    │   └── StoredMessageError      a stored entry that cannot be read
-    ├── RemotingError               a call that did not come back well
+    │   ├── HeaderError             a header that cannot be decoded
+    │   ├── BodyError               a body that cannot be decoded (FastjsonError is one)
+    │   └── StoredMessageError      a stored entry that cannot be decoded
+    ├── RemotingError               a call to a peer that failed
     │   ├── ConnectError            no connection to the peer
-    │   ├── ConnectionLostError     the connection ended before the answer came
+    │   ├── ConnectionLostError     the connection ended before the answer arrived
     │   ├── CallTimeoutError        no answer in time
     │   └── ResponseError           the peer answered with an error code and a remark
-    ├── StoreError                  the store directory cannot be used as asked
+    ├── StoreError                  the store directory cannot be used as requested
     │   ├── StoreLockedError        another process has the directory open
     │   ├── ReadsRefusedError       too many reads wait for the disk: try again
-    │   ├── RoomInMakingError       the next file of the log is being made: try again
+    │   ├── RoomInMakingError       the next file of the log is not created yet: try again
     │   ├── StoreClosedError        the store was closed, or refuses writes
-    │   ├── CopyError               what a master sends is not its slave's next entry
+    │   ├── CopyError               bytes from a master are not its slave's next entry
     │   └── StoreDamagedError       files that contradict each other or their format
-    ├── LakeError                   a lake that cannot be read or written as asked
+    ├── LakeError                   a lake that cannot be read or written as requested
     │   ├── LakeInUseError          another process writes to it
-    │   └── OffsetGapError          a batch does not begin where the table ends
-    ├── PipelineError               what Spark could not do
+    │   └── OffsetGapError          a batch does not begin at the end of the table
+    ├── PipelineError               Spark failed
     ├── MissingExtraError           a package that is not installed; also a ModuleNotFoundError
-    └── ClientError                 what a producer or consumer could not do
+    └── ClientError                 a producer or consumer failed
         ├── RouteNotFoundError      no broker is known for the topic
-        ├── SendError               no broker took the message
+        ├── SendError               no broker accepted the message
         ├── RequestError            a request that was sent got no reply
-        │   └── RequestTimeoutError none came in time
-        ├── ReplyError              a reply did not reach who asked
-        ├── MessageNotFoundError    no broker has the message that was asked for
+        │   └── RequestTimeoutError no reply arrived in time
+        ├── ReplyError              a reply did not reach its producer
+        ├── MessageNotFoundError    no broker has the message
         ├── ResendError             dead letters cannot be resent now
-        ├── DataLossError           Spark: messages of an asked range are gone or damaged
-        ├── WriteError              Spark: rows that no broker took
+        ├── DataLossError           Spark: messages of a requested range are gone or damaged
+        ├── WriteError              Spark: rows that no broker accepted
         └── NotStartedError         used before start, after close, or in a forked child
 
 Local mistakes (ConfigError, MessageError) are raised before anything is sent; ResponseError is the
-peer's word. Every one can be pickled and copied with its attributes, so it reaches who waits for
-the worker of a process pool.
+peer's answer. Every error can be pickled and copied with its attributes, for example from a worker
+of a process pool.
 """
 
 from __future__ import annotations
@@ -50,13 +50,14 @@ from enum import IntEnum
 from typing import ClassVar, Final
 
 SEE_DOCTOR: Final = "`turbopump doctor` looks at the servers, and says what is wrong"
-"""A note to an error whose cause may lie elsewhere; the command line shows it too."""
+"""Note added to an error whose cause may be another server. The command line shows it too."""
 NO_PERMISSION: Final = 16
-"""The response code of a request that is denied."""
+"""Response code of a denied request."""
 
 
 class ClientErrorCode(IntEnum):
-    """Code of an error that no server has sent. Source: apache/rocketmq ``ClientErrorCode``."""
+    """Code of an error that did not come from a server. Source: apache/rocketmq
+    ``ClientErrorCode``."""
 
     CONNECT_BROKER = 10001
     ACCESS_BROKER_TIMEOUT = 10002
@@ -82,43 +83,42 @@ def _made_again(kind: type[TurbopumpError], args: tuple[object, ...]) -> Turbopu
 
 
 class ConfigError(TurbopumpError):
-    """A configuration key, value or option that cannot be used; the text says which and what is
+    """A configuration key, value or option is invalid. The text names it and says what is
     expected."""
 
 
 class MessageError(TurbopumpError):
-    """A message that may not be sent: illegal topic, empty or oversized body, oversized
-    properties."""
+    """A message may not be sent: illegal topic, empty or oversized body, oversized properties."""
 
 
 class ProtocolError(TurbopumpError):
-    """Bytes that break the protocol or a file format."""
+    """Bytes violate the protocol or a file format."""
 
 
 class FrameError(ProtocolError):
-    """A frame with impossible lengths or an unknown serialize type; the connection must be
+    """A frame has impossible lengths or an unknown serialize type; the connection must be
     closed."""
 
 
 class HeaderError(ProtocolError):
-    """A command header that cannot be read."""
+    """The header of a command cannot be decoded."""
 
 
 class BodyError(ProtocolError):
-    """A command body that cannot be read."""
+    """The body of a command cannot be decoded."""
 
 
 class StoredMessageError(ProtocolError):
-    """A stored message whose bytes contradict its own lengths or magic."""
+    """The bytes of a stored message contradict its own lengths or magic."""
 
 
 class RemotingError(TurbopumpError):
-    """A call to a peer that did not come back well."""
+    """A call to a peer failed."""
 
 
 class ConnectError(RemotingError):
-    """No connection to the peer could be made. ``code``: CONNECT_BROKER, or BROKER_NOT_EXIST if its
-    address is not known."""
+    """The connection to a peer failed. ``code`` is CONNECT_BROKER, or BROKER_NOT_EXIST if the
+    peer's address is unknown."""
 
     def __init__(self, text: str, *, code: int = ClientErrorCode.CONNECT_BROKER) -> None:
         super().__init__(text)
@@ -127,11 +127,11 @@ class ConnectError(RemotingError):
 
 
 class ConnectionLostError(RemotingError):
-    """The connection ended before the answer came: the peer may or may not have acted."""
+    """The connection ended before the answer arrived. The peer may have executed the request."""
 
 
 class CallTimeoutError(RemotingError):
-    """No answer came in time: the peer may or may not have acted."""
+    """No answer arrived in time. The peer may have executed the request."""
 
     code: ClassVar[int] = ClientErrorCode.ACCESS_BROKER_TIMEOUT
 
@@ -156,24 +156,24 @@ class ResponseError(RemotingError):
 
 
 class StoreError(TurbopumpError):
-    """The store directory cannot be used as asked."""
+    """The store directory cannot be used as requested."""
 
 
 class StoreLockedError(StoreError):
-    """Another process holds the store directory."""
+    """Another process has the store directory open."""
 
 
 class ReadsRefusedError(StoreError):
-    """Too many reads wait for the disk: nothing was read, and the same can be asked again in a
-    moment. A server answers it with code 2, which clients try again."""
+    """Too many reads wait for the disk. Nothing was read; retry in a moment. A server answers with
+    code 2, and clients retry."""
 
     def __init__(self) -> None:
         super().__init__("too many reads wait for the broker's disk; ask again in a moment")
 
 
 class RoomInMakingError(StoreError):
-    """The next file of the log is being made: nothing was stored, and the same can be tried again
-    when it is there."""
+    """The next file of the log is not created yet. Nothing was stored; retry when the file
+    exists."""
 
 
 class StoreClosedError(StoreError):
@@ -181,21 +181,20 @@ class StoreClosedError(StoreError):
 
 
 class CopyError(StoreError):
-    """Bytes from a master that cannot be the next entry of its slave's log; the text has the
-    reason."""
+    """Bytes from a master cannot be the next entry of its slave's log. The text has the reason."""
 
 
 class StoreDamagedError(StoreError):
-    """Store files that contradict each other or their format."""
+    """Store files contradict each other or their format."""
 
 
 class ClientError(TurbopumpError):
-    """Failure of a producer or consumer."""
+    """A producer or consumer failed."""
 
 
 class RouteNotFoundError(ClientError):
-    """No broker is known for a topic. ``code``: NOT_FOUND_TOPIC, or NO_NAME_SERVER if none
-    answered."""
+    """No broker is known for a topic. ``code`` is NOT_FOUND_TOPIC, or NO_NAME_SERVER if no name
+    server answered."""
 
     def __init__(self, text: str, *, code: int = ClientErrorCode.NOT_FOUND_TOPIC) -> None:
         super().__init__(text)
@@ -205,10 +204,10 @@ class RouteNotFoundError(ClientError):
 
 
 class SendError(ClientError):
-    """No broker took the message; the text lists what was tried.
+    """No broker accepted the message. The text lists the attempts.
 
-    ``brokers`` are the names tried, in order; ``code`` is that of the last answer; if there was
-    none, a ``ClientErrorCode``, or None where none says what happened.
+    ``brokers`` are the names of the brokers that were tried, in order. ``code`` is that of the last
+    answer; without an answer it is a ``ClientErrorCode``, or None.
     """
 
     def __init__(
@@ -228,13 +227,13 @@ class SendError(ClientError):
 
 
 class RequestError(ClientError):
-    """A request that will get no reply: the producer was closed meanwhile, or too many wait already
-    (then it was not sent)."""
+    """A request will get no reply: the producer was closed meanwhile, or too many requests are
+    waiting (then it was not sent)."""
 
 
 class RequestTimeoutError(RequestError):
-    """A request was sent, and no reply came in time. ``broker`` is the name of the one that took
-    it, ``spent_ms`` how long was waited."""
+    """A request was sent, and no reply arrived in time. ``broker`` is the name of the broker that
+    accepted the request, ``spent_ms`` the time waited."""
 
     code: ClassVar[int] = ClientErrorCode.REQUEST_TIMEOUT
 
@@ -248,9 +247,12 @@ class RequestTimeoutError(RequestError):
 
 
 class ReplyError(ClientError):
-    """A reply did not reach the producer that asked: no broker took it, or that producer is gone.
-    ``client_id`` is the one who asked; ``code`` that of the broker's last answer, or as that of a
-    ``SendError``."""
+    """A reply did not reach the producer that sent the request: no broker accepted the reply, or
+    that producer is gone.
+
+    ``client_id`` is the id of that producer. ``code`` is that of the broker's last answer, or as in
+    a ``SendError``.
+    """
 
     def __init__(self, text: str, *, client_id: str = "", code: int | None = None) -> None:
         super().__init__(text)
@@ -259,32 +261,33 @@ class ReplyError(ClientError):
 
 
 class MessageNotFoundError(ClientError):
-    """No broker has the message that was asked for; the text says where it was looked for."""
+    """No broker has the message. The text says where it was searched for."""
 
 
 class ResendError(ClientError):
-    """Dead letters cannot be resent now: somebody else is resending them, or the journal of earlier
-    resends cannot be read."""
+    """Dead letters cannot be resent now: another process is resending them, or the journal of
+    earlier resends cannot be read."""
 
 
 class NotStartedError(ClientError):
-    """Used before ``start``, after ``close``, or in a process forked from the one that started
-    it."""
+    """The object was used before ``start``, after ``close``, or in a process forked from the one
+    that started it."""
 
 
-# What the data source and the pipelines on Spark raise. They are here so that a program can name
+# Errors of the data source and the pipelines on Spark. They are here so that a program can name
 # them without Spark.
 class DataLossError(ClientError):
-    """Messages of an asked range are no longer (or not) in the broker, or are damaged."""
+    """Messages of a requested range are damaged, or not in the broker (deleted, or not yet
+    stored)."""
 
 
 class WriteError(ClientError):
-    """Rows that no broker took: the text names the first of them, why, and how many of the task's
-    rows are stored."""
+    """No broker accepted some rows. The text has the first of them, the reason, and the number of
+    the task's rows that are stored."""
 
 
 class LakeError(TurbopumpError):
-    """A lake that cannot be read or written as asked; the text says what to do."""
+    """A lake cannot be read or written as requested. The text says what to do."""
 
 
 class LakeInUseError(LakeError):
@@ -292,11 +295,11 @@ class LakeInUseError(LakeError):
 
 
 class OffsetGapError(LakeError):
-    """A batch does not begin where the table ends: rows would be missing or there twice."""
+    """A batch does not begin at the end of the table: rows would be missing or duplicated."""
 
 
 class PipelineError(TurbopumpError):
-    """Failure of Spark, in one sentence."""
+    """Spark failed. The text has the reason in one sentence."""
 
 
 class MissingExtraError(TurbopumpError, ModuleNotFoundError):

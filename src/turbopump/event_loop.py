@@ -1,8 +1,8 @@
 """Choice of the event loop: uvloop if the extra ``fast`` is installed and works in this process,
 else asyncio.
 
-Users choose their own loops: this is for the programs of the command line, and for the thread of
-the blocking clients.
+The command line and the thread of the blocking clients use this choice. Applications choose their
+own loops.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from types import BuiltinFunctionType
 
 
 class PureThreads(ThreadPoolExecutor):
-    """Thread pool for pure functions, which a simulation calls in its own loop. The threads end
-    when the last reference is gone."""
+    """Thread pool for pure functions. A simulation runs these functions in its own loop instead.
+    The threads end when the last reference is gone."""
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's, None where it is not installed: what ``asyncio.Runner`` is given."""
+    """Return uvloop's factory for ``asyncio.Runner``, or None if uvloop is not installed."""
     try:
         import uvloop
     except ImportError:
@@ -31,10 +31,14 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Make a loop for a thread within another program's process. uvloop is not used in two kinds of
-    processes, which it would end or block: processes with closed standard descriptors (libuv aborts
-    when it closes one of their numbers), and processes with green threads (gevent's and eventlet's
-    patches do not reach libuv, which would block all of them)."""
+    """Return a new loop for a thread within another program's process. uvloop is not used in two
+    kinds of processes:
+
+    - Processes with closed standard descriptors. libuv aborts when it closes one of their
+      numbers.
+    - Processes with green threads. The patches of gevent and eventlet do not reach libuv, which
+      would block all green threads.
+    """
     factory = loop_factory() if _threads_are_real() and _standard_descriptors_are_open() else None
     return asyncio.new_event_loop() if factory is None else factory()
 

@@ -1,9 +1,9 @@
 """Log lines that peers or user functions can cause any number of times: a bad frame, a failed
 request, a handler that raises.
 
-The first one is logged at once, and none is dropped silently. Further ones within ``PERIOD_S``
-seconds are counted, and the last of them is logged with their number. A line that continues is
-logged in full again after ``PERIODS_MAX`` periods.
+The first line is logged at once. Further lines within ``PERIOD_S`` seconds are counted, and the
+last of them is logged with their number. A line that continues is logged in full again after
+``PERIODS_MAX`` periods.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from typing import Final
 PERIOD_S: Final = 10.0
 PERIODS_MAX: Final = 60
 KINDS_MAX: Final = 1000
-"""Kinds of one line that are counted apart, at the same time; further ones are counted together."""
+"""Maximum number of kinds of one line that are counted separately at the same time; further kinds
+are counted together."""
 KEPT_SIZE: Final = 512
-"""Characters that are kept of each argument of a line that is counted."""
+"""Maximum number of characters kept of each argument of a counted line."""
 
 _lines: weakref.WeakSet[RepeatedLine] = weakref.WeakSet()
 
 
 @dataclass(slots=True)
 class _Counted:
-    """Number of lines of a kind since the last logged one, and the newest of them. ``periods``:
-    since the last full line."""
+    """Number of lines of one kind since the last logged line, and the newest of them. ``periods``
+    counts periods since the last line in full."""
 
     count: int = 0
     periods: int = 0
@@ -36,7 +37,7 @@ class _Counted:
 
 
 class RepeatedLine:
-    """One log statement::
+    """One log statement that may repeat::
 
         _bad_frame = RepeatedLine(log, logging.WARNING, "bad frame peer=%s cause=%s")
         …
@@ -56,9 +57,12 @@ class RepeatedLine:
     def __call__(
         self, *args: object, kind: object = None, exc_info: bool | BaseException = False
     ) -> None:
-        """Log it, or count it if one of its ``kind`` (anything hashable) was logged a moment ago.
-        ``exc_info``: if it is logged, with the traceback of this exception (True: of the one being
-        handled)."""
+        """Log the line, or count it if a line of the same ``kind`` (anything hashable) was logged a
+        moment ago.
+
+        ``exc_info`` adds the traceback of this exception (True means the exception being handled)
+        to a logged line.
+        """
         if not self._log.isEnabledFor(self._level):
             return
         loop = asyncio.get_running_loop()
@@ -84,7 +88,7 @@ class RepeatedLine:
         self._counted.clear()
 
     def _report_later(self, key: int) -> None:
-        # An empty context: the line is logged whatever becomes of who was there first.
+        # The timer runs in an empty context, independent of the caller that logged first.
         asyncio.get_running_loop().call_later(
             PERIOD_S, self._period_over, key, context=contextvars.Context()
         )
@@ -116,11 +120,11 @@ class RepeatedLine:
 
 
 def _kept(argument: object) -> object:
-    """A number, or what would be logged of anything else."""
+    """Return a number unchanged, and any other argument as the text that would be logged."""
     return argument if isinstance(argument, int | float) else str(argument)[:KEPT_SIZE]
 
 
 def report_all() -> None:
-    """Log what all lines have counted: the process ends."""
+    """Log the counted lines of all statements now, because the process ends."""
     for line in list(_lines):
         line.report()

@@ -1,9 +1,9 @@
 """Decoders for msgspec structs, built by one thread at a time.
 
-msgspec stores its knowledge of a class with the class while it builds it: a second thread that
-decodes the same class meanwhile uses half of it, and the process crashes. So code that may be the
-first to use a class outside of an import, with two loops in two threads, gets its decoder here.
-Particular classes are unknown here.
+msgspec stores information about a class with that class while it builds a decoder. A second thread
+that decodes the same class meanwhile would use incomplete information, and the process would crash.
+Code that may be the first to use a class outside an import, with two loops in two threads,
+therefore gets its decoder here.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ T = TypeVar("T")
 
 _building = threading.RLock()
 _known: set[Any] = set()
-"""Types that ``convert`` has met."""
+"""Types that ``convert`` has already prepared."""
 
 
 @cache
 def decoder_of(type_: Any, *, strict: bool = False) -> msgspec.json.Decoder[Any]:
-    """A decoder of JSON for this type."""
+    """Return a JSON decoder for this type."""
     with _building:
         return msgspec.json.Decoder(type_, strict=strict)
 
 
 def convert(value: Any, type_: type[T]) -> T:
-    """``msgspec.convert``, not strict: numbers may be texts. Raises msgspec.ValidationError."""
+    """Convert a value like ``msgspec.convert`` with ``strict=False``: numbers may be text. Raise
+    msgspec.ValidationError if the value does not fit."""
     if type_ in _known:
         return msgspec.convert(value, type_, strict=False)
     with _building:

@@ -486,7 +486,7 @@ class Doctor:
             )
 
 
-# What is wrong, judged from what was asked.
+# Findings from the answers.
 
 
 def differences(known: Mapping[str, ClusterInfo]) -> list[Diagnosis]:
@@ -681,7 +681,7 @@ def judge_members(
     return found
 
 
-# Numbers and words of servers.
+# Parsing of the servers' texts.
 
 _RUNTIME: Final = re.compile(r"\[ ([\d,. ]+) days, (\d+) hours, (\d+) minutes, (\d+) seconds \]")
 _SIZE: Final = re.compile(r"([\d.]+) ?([KMGTPE]?)i?B")

@@ -101,7 +101,7 @@ async def find_broker(servers: Servers, name: str) -> DrainedBroker:
         raise ClientError(f"broker {name} has no master, so it accepts no messages now")
     address = addresses[MASTER_ID]
     known_servers = dict.fromkeys(servers.name_servers)
-    try:  # it may be registered where nobody has pointed to
+    try:  # the broker may be registered at other name servers
         answer = await servers.exchange(address, GetBrokerConfig(), timeout=ANSWER_S)
         settings = properties.decode(answer.body)
         known_servers |= dict.fromkeys(filter(None, settings.get("namesrvAddr", "").split(";")))

@@ -177,7 +177,7 @@ def open_ha_port(master: BrokerReplication) -> Problem | None:
 
     try:
         is_open = build(BrokerConfig, master.settings, {}).ha_port_is_open
-    except ConfigError:  # of another release
+    except ConfigError:  # a setting of another release
         return None
     message = f"haListenPort of {master.address} gives all messages to anyone who can connect to it"
     return Problem(message, CLOSE_HA_PORT) if is_open else None

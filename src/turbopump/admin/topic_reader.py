@@ -147,7 +147,7 @@ class _Reading:
     async def _begin_new_queues(self, known: set[MessageQueue]) -> None:
         while True:
             await asyncio.sleep(ROUTE_INTERVAL_S)
-            with suppress(RouteNotFoundError):  # it is asked again
+            with suppress(RouteNotFoundError):  # the route is asked for again
                 for queue in set(await self._reader.queues(self._subscription.topic)) - known:
                     known.add(queue)
                     self.begin(queue, 0)

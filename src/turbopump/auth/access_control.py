@@ -168,7 +168,7 @@ class AccessControl:
         wanted = need(ResourceType.TOPIC, topic, (Action.PUB,))
         return self._allowing(user, peer, wanted) is not None
 
-    # --- who
+    # --- the sender
 
     def _sender(self, context: RequestContext) -> User | None:
         """Return the enabled user who signed a request, or None if the request is unsigned."""
@@ -187,7 +187,7 @@ class AccessControl:
         signed = (NOBODY if user is None else user).key.has_signed(content, signature)
         return user if signed and user is not None and user.enabled else None
 
-    # --- what
+    # --- the decision
 
     def _decide(
         self,
@@ -278,7 +278,7 @@ class AccessControl:
         try:
             needs = islice(rule.needs(request, context.body, self._clusters() or ("",)), NOTED_MAX)
             return "; ".join(map(str, needs)) or "-"
-        except ProtocolError:  # its handler says so
+        except ProtocolError:  # the handler reports it
             return "-"
 
     def _note_denied(self, name: str, code: int, peer: Wire, asked: str, why: str) -> None:

@@ -111,7 +111,7 @@ class Accounts:
                 raise ConfigError(f"{acl.subject} {why}")
             policies[name] = _merged(None, acl)
         found = cls(users, policies)
-        found.encode()  # kept: slaves ask twice a second
+        found.encode()  # cached, because slaves ask twice a second
         return found
 
     def encode(self) -> bytes:

@@ -106,7 +106,7 @@ class Resource:
         type_ = one_of(ResourceType, kind, "resource type")
         if name == "*":
             return cls(type_, "", Pattern.ANY)
-        # RocketMQ: what stands behind the first * counts for nothing.
+        # RocketMQ: text after the first * is ignored.
         if name.endswith("*"):
             return cls(type_, name[: name.index("*")], Pattern.PREFIXED)
         return cls(type_, name)

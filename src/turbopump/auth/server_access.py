@@ -132,7 +132,7 @@ class ServerAccess:
     # --- the file
 
     def look(self) -> None:
-        """Apply changes that others have made to the file, in a background task."""
+        """Check the file in the background, and apply changes that others have made."""
         disk = self._disk
         if disk is None or self._looking or self._changing.locked():
             return
@@ -192,7 +192,7 @@ class ServerAccess:
                     faults.append(error)
 
             disk.start(write, done.set_result)
-            error = await asyncio.shield(done)  # the writing goes on after a cancellation
+            error = await asyncio.shield(done)  # a cancellation does not stop the write
             if error is not None:
                 raise error
             if faults:
@@ -251,7 +251,7 @@ class ServerAccess:
     def list_users(self, request: requests.ListUsers, context: RequestContext) -> Response[None]:
         if request.nonce is not None:
             if self.copies_master and request.known_version is not None:
-                # a former master: what it has may be older than what the asker has
+                # A former master: its accounts may be older than the asker's.
                 return refusal(ResponseCode.SYSTEM_ERROR, "this broker is a slave, too")
             return self._sealed(request.nonce, request.known_version, context.peer.user)
         users = self.control.accounts.users

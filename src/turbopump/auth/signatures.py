@@ -62,7 +62,7 @@ class Credentials:
                 continue
             if value is None and name == "security_token":
                 continue
-            # their values are not shown
+            # The error does not show the values.
             what = "empty, or no valid Unicode"
             if not isinstance(value, str):
                 what = f"of type {type(value).__name__}"

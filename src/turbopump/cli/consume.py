@@ -174,7 +174,7 @@ async def _say_that_the_group_is_not_new(namesrv: list[str], topic: str, group: 
     async with TopicReader(namesrv, **who_and_how()) as reader:
         try:
             stands = [await reader.committed(group, each) for each in await reader.queues(topic)]
-        except TurbopumpError:  # the consumer will say more
+        except TurbopumpError:  # the consumer will report the error
             return
     if any(stands):
         complain(

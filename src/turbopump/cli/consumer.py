@@ -125,9 +125,9 @@ async def _group(client: RemotingClient, addresses: list[str], group: str) -> di
     }
 
 
-# How the consumers of a group do: what each of them says (307), and what is wrong among them, by
-# their brokers' word and by their own. Apache's brokers say nothing of conflicts: what the
-# consumers say is compared here, by the rules of our broker.
+# Status of a group: the report of each consumer (307), and conflicts among the consumers, as
+# reported by brokers and found here. Apache's brokers report no conflicts, so the consumers'
+# reports are compared here, by the rules of our broker.
 async def consumer_status(
     client: RemotingClient, addresses: list[str], group: str
 ) -> dict[str, Any]:

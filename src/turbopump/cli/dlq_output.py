@@ -114,8 +114,7 @@ def _age(ms: int | None, now_ms: int) -> str:
     return next((f"{past // size} {unit} ago" for size, unit in _AGES if past >= size), "now")
 
 
-# Dead letters as a file: JSON lines, or Parquet. One rule: nothing is kept in memory but a
-# row group.
+# Dead letters as a file: JSON lines, or Parquet. Only one row group is in memory at a time.
 ROW_GROUP: Final = 1024
 ROW_GROUP_SIZE: Final = 64 * 1024 * 1024
 """Bytes of bodies in one row group of a Parquet file."""

@@ -38,7 +38,7 @@ def show(output: str, value: object, lines: Iterable[str]) -> None:
             click.echo(line)
         return
     text = json.dumps(value, ensure_ascii=False)
-    # the name of a foreign file may hold what is not UTF-8
+    # A file name from elsewhere may contain bytes that are not UTF-8.
     click.echo(text if is_unicode(text) else json.dumps(value))
 
 
@@ -195,7 +195,7 @@ def _parse(_context: click.Context, _parameter: click.Parameter, text: str) -> l
     return addresses
 
 
-# the option, else the variable, else the address that `turbopump dev` has
+# Name servers come from the option, else from the variable, else from `turbopump dev`.
 name_server_option = click.option(
     "-n",
     "--namesrv",

@@ -36,8 +36,8 @@ from turbopump.message.message import Message, ReceivedMessage
 from turbopump.message.rules import did_you_mean
 from turbopump.message.user_properties import handed_on
 
-# What a received message carries beside its user's own properties: fields of the line, or marks of
-# producer and broker that the next producer and broker set anew.
+# Properties of a received message that are no properties of the line: they are other fields of the
+# line, or marks that the next producer and broker set again.
 _NOT_THE_USERS = frozenset(
     {
         names.TAGS,
@@ -323,9 +323,9 @@ def _body(fields: _MessageLine, text: str | None) -> bytes:
     return text.encode()
 
 
-# Standard input in an event loop: what has arrived, as it arrives, from a pipe, a terminal or
-# a file. Its one rule: a Ctrl-C while it waits ends the command at once. So a daemon thread reads
-# (the loop's own executor would be waited for at the end, and epoll takes no files).
+# Standard input in an event loop, as it arrives from a pipe, a terminal or a file. Ctrl-C during a
+# wait must end the command at once, so a daemon thread reads. The loop's own executor would be
+# joined at the end, and epoll does not accept files.
 LINE_SIZE_MAX: Final = 32 * 1024 * 1024
 """Maximum size of a line in bytes. A JSON body of 4 MiB fits even if every byte is escaped."""
 CHUNK_SIZE: Final = 1 << 16
@@ -381,7 +381,7 @@ async def _chunks() -> AsyncIterator[bytes]:
                 chunk = error
             try:
                 loop.call_soon_threadsafe(arrived.put_nowait, chunk)
-            except RuntimeError:  # the loop has closed: nobody wants it any more
+            except RuntimeError:  # the loop has closed, and the lines are no longer needed
                 return
 
     threading.Thread(target=read, name="standard-input", daemon=True).start()

@@ -60,8 +60,8 @@ def serve(servers: Callable[[], AbstractAsyncContextManager[None]]) -> None:
         try:
             runner.run(_until_signal(servers))
         except ConfigError as error:
-            # the settings were read and taken: it is the machine that has not got them, as a port
-            # in use
+            # The settings are valid, but this machine cannot serve them, for example because a port
+            # is in use.
             raise click.ClickException(str(error)) from None
 
 
@@ -127,20 +127,20 @@ async def _until_signal(servers: Callable[[], AbstractAsyncContextManager[None]]
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, asked, number)
-    # Of a terminal that is closed, or of logrotate. The log file is followed anyway.
+    # SIGHUP comes from a closed terminal or from logrotate. A new log file is noticed anyway.
     loop.add_signal_handler(signal.SIGHUP, log.info, "continuing signal=SIGHUP")
     with short_collections():
         async with servers():
             gc.collect()
-            gc.freeze()  # what a start has made stays
+            gc.freeze()  # objects of the start live as long as the server
             await stop.wait()
     report_all()
 
 
-# Python's collector looks for cycles that nobody refers to. Now and then it looks at all objects,
-# and the loop stands meanwhile: 100 ms or more with 40,000 queues. Nearly all of them are in the
-# tables of a server and live as long as it does, and what dies is freed without the collector: our
-# own code makes no cycles, nor does uvloop. asyncio's own transports are cycles, once closed.
+# Python's garbage collector searches for unreachable cycles. Now and then it scans all objects, and
+# the event loop stands still for 100 ms or more with 40,000 queues. Nearly all objects are in the
+# tables of a server and live as long as the server. Reference counting frees dead objects: neither
+# our code nor uvloop creates cycles. Only asyncio's own closed transports are cycles.
 
 LONG_LOOK_S: Final = 0.005
 """CPU time in seconds. Objects that survive a full collection longer than this are not scanned
@@ -174,7 +174,7 @@ def short_collections(long_look_s: float = LONG_LOOK_S, dead_max: int = DEAD_MAX
             looks_at_all = True
             gc.unfreeze()
 
-    gc.set_threshold(*thresholds[:2], thresholds[2] // 2)  # so that looks are short
+    gc.set_threshold(*thresholds[:2], thresholds[2] // 2)  # so that collections are short
     gc.callbacks.append(watch)
     try:
         yield
@@ -243,7 +243,7 @@ def print_effective(
 
     ``given``: values of the command line by field name, None for options that are not given.
     """
-    files = {  # what the first says of TLS wins
+    files = {  # TLS settings of the first file take precedence
         path: decode(Path(path).read_bytes()) for path in (tls_file(config), file) if path
     }
     origins: dict[str, dict[str, str]] = {}
@@ -277,8 +277,8 @@ def log_effective(config: SettingsClass) -> None:
     )
 
 
-# Where the log of a command goes: standard error or a file, from a level on. Only commands say so;
-# the library itself adds nothing but a NullHandler, so that an application decides.
+# Destination of a command's log: standard error or a file, from a level on. Only commands set it.
+# The library itself adds only a NullHandler, so that an application decides.
 LEVELS: Final = ("debug", "info", "warning", "error")
 WAITED_FOR: Final = {
     "turbopump.broker.recovery_progress": logging.INFO,
@@ -299,7 +299,9 @@ def log_options(
     def decorate(function: Callable[..., T]) -> Callable[..., T]:
         @functools.wraps(function)
         def logged(log_level: str, log_file: str | None, **given: Any) -> T:
-            if click.get_current_context().invoked_subcommand is None:  # else that starts it
+            if (
+                click.get_current_context().invoked_subcommand is None
+            ):  # else the subcommand starts the log
                 start_log(log_level, log_file, plain=plain)
             return function(**given)
 
@@ -357,7 +359,7 @@ class FollowedFileHandler(WatchedFileHandler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             super().emit(record)
-        except OSError:  # of looking at the file, or making it
+        except OSError:  # the file cannot be checked or created
             self.handleError(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802

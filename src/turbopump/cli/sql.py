@@ -155,7 +155,7 @@ def _in_utc(rows: DataFrame) -> DataFrame:
     )
     if wanted == rows.schema:
         return rows
-    numbered = [f"c{number}" for number in range(len(wanted))]  # names may be there twice
+    numbered = [f"c{number}" for number in range(len(wanted))]  # two columns may have the same name
     return rows.toDF(*numbered).select(
         [
             col(number).cast(field.dataType).alias(field.name)

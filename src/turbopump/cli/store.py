@@ -194,7 +194,7 @@ def dump_messages(
     def bad(found: inspection.BadRange) -> None:
         nonlocal damaged
         if found.tail and running:
-            return  # an entry that is being written
+            return  # the broker is writing this entry
         damaged = True
         complain(f"passed over offset {found.start}–{found.end} of the log: {found.fault}")
 
@@ -243,7 +243,7 @@ def _progress(label: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda _done, _size: None
         return
     with click.progressbar(length=1000, label=label, file=sys.stderr) as bar:
-        # a bar knows steps, not positions
+        # The bar counts steps, not positions.
         yield lambda done, size: bar.update(done * 1000 // max(size, 1) - bar.pos)
 
 

@@ -1,7 +1,7 @@
 """Access control settings that name servers and brokers share, and the JSON texts in two of them.
 The keys are those of Apache's broker; Apache's name server has none.
 
-Errors never contain the value of a secret. This module knows no users and no files.
+Errors never contain the value of a secret. Users and files are unknown here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from turbopump.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessConfig(TlsConfig):
-    """The part of a server's configuration that says whom it serves, and whether by TLS."""
+    """Access control and TLS settings of a server."""
 
     authentication_enabled: bool = setting(
         False, "requests must be signed by a user of this server"
@@ -58,29 +58,31 @@ class AccessConfig(TlsConfig):
 
     @property
     def unsigned_codes(self) -> frozenset[int]:
-        """Return the request codes of `authenticationWhitelist`. Raises ConfigError."""
+        """Request codes of `authenticationWhitelist`. Raise ConfigError if the text is invalid."""
         return _codes("authenticationWhitelist", self.authentication_whitelist)
 
     @property
     def unasked_codes(self) -> frozenset[int]:
-        """Return the request codes of `authorizationWhitelist`. Raises ConfigError."""
+        """Request codes of `authorizationWhitelist`. Raise ConfigError if the text is invalid."""
         return _codes("authorizationWhitelist", self.authorization_whitelist)
 
     @property
     def first_user(self) -> tuple[str, str] | None:
-        """Name and password of `initAuthenticationUser`. Raises ConfigError."""
+        """Name and password of `initAuthenticationUser`, or None. Raise ConfigError if the text is
+        invalid."""
         return _pair(
             "initAuthenticationUser", self.init_authentication_user, "username", "password"
         )
 
     @property
     def inner_user(self) -> tuple[str, str] | None:
-        """The same of `innerClientAuthenticationCredentials`. Raises ConfigError."""
+        """Name and password of `innerClientAuthenticationCredentials`, or None. Raise ConfigError
+        if the text is invalid."""
         text = self.inner_client_authentication_credentials
         return _pair("innerClientAuthenticationCredentials", text, "accessKey", "secretKey")
 
     def check_access(self) -> None:
-        """Raises ConfigError for what cannot be."""
+        """Raise ConfigError if the access settings are invalid or contradict each other."""
         _ = self.unsigned_codes, self.unasked_codes, self.first_user, self.inner_user
         if self.authorization_enabled and not self.authentication_enabled:
             raise ConfigError(

@@ -12,8 +12,8 @@ LOOPBACK = "127.0.0.1"
 
 
 def parse_address(text: str, *, what: str = "address") -> tuple[str, int]:
-    """`("10.0.0.5", 9876)` from `10.0.0.5:9876`, `("::1", 9876)` from `[::1]:9876`; raises
-    `ConfigError`."""
+    """Return `("10.0.0.5", 9876)` for `10.0.0.5:9876`, or `("::1", 9876)` for `[::1]:9876`. Raise
+    ConfigError for other text."""
     host, port = split_host_port(text, what=what)
     if port is None:
         raise ConfigError(
@@ -45,9 +45,11 @@ def split_host_port(text: str, *, what: str = "address") -> tuple[str, int | Non
 
 
 def name_fault(host: str) -> str | None:
-    """Why ``host`` can be looked up nowhere, or None. Python encodes a host name (IDNA) before it
-    asks the system, and raises UnicodeError, which is no OSError, for a name that has no such
-    form."""
+    """Return the reason why a host name is invalid, or None.
+
+    Python encodes a host name (IDNA) before it asks the system. For an invalid name it raises
+    UnicodeError, which is no OSError.
+    """
     try:
         host.encode("idna")
     except UnicodeError:
@@ -62,14 +64,14 @@ def name_fault(host: str) -> str | None:
 
 
 def bare_host(host: str) -> str:
-    """``host`` without the brackets round an IPv6 address, which Apache's brokers need in
-    `brokerIP1`."""
+    """Return ``host`` without the brackets around an IPv6 address. Apache's brokers need the
+    brackets in `brokerIP1`."""
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 
 
 def check_host(host: str, *, what: str) -> None:
-    """Raise ConfigError unless ``host``, the value of ``what``, is an IP address or a host name,
-    without a port."""
+    """Raise ConfigError unless ``host`` is an IP address or a host name, without a port. ``what``
+    names the setting in the error."""
     try:
         ipaddress.ip_address(bare_host(host))
         return
@@ -86,8 +88,8 @@ def check_host(host: str, *, what: str) -> None:
 
 
 def parse_addresses(text: str, *, what: str = "name server address") -> list[str]:
-    """The addresses of a `;`-separated list, as Apache writes `namesrvAddr`; each checked. An empty
-    text is an empty list."""
+    """Return the addresses of a `;`-separated list, the form of Apache's `namesrvAddr`. Raise
+    ConfigError for an invalid address. An empty text is an empty list."""
     addresses = [part.strip() for part in text.split(";") if part.strip()]
     for address in addresses:
         parse_address(address, what=what)
@@ -95,17 +97,17 @@ def parse_addresses(text: str, *, what: str = "name server address") -> list[str
 
 
 def join_address(host: str, port: int) -> str:
-    """`host:port`, with brackets round an IPv6 host."""
+    """Return `host:port`, with brackets around an IPv6 host."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def host_of(address: str) -> str:
-    """The host of what ``join_address`` made."""
+    """Return the host of an address made by ``join_address``."""
     return address.rpartition(":")[0].strip("[]")
 
 
 def is_loopback(host: str) -> bool:
-    """True when only this machine can reach `host`. An unknown name counts as reachable from
+    """Return True if only this machine can reach `host`. An unknown name counts as reachable from
     elsewhere."""
     if host.lower() == "localhost":
         return True
@@ -116,8 +118,8 @@ def is_loopback(host: str) -> bool:
 
 
 def is_wildcard(host: str) -> bool:
-    """True for the addresses that mean every interface, which nobody can connect to by that
-    name."""
+    """Return True for an address that means all interfaces, such as 0.0.0.0. Clients cannot connect
+    to it."""
     try:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:
@@ -125,8 +127,8 @@ def is_wildcard(host: str) -> bool:
 
 
 def is_of_this_machine(host: str) -> bool:
-    """True when ``host`` is an address of one of this machine's interfaces. A name never is: names
-    are not looked up here."""
+    """Return True if ``host`` is an address of one of this machine's interfaces. Return False for
+    names, which are not looked up."""
     try:
         version = ipaddress.ip_address(host).version
     except ValueError:

@@ -3,7 +3,7 @@ Turbopump's own.
 
 A field declares its key, default, unit, bounds and meaning once; checks, `-p` and
 docs/reference/configuration.md derive from them. Defaults are Apache 5.3.3's unless the meaning
-says otherwise. This module does not know the readers of a field.
+says otherwise. The users of a field are unknown here.
 """
 
 import enum
@@ -35,7 +35,8 @@ from turbopump.errors import ConfigError
 
 CONSUME_QUEUE_ENTRY_SIZE = 20
 VIP_OFFSET = 2
-"""The VIP port is the listen port minus this; it answers everything but pulls."""
+"""Difference between the listen port and the smaller VIP port, which answers all requests except
+pulls."""
 _PATHS = """
     storePathRootDir storePathCommitLog readOnlyCommitLogStorePaths storePathConsumeQueue
     storePathIndex storeCheckpoint abortFile authConfigPath
@@ -54,14 +55,15 @@ _IGNORED = (
 
 
 class FlushDiskType(enum.StrEnum):
-    """When a send is acknowledged: once in the page cache, or once on the disk."""
+    """When a send is acknowledged: once the message is in the page cache, or once it is on the
+    disk."""
 
     ASYNC_FLUSH = "ASYNC_FLUSH"
     SYNC_FLUSH = "SYNC_FLUSH"
 
 
 class BrokerRole(enum.StrEnum):
-    """A broker's part in replication."""
+    """Role of a broker in replication."""
 
     ASYNC_MASTER = "ASYNC_MASTER"
     SYNC_MASTER = "SYNC_MASTER"
@@ -69,28 +71,28 @@ class BrokerRole(enum.StrEnum):
 
 
 class DefaultRequestMode(enum.StrEnum):
-    """Default way of a group to read a topic, until request 401 sets another."""
+    """Default mode in which groups read a topic, until request 401 sets another."""
 
     PULL = "PULL"
     POP = "POP"
 
 
 def default_broker_name() -> str:
-    """The host's name, as Apache's broker calls itself; `DEFAULT_BROKER` when there is none."""
+    """Return the host's name, as Apache's broker does, or `DEFAULT_BROKER` if there is none."""
     return os.uname().nodename or "DEFAULT_BROKER"
 
 
 def default_store_path() -> str:
-    """`store` in the home directory."""
+    """Return the path of `store` in the home directory."""
     return str(below_home("store", instead="storePathRootDir"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig(AccessConfig):
-    """The effective configuration of one broker. Times are in the unit of Apache's key, sizes in
+    """Effective configuration of one broker. Times are in the unit of Apache's key, sizes in
     bytes."""
 
-    # Who it is.
+    # Identity.
     broker_name: str = setting(
         default_broker_name, "name that clients know it by, without blanks; the host's name"
     )
@@ -107,7 +109,7 @@ class BrokerConfig(AccessConfig):
         "inSyncReplicas) or SLAVE (a copy of the master of the same brokerName)",
     )
 
-    # Where it is reached.
+    # Addresses and ports.
     bind_address: str = setting(
         LOOPBACK,
         "interface to listen on; not set: brokerIP1 if that is an address of this machine; "
@@ -198,7 +200,7 @@ class BrokerConfig(AccessConfig):
         False, "connect to name servers with TLS; so does `tls.enable`", key="useTLS"
     )
 
-    # What it tells the name servers.
+    # Registration.
     register_name_server_period: int = setting(
         30_000,
         "time between registrations; held within 10 and 60 s",
@@ -356,7 +358,7 @@ class BrokerConfig(AccessConfig):
         own=True,
     )
 
-    # What this release cannot do, where ignoring the wish would do harm.
+    # Features that this release lacks, if ignoring the setting would do harm.
     acl_enable: bool = unserved(
         False,
         "access control of 4.x",
@@ -378,7 +380,7 @@ class BrokerConfig(AccessConfig):
         "", "Java classes round the store", "Java classes cannot be loaded"
     )
 
-    # Where.
+    # Directories.
     store_path_commit_log: str = setting(
         "",
         "directories of the commit log, separated by commas: new files go round those that are "
@@ -392,7 +394,7 @@ class BrokerConfig(AccessConfig):
     store_checkpoint: str = setting("", "the checkpoint file" + _IGNORED, own=True)
     abort_file: str = setting("", "the file that marks an unclean stop" + _IGNORED, own=True)
 
-    # How long.
+    # Retention times.
     file_reserved_time: int = setting(
         72,
         "age at which a commit log file is deleted, counted from its last write",
@@ -413,7 +415,7 @@ class BrokerConfig(AccessConfig):
         100, "pause between two lots (of up to 50) of queue files", "ms"
     )
 
-    # How much.
+    # Sizes and limits.
     disk_max_used_space_ratio: int = setting(
         75,
         "above it expired files are deleted at any hour; held within 10 and 95",
@@ -450,7 +452,7 @@ class BrokerConfig(AccessConfig):
         hot=True,
     )
 
-    # When delayed messages come.
+    # Delayed messages.
     message_delay_level: str = setting(
         DEFAULT_LEVELS, "delays of levels 1, 2, … in s, m, h or d, separated by spaces"
     )
@@ -558,7 +560,7 @@ class BrokerConfig(AccessConfig):
         3000, "that a transaction has ended is written down within", "ms"
     )
 
-    # Readers of a backlog.
+    # Consumers that read old messages.
     cold_data_flow_control_enable: bool = setting(
         False, "slow down groups that read much cold data"
     )
@@ -625,7 +627,7 @@ class BrokerConfig(AccessConfig):
     )
 
     def __post_init__(self) -> None:
-        if not self.in_sync_replicas:  # not set: a slave may be made a SYNC_MASTER
+        if not self.in_sync_replicas:  # not set: a slave may become a SYNC_MASTER
             counts = self.broker_role is not BrokerRole.ASYNC_MASTER
             object.__setattr__(self, "in_sync_replicas", 2 if counts else 1)
 
@@ -636,7 +638,7 @@ class BrokerConfig(AccessConfig):
 
     @property
     def id(self) -> int:
-        """`brokerId`, or 0 for a master. RocketMQ: ``BrokerStartup`` sets it so."""
+        """Broker id: `brokerId`, or 0 for a master. RocketMQ: ``BrokerStartup`` sets it so."""
         return self.broker_id if self.is_slave else 0
 
     @property
@@ -646,23 +648,23 @@ class BrokerConfig(AccessConfig):
 
     @property
     def allowed_peers(self) -> frozenset[str]:
-        """The addresses of `haAllowedPeers`."""
+        """Addresses of `haAllowedPeers`."""
         return frozenset(filter(None, map(str.strip, self.ha_allowed_peers.split(","))))
 
     @property
     def ha_port_is_open(self) -> bool:
-        """True when a master gives its log to anyone on other machines who can connect."""
+        """True if a master gives its log to anyone who can connect from other machines."""
         closed = self.authentication_enabled or self.certificates_required or self.allowed_peers
         return not closed and not is_loopback(self.bind_address)
 
     @property
     def namesrv_addresses(self) -> list[str]:
-        """The name servers, each `host:port`."""
+        """Addresses of the name servers, each `host:port`."""
         return parse_addresses(self.namesrv_addr)
 
     @property
     def advertised_host(self) -> str:
-        """The host that clients receive from the name server."""
+        """Host that clients receive from the name server."""
         if self.broker_ip1:
             return bare_host(self.broker_ip1)
         return outward_address() if is_wildcard(self.bind_address) else self.bind_address
@@ -674,23 +676,24 @@ class BrokerConfig(AccessConfig):
 
     @property
     def delay_levels_ms(self) -> tuple[int, ...]:
-        """The delays of `messageDelayLevel`. Raises ConfigError."""
+        """Delays of `messageDelayLevel` in ms. Raise ConfigError if the text is invalid."""
         return parse_delay_levels(self.message_delay_level)
 
     @property
     def commit_log_directories(self) -> tuple[Path, ...]:
-        """Directories for new segments; empty: the directory below the store's root. Raises
-        ConfigError."""
+        """Directories for new segments. If empty, segments go to a directory below the store's
+        root. Raise ConfigError if the text is invalid."""
         return _directories("storePathCommitLog", self.store_path_commit_log)
 
     @property
     def read_only_commit_log_directories(self) -> tuple[Path, ...]:
-        """Directories with old segments, in which the broker creates none. Raises ConfigError."""
+        """Directories with old segments, in which the broker creates none. Raise ConfigError if the
+        text is invalid."""
         return _directories("readOnlyCommitLogStorePaths", self.read_only_commit_log_store_paths)
 
     @property
     def delete_hours(self) -> frozenset[int]:
-        """The hours of `deleteWhen`. Raises ConfigError."""
+        """Hours of `deleteWhen`. Raise ConfigError if the text is invalid."""
         hours = [hour.strip() for hour in self.delete_when.split(";") if hour.strip()]
         if not hours or not all(
             hour.isascii() and hour.isdigit() and int(hour) < 24 for hour in hours
@@ -710,12 +713,12 @@ def load_broker_config(
     overrides: Mapping[str, object] | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> BrokerConfig:
-    """The configuration in a `broker.conf`, with `overrides` (field name to value) on top.
+    """Return the configuration in a `broker.conf`. `overrides` (field name to value) take
+    precedence over the file.
 
-    Keys without effect that are given another value than Apache's default, and unknown keys, are
-    logged, and stop nothing. Raises `ConfigError` in one sentence for a file that cannot be read,
-    for a value that cannot be used, and where `brokerIP1` alone does not say which interface to
-    listen on.
+    The log reports unknown keys, and keys without effect whose value is not Apache's default. Raise
+    ConfigError, in one sentence, in three cases: the file cannot be read, a value is invalid, or
+    `brokerIP1` is set and the listen interface cannot be derived from it.
     """
     overrides = overrides or {}
     texts = {} if path is None else read_properties(path, BROKER_KEYS)
@@ -737,9 +740,8 @@ def load_broker_config(
 
 
 def _bind_address_for(advertised: str) -> str:
-    """Return the interface to listen on if ``bindAddress`` is not set: the advertised address.
-    Raises ConfigError if this machine does not have that address, as behind NAT or in
-    Kubernetes."""
+    """Return the listen interface if ``bindAddress`` is not set: the advertised address. Raise
+    ConfigError if this machine does not have that address, as behind NAT or in Kubernetes."""
     if not advertised or is_loopback(advertised):
         return LOOPBACK
     if is_of_this_machine(advertised):
@@ -752,7 +754,7 @@ def _bind_address_for(advertised: str) -> str:
 
 
 def check_together(config: BrokerConfig) -> None:
-    """Check rules that concern several keys. Raises ConfigError."""
+    """Check rules that concern several keys. Raise ConfigError if one is broken."""
     for address in parse_addresses(config.namesrv_addr, what="namesrvAddr"):
         check_host(host_of(address), what="namesrvAddr")
     for key, host in (
@@ -800,8 +802,8 @@ def check_together(config: BrokerConfig) -> None:
 
 
 def _directories(key: str, text: str) -> tuple[Path, ...]:
-    """The directories in a setting's text. Two names of one directory are refused: its segments
-    would be found twice."""
+    """Return the directories in a setting's text. Two names of one directory are refused, because
+    its segments would be found twice."""
     found: dict[str, str] = {}
     for part in filter(None, map(str.strip, text.split(","))):
         same = found.setdefault(os.path.realpath(part), part)

@@ -1,7 +1,7 @@
-"""The text of ``messageDelayLevel``: ``1s 5s 10s``, each word a level, counted from 1.
+"""Parser of ``messageDelayLevel``: ``1s 5s 10s``, one level for each word, counted from 1.
 
-Source: apache/rocketmq ``ScheduleMessageService.parseDelayLevel``. This module does not know the
-delayed messages.
+Source: apache/rocketmq ``ScheduleMessageService.parseDelayLevel``. Delayed messages are unknown
+here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LEVEL: Final = re.compile(r"([0-9]{1,6})([smhd])")
 
 
 def parse_delay_levels(text: str) -> tuple[int, ...]:
-    """The delays in ms. Raises ConfigError."""
+    """Return the delays in ms. Raise ConfigError if the text is invalid."""
     words = text.split()
     if not 1 <= len(words) <= LEVELS_MAX:
         raise ConfigError(

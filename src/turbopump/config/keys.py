@@ -1,7 +1,8 @@
-"""The keys that Apache's servers read from their files (5.3.3 and 4.9.8), and Turbopump's own.
+"""Table of the keys that Apache's servers read from their files (5.3.3 and 4.9.8), and of
+Turbopump's own.
 
-Each key is honoured (a configuration field has it), accepted without effect, or unknown. The keys
-of Apache are data: `apache_keys.txt`. This module must not know values that are set.
+A key has an effect (a configuration field reads it), is accepted without effect, or is unknown.
+Apache's keys are data: `apache_keys.txt`. The values in use are unknown here.
 """
 
 import enum
@@ -23,8 +24,12 @@ class KeyClass(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key. A default of None means that this version of Apache's has no such key; `reason` says
-    why it has no effect, and is empty when it is honoured. `secret`: its value is shown nowhere."""
+    """One configuration key.
+
+    - A default of None means that Apache's version does not have the key.
+    - `reason`: why the key has no effect; empty if it has an effect.
+    - `secret`: True if the value is never shown.
+    """
 
     name: str
     java_type: str
@@ -35,13 +40,14 @@ class Key:
 
     @property
     def own(self) -> bool:
-        """True for a key of Turbopump's own, which Apache's servers do not know."""
+        """True for a key of Turbopump, which Apache's servers do not know."""
         return self.default_5 is None and self.default_4 is None
 
 
 @dataclass(frozen=True, slots=True)
 class KeyFinding:
-    """A remark about a key in a file: the reason for having no effect, or the nearest known key."""
+    """Remark about a key in a file: the reason why it has no effect, or the most similar known
+    key."""
 
     key_class: KeyClass
     reason: str = ""
@@ -52,7 +58,8 @@ KeyTable = Mapping[str, Key]
 
 
 def classify(name: str, table: KeyTable) -> KeyFinding:
-    """The class of a key in a file; `KeyFinding.nearest` is empty when no known key is near."""
+    """Return the class of a key in a file. `KeyFinding.nearest` is empty if no known key is
+    similar."""
     if key := table.get(name):
         return (
             KeyFinding(KeyClass.ACCEPTED, reason=key.reason)
@@ -67,8 +74,8 @@ def classify(name: str, table: KeyTable) -> KeyFinding:
 
 
 def is_default(key: Key, text: str) -> bool:
-    """Return True for Apache's default value, of 5.3.3 or 4.9.8, on a machine with this number of
-    cores. A default may be the value of an environment variable."""
+    """Return True if the text is Apache's default, of 5.3.3 or 4.9.8, on this machine. A default
+    may depend on the number of cores or on an environment variable."""
     return any(
         default.startswith("variable ") or text == on_this_machine(default)
         for default in (key.default_5, key.default_4)
@@ -77,7 +84,7 @@ def is_default(key: Key, text: str) -> bool:
 
 
 def on_this_machine(default: str) -> str:
-    """The value that a default of ``apache_keys.txt`` has here."""
+    """Return the value of a default from ``apache_keys.txt`` on this machine."""
     if default.startswith("variable "):
         return os.environ.get(default.removeprefix("variable "), "")
     if "cores" not in default:
@@ -88,9 +95,11 @@ def on_this_machine(default: str) -> str:
 
 
 def key_table(config: type[SettingsClass], *parts: str, only_5: str = "") -> KeyTable:
-    """The keys of some parts of `apache_keys.txt`, and the configuration's own: those that are
-    declared so, and those that are in none of the parts, as Apache's server has not got them. The
-    4.9.8 server does not read the part `only_5`."""
+    """Return the keys of some parts of `apache_keys.txt`, and the configuration's own keys.
+
+    Own keys are declared as such, or are in none of the parts because Apache's server lacks them.
+    The 4.9.8 server does not read the part `only_5`.
+    """
     table: dict[str, Key] = {}
     for part, line, reason in _lines():
         if part in parts:
@@ -109,7 +118,7 @@ def key_table(config: type[SettingsClass], *parts: str, only_5: str = "") -> Key
 
 
 def _lines() -> Iterator[tuple[str, str, str]]:
-    """Part, line of a key, and the reason above it."""
+    """Yield for each key its part, its line, and the reason above the line."""
     part = reason = ""
     from importlib.resources import files  # clients never read it
 

@@ -14,13 +14,14 @@ from turbopump.config.tls import with_tls_file
 
 
 def default_kv_config_path() -> str:
-    """`namesrv/kvConfig.json` in the home directory, where Apache's name server has it."""
+    """Return the path of `namesrv/kvConfig.json` in the home directory, as in Apache's name
+    server."""
     return str(below_home("namesrv", "kvConfig.json", instead="kvConfigPath"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamesrvConfig(AccessConfig):
-    """The effective configuration of one name server. Times are in the unit of Apache's key."""
+    """Effective configuration of one name server. Times are in the unit of Apache's key."""
 
     bind_address: str = setting(LOOPBACK, "interface to listen on; Apache's default is 0.0.0.0")
     listen_port: int = setting(9876, "port to listen on, 0 for a free one", high=65535)
@@ -82,8 +83,8 @@ NAMESRV_KEYS = key_table(NamesrvConfig, "namesrv", "server", "client", "tls", on
 def load_namesrv_config(
     path: Path | str | None = None, overrides: Mapping[str, object] | None = None
 ) -> NamesrvConfig:
-    """The configuration in a `namesrv.conf`, with `overrides` (field name to value) on top; errors
-    as `load_broker_config`."""
+    """Return the configuration in a `namesrv.conf`. `overrides` (field name to value) take
+    precedence. Errors are those of `load_broker_config`."""
     texts = {} if path is None else read_properties(path, NAMESRV_KEYS)
     config = build(NamesrvConfig, with_tls_file(texts), overrides or {})
     config.check_access()

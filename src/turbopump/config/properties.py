@@ -24,11 +24,10 @@ _MARKED = "=:#!"
 
 
 def decode(data: bytes) -> dict[str, str]:
-    """The keys and values of a properties file, the last one of a repeated key winning.
+    r"""Return the keys and values of a properties file. The last value of a repeated key counts.
 
-    Java reads such files as ISO-8859-1. Files that are valid UTF-8 are read as UTF-8 here, since
-    that is what people write; everything else is read as Java does. Raises `ConfigError` for a
-    malformed `\\uXXXX`.
+    Files that are valid UTF-8 are read as UTF-8, because people write UTF-8. Other files are read
+    as ISO-8859-1, as Java reads all. Raise ConfigError for a malformed `\uXXXX`.
     """
     try:
         text = data.decode("utf-8")
@@ -48,7 +47,7 @@ def decode_text(text: str) -> dict[str, str]:
 
 
 def encode(values: Mapping[str, str]) -> str:
-    """The text that `decode_text` and Java read back as `values`: ASCII only, one `key=value` a
+    """Return text that `decode_text` and Java decode to `values`: ASCII, one `key=value` on each
     line, in the given order."""
     lines = (
         f"{_escape(key, blanks=True)}={_escape(value, blanks=False)}\n"
@@ -58,8 +57,8 @@ def encode(values: Mapping[str, str]) -> str:
 
 
 def lines_of(text: str) -> Iterator[tuple[list[str], str]]:
-    """The lines of a text as they stand, and what they say together: an entry, which may run over
-    several lines, or nothing (a comment, a blank line)."""
+    """Yield the raw lines of each entry of a text, and the entry that they form together. The entry
+    is empty for a comment or a blank line."""
     # Only \n, \r and \r\n end a line: str.splitlines knows many more.
     natural = iter(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"))
     for first in natural:
@@ -75,20 +74,20 @@ def lines_of(text: str) -> Iterator[tuple[list[str], str]]:
 
 
 def key_of(entry: str) -> str:
-    """The key of an entry that ``lines_of`` found."""
+    """Return the key of an entry from ``lines_of``."""
     return _unescape(_split(entry)[0])
 
 
 def with_values(text: str, values: Mapping[str, str]) -> str:
-    """A properties file with other values for some keys; comments, order and the rest stay. Keys
-    that it does not have come at its end."""
+    """Return the text of a properties file with new values for some keys. Comments, order and other
+    entries stay; new keys are appended."""
     left = dict(values)
     lines: list[str] = []
     for natural, entry in lines_of(text):
         key = key_of(entry) if entry else None
         if key is None or key not in values:
             lines += natural
-        elif key in left:  # a repeated key goes: its last line would win
+        elif key in left:  # drop a repeated key: its last line would count
             lines += encode({key: left.pop(key)}).splitlines()
     while lines and not lines[-1]:
         lines.pop()
@@ -100,8 +99,8 @@ def _continues(line: str) -> bool:
 
 
 def _split(line: str) -> tuple[str, str]:
-    """The key ends at the first unescaped blank, `=` or `:`; blanks round one `=` or `:` belong to
-    neither side."""
+    """Split a line into key and value. The key ends at the first unescaped blank, `=` or `:`.
+    Blanks around that `=` or `:` belong to neither."""
     end = 0
     while end < len(line) and line[end] not in "=:" + _BLANK:
         end += 2 if line[end] == "\\" else 1
@@ -160,13 +159,16 @@ def _escape(text: str, *, blanks: bool) -> str:
 
 _FILE_SIZE_MAX = 4 * 1024 * 1024
 EVERYBODY = 0o007
-"""Bits of a file's mode for users who are neither its owner nor in its group."""
+"""Mode bits of a file for users who are neither its owner nor in its group."""
 
 
 def read_properties(path: Path | str, known: KeyTable) -> dict[str, str]:
-    """The keys and values of a properties file. Keys that have no effect or are unknown are logged,
-    and secrets that every user of the machine can get at. Raises `ConfigError` when the file cannot
-    be read."""
+    """Return the keys and values of a properties file. Raise ConfigError if the file cannot be
+    read.
+
+    The log reports keys without effect, unknown keys, and secrets in a file that every user of the
+    machine can read.
+    """
     try:
         with open(path, "rb") as file:
             data = file.read(_FILE_SIZE_MAX + 1)
@@ -198,8 +200,8 @@ def read_properties(path: Path | str, known: KeyTable) -> dict[str, str]:
 
 
 def _report(path: Path | str, texts: Mapping[str, str], table: KeyTable) -> None:
-    """Log each unknown key of a file, and in one line those without effect that are not at a
-    default of Apache's. Values are never logged: they may be secrets."""
+    """Log each unknown key of a file, and in one line the keys without effect that differ from
+    Apache's default. Values are never logged, because they may be secrets."""
     idle = []
     for key, text in texts.items():
         found = classify(key, table)

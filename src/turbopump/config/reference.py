@@ -1,7 +1,7 @@
-"""`docs/reference/configuration.md`, written from the tables: `python -m turbopump.config.reference
-> docs/reference/configuration.md`.
+"""Generator of `docs/reference/configuration.md`: `python -m turbopump.config.reference >
+docs/reference/configuration.md`.
 
-Every fact of the page comes from the tables or from the preface below. This module reads no files.
+The page contains only facts from the tables and the preface below. No files are read here.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ silently. An empty default is an empty cell, `-` means that this version has no 
 
 
 def page() -> str:
-    """The text of the page."""
+    """Return the text of the page."""
     lines = [_PREFACE]
     lines += _section("`broker.conf`", BROKER_KEYS, BrokerConfig)
     lines += _section("`namesrv.conf`", NAMESRV_KEYS, NamesrvConfig)
@@ -74,7 +74,7 @@ def _honoured_row(key: Key, known: Setting, default: str) -> str:
 
 
 def _shown_default(name: str, value: object) -> str:
-    # What depends on the machine is named, not shown.
+    # Defaults that depend on the machine are described, not shown.
     machine = {
         "broker_name": "host name",
         "in_sync_replicas": "SYNC_MASTER: 2",

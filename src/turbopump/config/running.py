@@ -1,8 +1,8 @@
-"""The configuration of a running server, as tools read and change it.
+"""Configuration of a running server, as tools read and change it.
 
-A request can change only keys declared ``hot``: all of its keys or none. Paths, addresses and
-access settings are never hot (CVE-2023-33246, CVE-2023-37582). Values that are secrets are never
-shown. The module is the same for both servers. Source: apache/rocketmq ``Configuration``.
+A request can change only keys declared ``hot``, and changes all of its keys or none. Paths,
+addresses and access settings are never hot (CVE-2023-33246, CVE-2023-37582). Secrets are never
+shown. Brokers and name servers share this module. Source: apache/rocketmq ``Configuration``.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from turbopump.errors import ConfigError
 log = logging.getLogger(__name__)
 
 SOCKS: Final = "socksProxyConfig"
-"""A key without effect that may hold a user and a password."""
+"""Key without effect whose value may contain a user and a password."""
 CHANGE_SIZE_MAX: Final = 32 * 1024
-"""Characters of a change. All keys of a broker together have half as many."""
+"""Maximum length of a change in characters. All keys of a broker together have half as many."""
 
 
 class FileDisk(Protocol):
@@ -38,24 +38,28 @@ class FileDisk(Protocol):
 
 
 class ReadOnlyKeyError(ConfigError):
-    """A key that cannot be changed while the server runs."""
+    """Error: the key cannot be changed while the server runs."""
 
 
 @dataclass
 class RunningConfiguration:
-    """``config``, whose hot fields the server's parts read when they use them. ``table``: every key
-    of the server. ``path``: the file that it was started with, which keeps what is changed; None:
-    changes last until the server stops. ``given``: what the file says of keys that have no effect
-    here."""
+    """Configuration of a running server.
+
+    - ``config``: the settings; the server reads a hot field each time it uses it.
+    - ``table``: all keys of the server.
+    - ``path``: file that stores changes; None means that changes last until the server stops.
+    - ``given``: values in the file of keys that have no effect.
+    """
 
     config: SettingsClass
     table: KeyTable
     path: Path | None = None
     given: Mapping[str, str] = field(default_factory=dict)
     check: Callable[[Any], None] | None = None
-    """Sees what a change would come to, and raises ConfigError for what cannot be."""
+    """Check of the configuration after a change, which raises ConfigError if it is invalid."""
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """A disk has several threads: two at once would each keep what the other has read."""
+    """Lock for writing the file. Disk work runs in several threads, and two concurrent changes
+    would overwrite each other."""
 
     @classmethod
     def of(
@@ -66,7 +70,7 @@ class RunningConfiguration:
         store: str = "",
         check: Callable[[Any], None] | None = None,
     ) -> RunningConfiguration:
-        """Make the configuration of a server started with ``file``, which keeps later changes.
+        """Return the configuration of a server started with ``file``, which stores later changes.
         Without a file, changes go to the file that ``store`` names. RocketMQ: NamesrvStartup sets
         configStorePath to the file of -c."""
         given = {} if file is None else properties.decode(file.read_bytes())
@@ -74,8 +78,8 @@ class RunningConfiguration:
         return cls(config, table, kept_in, given, check)
 
     def texts(self) -> dict[str, str]:
-        """Every key with its value, sorted: those that are honoured as they are in force, those
-        that have no effect as the file has them, else with Apache's default. Secrets are hidden."""
+        """Return all keys with their values, sorted, with secrets hidden. A key without effect has
+        its value from the file, or Apache's default."""
         inert = {
             key.name: self.given.get(key.name, on_this_machine(default))
             for key in self.table.values()
@@ -87,10 +91,11 @@ class RunningConfiguration:
         return {key: shown[key] for key in sorted(shown)}
 
     def change(self, text: str) -> dict[str, str]:
-        """Put the keys of a properties file in force; they are returned.
+        """Apply the keys of a properties text, and return them.
 
-        Raises ReadOnlyKeyError for a key that cannot be changed now, ConfigError for a key or value
-        that makes no sense; then nothing is changed."""
+        Raise ReadOnlyKeyError for a key that cannot be changed now, ConfigError for an invalid key
+        or value. On an error nothing is changed.
+        """
         if len(text) > CHANGE_SIZE_MAX:
             raise ConfigError(
                 f"a change of {len(text)} characters is not read: at most {CHANGE_SIZE_MAX} are; "
@@ -114,8 +119,8 @@ class RunningConfiguration:
         return wanted
 
     async def keep(self, changed: Mapping[str, str], disk: FileDisk | None) -> str | None:
-        """Write changed keys into the file, beside the loop; None, or why they last until the
-        server stops only."""
+        """Write changed keys to the file, in a thread. Return None, or the reason why the changes
+        last only until the server stops."""
         path = self.path
         if path is None or disk is None:
             return "in force until the server stops: it was started without a file (-c)"

@@ -1,5 +1,5 @@
-"""Settings of servers: how a field of a configuration class declares its key, unit and bounds, and
-how text becomes a value and back. This module must not know which keys exist."""
+"""Declaration of settings: the key, unit and bounds of a configuration field, and the conversion
+between text and values. The keys themselves are unknown here."""
 
 import dataclasses
 import enum
@@ -17,7 +17,7 @@ LONG_MAX = 2**63 - 1
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Setting:
-    """Facts about a key beside its field's type and default."""
+    """Facts about a key, besides its field's type and default."""
 
     key: str
     about: str
@@ -27,17 +27,17 @@ class Setting:
     only: tuple[object, ...] = ()
     otherwise: str = ""
     own: bool = False
-    """A key of Turbopump's, not one of Apache's."""
+    """True for a key of Turbopump that Apache's servers do not have."""
     held: tuple[int, int] | None = None
     hot: bool = False
     """True if the setting can change while the server runs; its readers then read it at each
     use."""
     secret: bool = False
-    """Its value is shown nowhere."""
+    """True if the value is never shown."""
 
 
 class SettingsClass(Protocol):
-    """A frozen dataclass whose fields were declared with `setting`."""
+    """Protocol of a frozen dataclass whose fields were declared with `setting`."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -60,13 +60,17 @@ def setting(
     hot: bool = False,
     secret: bool = False,
 ) -> Any:
-    """A field of a configuration class. `key` is the field's name in camelCase unless it is given.
-    A function as the default is called for each configuration.
+    """Declare a field of a configuration class. A function as the default is called for each
+    configuration.
 
-    `low` and `high` bound numbers, both included. `only` lists the values that this release can
-    serve, where ignoring another value would do harm; `otherwise` then says why. A number outside
-    of `held`, both included, counts as the nearest within, as it does for Apache's servers, and is
-    shown so. `hot`: it can be changed while the server runs. `secret`: its value is shown nowhere.
+    - `key`: Apache's key; by default the field's name in camelCase.
+    - `low`, `high`: bounds of a number, inclusive.
+    - `only`: the values that this release can serve, if ignoring another value would do harm;
+      `otherwise` gives the reason.
+    - `held`: inclusive range to which a number is moved, as Apache's servers do; the moved
+      value is shown.
+    - `hot`: the setting can be changed while the server runs.
+    - `secret`: the value is never shown.
     """
     known = Setting(key, about, unit, low, high, only, otherwise, own, held, hot, secret)
     if callable(default):
@@ -75,12 +79,12 @@ def setting(
 
 
 def unserved(default: Any, about: str, otherwise: str, *, key: str = "") -> Any:
-    """A field that may have its default only, as `otherwise` says why."""
+    """Declare a field that allows only its default; `otherwise` gives the reason."""
     return setting(default, about, key=key, only=(default,), otherwise=otherwise)
 
 
 def settings_of(config: type[SettingsClass]) -> Iterator[tuple[str, Setting]]:
-    """Field name and setting of every field, in order."""
+    """Yield the name and the setting of every field, in order."""
     for field in dataclasses.fields(config):
         known: Setting = field.metadata["setting"]
         first, *words = field.name.split("_")
@@ -91,10 +95,10 @@ def settings_of(config: type[SettingsClass]) -> Iterator[tuple[str, Setting]]:
 def build(
     config: type[Config], texts: Mapping[str, str], overrides: Mapping[str, object]
 ) -> Config:
-    """A configuration from `texts` (Apache key to text) with `overrides` (field name to value) on
-    top.
+    """Return a configuration from `texts` (Apache key to text). `overrides` (field name to value)
+    take precedence.
 
-    Keys that are not the configuration's are ignored here. Raises `ConfigError` in one sentence.
+    Unknown keys are ignored. Raise ConfigError, in one sentence, if a value is invalid.
     """
     types = get_type_hints(config)
     values: dict[str, object] = {}
@@ -111,8 +115,8 @@ def build(
 def change(
     config: Config, texts: Mapping[str, str], check: Callable[[Config], None] | None = None
 ) -> None:
-    """Give fields of a configuration in use other values, all of them or none. `check` sees the
-    result first. Raises `ConfigError` in one sentence."""
+    """Change fields of a configuration in use, all of them or none. `check` is called first with
+    the result. Raise ConfigError, in one sentence, if a value is invalid."""
     types = get_type_hints(type(config))
     values = {
         name: _checked(known, _parsed(known, types[name], texts[known.key].strip()))
@@ -122,12 +126,12 @@ def change(
     if check is not None:
         check(dataclasses.replace(config, **values))
     for name, value in values.items():
-        object.__setattr__(config, name, value)  # frozen for everybody else
+        object.__setattr__(config, name, value)  # frozen for other code
 
 
 def below_home(*parts: str, instead: str) -> Path:
-    """A path in the home directory. Raises ConfigError where there is none, as in a container that
-    runs as any uid: it says to give `instead`."""
+    """Return a path in the home directory. Raise ConfigError if there is no home directory, as in a
+    container that runs with any uid. The error advises to set `instead`."""
     try:
         return Path.home().joinpath(*parts)
     except RuntimeError:
@@ -138,19 +142,19 @@ def below_home(*parts: str, instead: str) -> Path:
 
 
 def hot_keys(config: type[SettingsClass]) -> frozenset[str]:
-    """The keys that can be changed while a server runs."""
+    """Return the keys that can be changed while a server runs."""
     return frozenset(known.key for _, known in settings_of(config) if known.hot)
 
 
 def effective(config: SettingsClass) -> dict[str, str]:
-    """Return every key with the text of its value, in the form of a file and of `-p`, without
+    """Return all keys with their values as text, in the form of a file and of `-p`, without
     secrets."""
     texts = {known: render(getattr(config, name)) for name, known in settings_of(type(config))}
     return {known.key: HIDDEN if known.secret and text else text for known, text in texts.items()}
 
 
 def render(value: object) -> str:
-    """A value as Java writes it in a properties file."""
+    """Return a value as Java writes it in a properties file."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)

@@ -1,10 +1,14 @@
 """TLS settings of servers and clients, under the names of Apache's system properties.
 
 Apache's servers and Java clients read these names as properties of the JVM, and from the file that
-`tls.config.file` names, which wins. Here a server's own file may contain them too. Three defaults
-are safer than Apache's: a client checks the server's certificate, a client checks the host name in
-it, and a server that asks for client certificates checks them. This module knows no sockets.
-Source: apache/rocketmq `TlsSystemConfig`, `TlsHelper`.
+`tls.config.file` names, which takes precedence. Here a server's own file may contain them too.
+Three defaults are safer than Apache's:
+
+- A client checks the server's certificate.
+- A client checks the host name in the certificate.
+- A server that asks for client certificates checks them.
+
+Sockets are unknown here. Source: apache/rocketmq `TlsSystemConfig`, `TlsHelper`.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ CONFIG_FILE: Final = "/etc/rocketmq/tls.properties"
 
 
 class TlsMode(enum.StrEnum):
-    """Kinds of connections that a server accepts, told apart by their first byte."""
+    """Kinds of connections that a server accepts; the first byte of a connection shows its kind."""
 
     DISABLED = "disabled"
     PERMISSIVE = "permissive"
@@ -42,8 +46,11 @@ class ClientAuth(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTls:
-    """TLS settings of a server. Paths are of PEM files; `key` is empty if `certificate` also holds
-    the key. `trust`: the certificates that sign those of clients."""
+    """TLS settings of a server. All paths name PEM files.
+
+    - `key`: empty if `certificate` also contains the key.
+    - `trust`: certificates that sign those of clients.
+    """
 
     mode: TlsMode = TlsMode.PERMISSIVE
     certificate: str = ""
@@ -69,11 +76,15 @@ class ServerTls:
 class ClientTls:
     """TLS settings of a client. By default it trusts the certificates of the operating system.
 
-    ``trust``: a PEM file of the certificates that sign the servers', or of the servers' own; None:
-    those of the operating system. ``certificate`` and ``key``: PEM files that the client shows to
-    servers that ask for a certificate; ``key_password`` if the key is encrypted. ``verify=False``
-    accepts any server, and ``check_host_name=False`` any server with a trusted certificate. Raises
-    ConfigError.
+    - ``trust``: PEM file of the certificates that sign the servers', or of the servers' own;
+      None means those of the operating system.
+    - ``certificate``, ``key``: PEM files that the client shows to servers that ask for a
+      certificate.
+    - ``key_password``: password if the key is encrypted.
+    - ``verify=False`` accepts any server; ``check_host_name=False`` accepts any server with a
+      trusted certificate.
+
+    Raise ConfigError for settings that contradict each other.
     """
 
     trust: str | Path | None = None
@@ -97,14 +108,14 @@ class ClientTls:
 
 
 def meant(tls: ClientTls | bool) -> ClientTls | None:
-    """Resolve a setting: True means TLS with all defaults, False plain text (None)."""
+    """Return the TLS settings for a parameter: True means TLS with all defaults, False plain text
+    (None)."""
     return tls if isinstance(tls, ClientTls) else ClientTls() if tls else None
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots: a configuration has other bases beside it
 class TlsConfig:
-    """The part of a server's configuration that says how it speaks TLS, and how it does as a client
-    of others."""
+    """TLS settings of a server, for its clients and for its own connections to other servers."""
 
     tls_server_mode: TlsMode = setting(
         TlsMode.PERMISSIVE,
@@ -178,7 +189,7 @@ class TlsConfig:
 
     @property
     def server_tls(self) -> ServerTls:
-        """Raises ConfigError for what cannot be."""
+        """TLS settings for connections from clients. Raise ConfigError if they are invalid."""
         return ServerTls(
             mode=self.tls_server_mode,
             certificate=self.tls_server_cert_path,
@@ -190,13 +201,13 @@ class TlsConfig:
 
     @property
     def client_tls(self) -> ClientTls | None:
-        """TLS settings for connections to other servers; None: plain text. Raises ConfigError for
-        settings that contradict each other."""
+        """TLS settings for connections to other servers, or None for plain text. Raise ConfigError
+        for settings that contradict each other."""
         return self.tls_of_clients() if self.connects_with_tls else None
 
     @property
     def certificates_required(self) -> bool:
-        """True when nobody gets in without a certificate that `tls.server.trustCertPath` signs."""
+        """True if every client needs a certificate signed by `tls.server.trustCertPath`."""
         required = self.tls_server_need_client_auth is ClientAuth.REQUIRE
         return required and self.tls_server_mode is TlsMode.ENFORCING
 
@@ -222,14 +233,14 @@ def _keys() -> KeyTable:
 
 
 def with_tls_file(texts: Mapping[str, str]) -> dict[str, str]:
-    """The texts of a configuration, with those of the file that `tls.config.file` names in their
-    place. Raises ConfigError for one that cannot be read, unless it is the default."""
+    """Return the texts of a configuration; those in the file that `tls.config.file` names take
+    precedence. Raise ConfigError if that file cannot be read, unless it is the default file."""
     path = tls_file(build(TlsConfig, texts, {}))
     return dict(texts) if path is None else dict(texts) | read_properties(path, _keys())
 
 
 def tls_file(config: TlsConfig) -> str | None:
-    """The file of `tls.` keys that is read beside a configuration's own; None if there is none."""
+    """Return the file of `tls.` keys that is read besides a configuration's own file, or None."""
     path = config.tls_config_file
     return None if not path or (path == CONFIG_FILE and not Path(path).is_file()) else path
 
@@ -239,13 +250,19 @@ VARIABLES: Final = {
     "tls_trust": "TURBOPUMP_TLS_TRUST",
     "tls_config": "TURBOPUMP_TLS_CONFIG",
 }
-"""Environment variables for arguments that ``tls_of`` is not given."""
+"""Environment variables for arguments that are not passed to ``tls_of``."""
 
 
 def tls_of(given: Mapping[str, str | None], environment: Mapping[str, str]) -> ClientTls | None:
-    """Return the TLS settings of a command or of Spark's options; None: plain text. ``tls``: true
-    or false; ``tls_trust``: a PEM file; ``tls_config``: a file with `tls.client.` keys. Either file
-    switches TLS on. Raises ConfigError."""
+    """Return the TLS settings of a command or of Spark's options, or None for plain text. Raise
+    ConfigError if they are invalid.
+
+    - ``tls``: true or false.
+    - ``tls_trust``: a PEM file.
+    - ``tls_config``: a file with `tls.client.` keys.
+
+    Either file switches TLS on.
+    """
     told = {
         name: environment.get(variable) if given.get(name) is None else given[name]
         for name, variable in VARIABLES.items()

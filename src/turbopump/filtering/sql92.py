@@ -1,10 +1,14 @@
 """SQL92 filters: an expression over message properties, compiled once and evaluated for every
 message. The filters keep every oddity of Apache's.
 
-``price > 100 AND region IN ('eu', 'us') AND note IS NOT NULL``. Three values: true, false and
-unknown (None); only true matches. A property alone is unknown if it is absent and **false if it is
-present**, whatever its value. Text after a whole expression is not read: ``a = 1 junk`` is ``a =
-1``. ``NOT a = 'x'`` is ``(NOT a) = 'x'``; write ``NOT (a = 'x')``.
+An example is ``price > 100 AND region IN ('eu', 'us') AND note IS NOT NULL``.
+
+- There are three values: true, false and unknown (None). A message matches only if the
+  result is true.
+- A property alone as a condition is unknown if it is absent and **false if it is present**,
+  whatever its value.
+- Text after a complete expression is ignored: ``a = 1 junk`` is ``a = 1``.
+- ``NOT a = 'x'`` is ``(NOT a) = 'x'``; write ``NOT (a = 'x')``.
 
 Source: apache/rocketmq ``filter/…/parser/SelectorParser.jj`` and ``filter/…/expression/*``.
 """
@@ -21,23 +25,23 @@ from turbopump.filtering.sql_tokens import SqlError as SqlError
 from turbopump.filtering.sql_tokens import Tokens, text_of
 
 DEPTH_MAX: Final = 60
-"""Brackets, signs and NOTs that may stand inside each other, and conditions of conditions in a row
-(``a = b = c``, ``a IS NULL IS NULL``). RocketMQ has no number for it: there a stack overflow
-refuses."""
+"""Maximum nesting depth of brackets, signs and NOTs, and of chained conditions (``a = b = c``, ``a
+IS NULL IS NULL``). RocketMQ has no such limit; there a stack overflow ends the parser."""
 KEPT_MAX, SHORT = 256, 1024
-"""Number of cached filters, and their maximum length in characters, for the next pull or heartbeat
-with the same expression."""
+"""Maximum number of cached filters, and their maximum length in characters. The next pull or
+heartbeat with the same expression uses the cached filter."""
 LONG_KEPT_MAX: Final = 16
-"""Number of cached filters that are longer, each with some MiB of memory."""
+"""Maximum number of longer cached filters, each with some MiB of memory."""
 
 _WORDS: Final = frozenset({"BETWEEN", "IN", *nodes.SEARCHES})
 
 
 def compile_sql(expression: str) -> nodes.Filter:
-    """Compile a SQL92 expression into a filter over a message's properties. The filter rejects a
-    message that it cannot judge. Raises SqlError for an invalid expression.
+    """Compile a SQL92 expression into a filter over a message's properties. Raise SqlError for an
+    invalid expression.
 
-    Equal expressions share one compiled filter.
+    The filter rejects a message that cannot be evaluated. Equal expressions share one compiled
+    filter.
     """
     return _short(expression) if len(expression) <= SHORT else _long(expression)
 
@@ -59,14 +63,15 @@ _long = lru_cache(LONG_KEPT_MAX)(_compile)
 
 
 def compile_judge(expression: str) -> nodes.Evaluate:
-    """The same with all outcomes: True, False, None for unknown; NoVerdictError is raised for what
-    cannot be judged."""
+    """Compile an expression into a function that returns True, False or None (unknown). The
+    function raises NoVerdictError for a message that cannot be evaluated."""
     parser = _Parser(expression)
     return nodes.as_truth(parser.disjunction(), parser.tokens).evaluate
 
 
 class _Parser:
-    """Recursive descent; one method a rule of the grammar, loosest first."""
+    """Recursive-descent parser with one method for each rule of the grammar, in order of increasing
+    precedence."""
 
     def __init__(self, expression: str) -> None:
         self.tokens = Tokens(expression)
@@ -141,7 +146,7 @@ class _Parser:
                 raise tokens.unexpected("BETWEEN, IN, CONTAINS, STARTSWITH or ENDSWITH")
 
     def _goes_on(self) -> None:
-        """Counts a condition of a condition: to judge it goes one deeper."""
+        """Count one more chained condition, which needs one more level of depth."""
         self._in_a_row += 1
         if self._in_a_row > DEPTH_MAX:
             raise SqlError(

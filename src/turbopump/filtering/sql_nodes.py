@@ -14,9 +14,9 @@ from typing import Final, NamedTuple, Protocol
 
 from turbopump.filtering.sql_tokens import NoVerdictError, SqlError, Tokens
 
-# Comparing as Java does: a property is text, and becomes what it is compared with. A whole
-# number within ±2³¹ is an ``int``, a larger one a ``Long``; both refuse text that the other's
-# Java class would refuse. Source: apache/rocketmq ``ComparisonExpression.__compare``;
+# Comparison as in Java: a property is text, and is converted to the type of the other operand. A
+# whole number within ±2³¹ is an ``int``, a larger one a ``Long``; each refuses text that its Java
+# class would refuse. Source: apache/rocketmq ``ComparisonExpression.__compare``;
 # ``java.lang.Integer.valueOf``, ``Double.valueOf``, ``Double.compareTo``.
 Value = str | int | float | bool
 """Value of a property or a literal. A ``Long`` is an ``int`` too; check for bool first."""
@@ -25,10 +25,9 @@ INT_MIN, INT_MAX = -(2**31), 2**31 - 1
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 
 DIGITS_MAX: Final = 100
-"""More than any of Java's numbers has, and few enough to be made a number of."""
+"""Maximum number of digits that are converted to a number, more than any number of Java has."""
 _WHOLE: Final = re.compile(r"[+-]?\d+")
-# possessive (``++``): a property of 32 KiB of digits with a letter behind them is judged in one
-# pass
+# Possessive (``++``), so that 32 KiB of digits followed by a letter need only one pass.
 _DECIMAL: Final = re.compile(
     r"[+-]?(?:NaN|Infinity|(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?[fFdD]?)"
 )
@@ -40,17 +39,17 @@ _TRIMMED: Final = "".join(map(chr, range(33)))
 
 
 class Long(int):
-    """A whole number of Java's class Long."""
+    """Whole number of Java's class Long."""
 
     __slots__ = ()
 
 
 def order(left: Value, right: Value) -> int:
-    """Below 0, 0 or above, as ``left`` is less than, equal to or greater than ``right``; -1 also
-    for what cannot be compared.
+    """Return a negative number, 0 or a positive number if ``left`` is less than, equal to or
+    greater than ``right``. Return -1 for values that cannot be compared.
 
-    Raises NoVerdictError if text is not the number, or a truth not the text, that it is compared
-    with.
+    Raise NoVerdictError if text cannot be converted to the type of the other value, or if ``left``
+    is a truth value and ``right`` is text.
     """
     if isinstance(left, str):
         if isinstance(right, str):
@@ -72,7 +71,8 @@ def order(left: Value, right: Value) -> int:
 
 
 def order_of_doubles(left: float, right: float) -> int:
-    """NaN equals itself and is greater than all; -0.0 is less than 0.0."""
+    """Compare two doubles as Java does. NaN equals itself and is greater than all; -0.0 is less
+    than 0.0."""
     if left < right:
         return -1
     if left > right:
@@ -87,7 +87,8 @@ def truth_of(text: str) -> bool:
 
 
 def number_like(model: float, text: str) -> float:
-    """``text`` as a number of the model's class. Raises NoVerdictError."""
+    """Return ``text`` as a number of the model's class. Raise NoVerdictError if the text is not a
+    number."""
     if not isinstance(model, int):
         return double_of(text)
     low, high = (LONG_MIN, LONG_MAX) if isinstance(model, Long) else (INT_MIN, INT_MAX)
@@ -100,8 +101,8 @@ def number_like(model: float, text: str) -> float:
 
 
 def signed_number(text: str) -> int | None:
-    """Digits, a sign before them, as a number; None if there are too many for one. (Python itself
-    makes none of more than 4,300 digits.)"""
+    """Return digits with an optional sign as a number, or None if there are too many. (Python
+    refuses more than 4,300 digits.)"""
     digits = text.lstrip("+-").lstrip("0")
     if len(digits) > DIGITS_MAX:
         return None
@@ -109,7 +110,8 @@ def signed_number(text: str) -> int | None:
 
 
 def double_of(text: str) -> float:
-    """``Double.valueOf``. Raises NoVerdictError."""
+    """Return Java's ``Double.valueOf`` of a text. Raise NoVerdictError if the text is not a
+    number."""
     trimmed = text.strip(_TRIMMED)
     if _DECIMAL.fullmatch(trimmed):
         return float(trimmed.rstrip("fFdD") if not trimmed.endswith("Infinity") else trimmed)
@@ -122,7 +124,8 @@ def double_of(text: str) -> float:
 
 
 class Properties(Protocol):
-    """Properties that an expression reads: the text of a property, or None. A dict is enough."""
+    """Protocol of the properties that an expression reads: returns the text of a property, or None.
+    A dict suffices."""
 
     def get(self, name: str, /) -> str | None: ...
 
@@ -132,7 +135,7 @@ Filter = Callable[[Properties], bool]
 
 
 class Node(NamedTuple):
-    """A part of an expression. ``kind``: constant, property, truth (true, false or unknown), or
+    """Part of an expression. ``kind`` is constant, property, truth (true, false or unknown), or
     negated."""
 
     kind: str
@@ -194,8 +197,8 @@ SEARCHES: Final[Mapping[str, Callable[[str, str], bool]]] = {
 
 
 def as_truth(node: Node, tokens: Tokens) -> Node:
-    """The node as a condition: a property alone is unknown where it is absent, else false, since it
-    is text and no truth."""
+    """Return the node as a condition. A property alone is unknown if it is absent, else false,
+    because it is text and not a truth value."""
     if node.is_truth:
         return node
     if node.kind != "property":
@@ -205,7 +208,8 @@ def as_truth(node: Node, tokens: Tokens) -> Node:
 
 
 def joined(terms: Sequence[Evaluate], *, until: bool) -> Node:
-    """Terms from left to right until one decides; an unknown one leaves it open."""
+    """Return a node that evaluates terms from left to right until one equals ``until``. If none
+    does, an unknown term makes the result unknown."""
 
     def evaluate(properties: Properties) -> Value | None:
         outcome: bool | None = not until
@@ -231,7 +235,7 @@ def inverse(node: Node) -> Node:
 
 
 def minus(node: Node) -> Node:
-    """Numbers only; anything else becomes unknown, a property too."""
+    """Return the negation of a number. Other values, properties included, become unknown."""
     value = node.evaluate
 
     def evaluate(properties: Properties) -> Value | None:
@@ -348,7 +352,8 @@ def within(node: Node, texts: list[str], negated: bool, tokens: Tokens) -> Node:
 
 
 def searched(node: Node, search: Callable[[str, str], bool], text: str, negated: bool) -> Node:
-    """False for what is absent or no text, and for an empty search, with NOT too."""
+    """Return a node that searches in a property. The result is false, also with NOT, for an absent
+    or non-text value and for an empty search."""
     value = node.evaluate
 
     def evaluate(properties: Properties) -> Value | None:

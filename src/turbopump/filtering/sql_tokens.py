@@ -1,12 +1,12 @@
-"""The words of a SQL92 filter. Longest match first; what no word begins with is an error only where
-somebody reads it.
+"""Tokens of a SQL92 filter. The longest match wins. Text that is no token is an error only if the
+parser reaches it.
 
 ::
 
     keyword | name | 'it''s' | 12 | 12L | 1. .5 5E3 | = <> > >= < <= ( ) , + -
     blanks, --line comments and /* block comments */ between
 
-Source: apache/rocketmq ``SelectorParser.jj``; a line comment ends with a line break or is none.
+Source: apache/rocketmq ``SelectorParser.jj``. A line comment must end with a line break.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ KEYWORDS: Final = frozenset(_KEYWORDS.split())
 END: Final = "end"
 
 LENGTH_MAX: Final = 128 * 1024
-"""Characters of a filter."""
+"""Maximum length of a filter in characters."""
 WORDS_MAX: Final = 4_000
-"""Words of a filter, besides the texts of IN lists: about a thousand conditions. With these two
-bounds to read a filter takes some 30 ms; RocketMQ has none."""
+"""Maximum number of tokens in a filter, besides the texts of IN lists: about a thousand conditions.
+Within both limits parsing takes about 30 ms; RocketMQ has no limits."""
 
 _BLANK_OR_BLOCK: Final = r"[ \t\n\r\f]|/\*[^*]*\*(?:\*|[^*/][^*]*\*)*/"
 _LINE_COMMENT: Final = r"--[^\n\r]*(?:\r\n|[\n\r])"
 _SAID: Final = r"[^']*(?:''[^']*)*"
 _STRING: Final = f"'{_SAID}'"
 _WORD: Final = (
-    # a float is longer than the decimal that it begins with; no two others begin alike
+    # A float is longer than the decimal at its start; no other two tokens start alike.
     r"(?P<float>[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?"
     r"|[0-9]+[eE][+-]?[0-9]+)"
     rf"|(?P<decimal>0|[1-9][0-9]*[lL]?)|(?P<string>{_STRING})|(?P<name>[A-Za-z_$][A-Za-z0-9_$]*)"
@@ -37,15 +37,16 @@ _WORD: Final = (
 )
 _NEXT: Final = re.compile(rf"(?:{_BLANK_OR_BLOCK}|{_LINE_COMMENT})*(?:{_WORD})?")
 _NEXT_IN_LAST_LINE: Final = re.compile(rf"(?:{_BLANK_OR_BLOCK})*(?:{_WORD})?")
-"""No line comment ends there, so that none begins: a search for its end from each of thousands of
-signs would take minutes."""
+"""Pattern for the last line, where no line comment can end and so none begins. Otherwise thousands
+of signs would each search for an end, which takes minutes."""
 _TEXTS: Final = re.compile(rf"(?:[ \t\n\r\f]*+{_STRING}[ \t\n\r\f]*+,)*")
-"""Strings with commas behind them, without comments: in one step, for lists of thousands."""
+"""Pattern of strings that are followed by commas, without comments. Lists of thousands are read in
+one step."""
 
 
 class Token(NamedTuple):
-    """``kind``: a keyword in capitals, ``name``, ``string``, ``decimal``, ``float``, a sign itself,
-    or ``end``."""
+    """One token. ``kind`` is a keyword in capitals, ``name``, ``string``, ``decimal``, ``float``, a
+    sign itself, or ``end``."""
 
     kind: str
     text: str
@@ -53,7 +54,8 @@ class Token(NamedTuple):
 
 
 class Tokens:
-    """Reads one word ahead and no further. Raises SqlError for a text that is too long."""
+    """Reader of tokens, which reads only one token ahead. Raise SqlError for a text that is too
+    long."""
 
     def __init__(self, text: str) -> None:
         if len(text) > LENGTH_MAX:
@@ -68,7 +70,7 @@ class Tokens:
 
     @property
     def next(self) -> Token:
-        """The word that ``take`` gives. Raises SqlError if none begins there."""
+        """Next token, which ``take`` returns. Raise SqlError if the text there is no token."""
         if self._next is None:
             self._next = self._read()
         return self._next
@@ -78,22 +80,22 @@ class Tokens:
         return token
 
     def expect(self, kind: str, what: str) -> Token:
-        """Take a word of this kind. Raises SqlError."""
+        """Read a token of this kind. Raise SqlError if the next token is of another kind."""
         if self.next.kind != kind:
             raise self.unexpected(what)
         return self.take()
 
     def unexpected(self, wanted: str) -> SqlError:
-        """Make the error for a token other than ``wanted``."""
+        """Return the error for a token other than ``wanted``."""
         found = "the end" if self.next.kind == END else repr(self.next.text)
         return SqlError(f"at character {self.next.at + 1}: {wanted} should stand here, not {found}")
 
     def refused(self, why: str) -> SqlError:
-        """Make the error for the text read so far."""
+        """Return the error for the text read so far."""
         return SqlError(f"before character {self.next.at + 1}: {why}")
 
     def texts(self) -> list[str]:
-        """Take as many strings with a comma behind each as follow; what they say."""
+        """Read all following strings that are followed by a comma, and return their values."""
         if self._next is not None:
             return []
         run = _TEXTS.match(self._text, self._at)
@@ -124,7 +126,7 @@ class Tokens:
         return Token(kind, text, at)
 
     def _no_word(self, at: int) -> Token:
-        """Return the token at a place where no word begins: the end."""
+        """Return the end token, or raise SqlError if the text there is no token."""
         if at == len(self._text):
             return Token(END, "", at)
         hint = "; a string begins here and does not end: close it with '"
@@ -139,11 +141,12 @@ def text_of(string: str) -> str:
     return string[1:-1].replace("''", "'")
 
 
-# What can go wrong with a SQL92 filter.
+# Errors of a SQL92 filter.
 class SqlError(ValueError):
-    """The expression is no SQL92 filter; says where and what should stand there."""
+    """Error: the expression is not a SQL92 filter. The text has the position and the expected
+    token."""
 
 
 class NoVerdictError(Exception):
-    """A message cannot be judged (a number was wanted and the property holds none): it does not
-    match."""
+    """Error: a message cannot be evaluated, for example because a property is not a number. The
+    message does not match."""

@@ -1,4 +1,5 @@
-"""Tag expressions: ``*`` or empty takes everything, ``A || B`` takes these tags.
+"""Tag expressions: ``*`` or an empty text selects all messages, ``A || B`` selects messages with
+these tags.
 
 A broker compares tag codes (hashes, in the ConsumeQueue), a client compares the tags themselves.
 Source: apache/rocketmq ``FilterAPI.buildSubscriptionData``, ``DefaultMessageFilter``.
@@ -15,12 +16,13 @@ from turbopump.message.java import tags_code
 ALL = "*"
 
 LENGTH_MAX: Final = 64 * 1024
-"""Characters of an expression: thousands of tags. RocketMQ has no bound."""
+"""Maximum length of an expression in characters, enough for thousands of tags. RocketMQ has no
+limit."""
 
 
 def parse_tags(expression: str | None) -> frozenset[str]:
-    """The tags of an expression; empty means every message. Raises ValueError if it names no tag at
-    all, as in ``||``, or is too long."""
+    """Return the tags of an expression; an empty set means all messages. Raise ValueError if the
+    expression has no tag, as ``||``, or is too long."""
     if expression is None or expression.strip() in ("", ALL):
         return frozenset()
     if len(expression) > LENGTH_MAX:
@@ -42,8 +44,8 @@ _OF_A_FILTER: Final = re.compile(r"[<>=]|\b(?:AND|BETWEEN|CONTAINS|IN|IS|NOT)\b"
 
 
 def list_fault(expression: str) -> str | None:
-    """Explain why an expression is probably not meant as ``A || B``, and what to write; None if it
-    looks right. Such an expression is legal and usually matches nothing."""
+    """Return the reason why an expression is probably not meant as ``A || B``, and what to write,
+    or None. The expression is legal, but usually matches no message."""
     tags = parse_tags(expression)
     odd = next(filter(_NOT_IN_A_TAG.search, sorted(tags)), None)
     if odd is None:
@@ -59,10 +61,10 @@ def list_fault(expression: str) -> str | None:
 
 
 def tag_codes(tags: Iterable[str]) -> frozenset[int]:
-    """The codes of tags, as ConsumeQueue units carry them."""
+    """Return the codes of tags, as in ConsumeQueue units."""
     return frozenset(tags_code(tag) for tag in tags)
 
 
 def code_filter(codes: frozenset[int]) -> Callable[[int], bool] | None:
-    """A judge of tag codes; None where everything is taken."""
+    """Return a function that tests a tag code, or None if all messages are selected."""
     return codes.__contains__ if codes else None

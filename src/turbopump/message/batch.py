@@ -132,21 +132,21 @@ def walk_batch(data: bytes) -> list[tuple[int, int, int, int, int]]:
 
 
 def _has_too_many(data: bytes) -> bool:
-    # On a broker's loop, for whoever sends: 8 ms, which no list of what is found makes longer.
+    # Runs on a broker's event loop for any sender: at most 8 ms, because no list is built.
     at, size_at = 0, _INT.unpack_from
     try:
         for _ in range(COUNT_MAX):
             size = size_at(data, at)[0]
             at += size if size > 22 else 22
-    except struct.error:  # the end comes first
+    except struct.error:  # the data ends before that
         return False
     return at <= len(data) - 4
 
 
-# Entries that hold a whole batch, taken apart: each message as an entry of its own, as it
-# would lie in a topic without such batches. What a message has not itself (hosts, times, offset in
-# the log) is the batch's; its queue offset is the batch's and its number in it. The flags stay,
-# so that a reader knows that the log has no entry of it. Source: apache/rocketmq
+# Unpacking of entries that contain a whole batch: each message becomes an entry of its own, as in a
+# topic without these batches. Fields that a message of a batch lacks (hosts, times, offset in the
+# log) are the batch's. Its queue offset is the batch's plus its number in the batch. The flags
+# stay, so that a reader knows that the log has no entry for this message. Source: apache/rocketmq
 # ``MessageDecoder.decodeMessage``, ``PullAPIWrapper.processPullResult``.
 _COMPRESSION: Final = int(names.SysFlag.COMPRESSED | names.COMPRESSION_MASK)
 _WRAPPED: Final = int(names.SysFlag.INNER_BATCH | names.SysFlag.NEED_UNWRAP)

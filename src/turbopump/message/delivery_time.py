@@ -51,10 +51,10 @@ def time_properties(
     return {names.TIMER_DELAY_MS: str(milliseconds)}
 
 
-# Delay levels: which one a message asks for, and when it is due. A delayed message waits in
-# the schedule topic, in the queue of its level (level 3 in queue 2), with the property DELAY; the
-# tagsCode of its unit is the time of its delivery. Source: apache/rocketmq
-# ``ScheduleMessageService``, ``CommitLog.checkMessageAndReturnSize``.
+# Delay levels: the level of a message, and its delivery time. A delayed message waits in the
+# schedule topic, in the queue of its level (level 3 in queue 2), with the property DELAY. The
+# tagsCode of its unit is its delivery time. Source: apache/rocketmq ``ScheduleMessageService``,
+# ``CommitLog.checkMessageAndReturnSize``.
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,9}")
 

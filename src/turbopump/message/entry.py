@@ -101,8 +101,7 @@ _FIELDS: Final = {
 HEAD_FIELDS: Final = frozenset(_FIELDS)
 
 
-# A message that a consumer has pulled keeps its entry, which has v4 hosts, and reads each of these
-# when it is first asked for.
+# A pulled message keeps its entry (with v4 hosts) and decodes each of these fields on first access.
 def head_field_of(entry: bytes, name: str) -> Any:
     """Return the value of one of ``HEAD_FIELDS``."""
     kind, at = _FIELDS[name]
@@ -123,7 +122,7 @@ def properties_text_of(entry: bytes) -> str:
     return str(entry[at + 2 :], "utf-8", "replace")
 
 
-# Of every good entry.
+# Fields of every good entry.
 def entry_size_at(data: bytes | memoryview, at: int = 0) -> int:
     """Return the totalSize of the entry at byte ``at``."""
     return int.from_bytes(data[at : at + 4])

@@ -201,12 +201,13 @@ def _number(text: str, whole: str) -> int:
     return int(text)
 
 
-# What a producer needs to call a timer message back: where it waits, for when, its unique id.
+# Handle of a timer message for its recall: broker, time and unique id.
 #
 #     URL-safe Base64 of:   v1 <topic> <broker> <time in ms> <unique id>   with single spaces
 #
-# The time is that of the message's slot, plus 1. The unique id is the rest, spaces and all;
-# RocketMQ reads it up to its first space. Source: apache/rocketmq ``RecallMessageHandle``.
+# The time is that of the message's slot, plus 1. The unique id is the rest of the text, spaces
+# included; RocketMQ reads it up to its first space. Source: apache/rocketmq
+# ``RecallMessageHandle``.
 @dataclass(frozen=True, slots=True)
 class RecallHandle:
     """Handle that recalls a delayed message. ``time_text``: the time as written in the handle."""

@@ -17,8 +17,8 @@ Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 """Java `long`: 64 bits, signed."""
 
 
-# Java's ``String.hashCode``: the tag code in a ConsumeQueue unit and the key hash of an index
-# are made with it. ``s[0]·31^(n-1) + … + s[n-1]`` over UTF-16 units, as a signed 32-bit number.
+# Java's ``String.hashCode`` gives the tag code of a ConsumeQueue unit and the key hash of an index.
+# It is ``s[0]·31^(n-1) + … + s[n-1]`` over UTF-16 units, as a signed 32-bit number.
 def java_hash(text: str) -> int:
     """Return Java's hash of ``text``, signed 32-bit. Takes about 40 ns for each character."""
     value = 0

@@ -46,7 +46,7 @@ class Message:
     - ``deliver_at``: deliver at this time (ms since 1970 UTC, or a datetime).
     - ``delay``: deliver after this time (seconds, or a timedelta).
 
-    Raises MessageError for invalid values, and if more than one of the last three is given.
+    Raise MessageError for invalid values, and if more than one of the last three is given.
     """
 
     __slots__ = ("body", "flag", "properties", "topic")
@@ -231,7 +231,7 @@ class ReceivedMessage:
     _properties: dict[str, str] | None = field(default=None, init=False)
     _body: bytes | None = field(default=None, init=False)
 
-    if not TYPE_CHECKING:  # a name that is not there is still an error to mypy
+    if not TYPE_CHECKING:  # mypy still reports unknown names
 
         def __getattr__(self, name: str) -> Any:
             """Decode all fields of a pulled message. Python calls this when a slot is still
@@ -311,9 +311,8 @@ class ReceivedMessage:
         return offset_msg_id(self.store_host[0], self.store_host[1], self.commit_log_offset)
 
 
-# The name of one queue: topic, broker and queue number. One value, frozen and ordered, used
-# as a key wherever something is kept per queue. Apache's peers write it as a JSON *key* too
-# (`{{"brokerName":…}:5}`).
+# Name of one queue: topic, broker and queue number. The value is frozen and ordered, and is the key
+# of every table by queue. Apache's peers also write it as a JSON *key* (`{{"brokerName":…}:5}`).
 class MessageQueue(msgspec.Struct, frozen=True, order=True, rename="camel"):
     """One queue of one topic on one broker.
 

@@ -147,7 +147,7 @@ def value_after(text: str, needle: str) -> str | None:
     at += len(needle)
     end = text.find(PAIR_END, at)
     value = text[at:] if end < 0 else text[at:end]
-    # an empty value counts as none: an earlier one may stand
+    # An empty value counts as absent: an earlier value of the name is then valid.
     return value or decode_properties(text).get(needle[:-1])
 
 
@@ -182,8 +182,7 @@ def send_properties(
     return special, unique_id, tags, keys, stored + added
 
 
-# The bits of a message's ``sysFlag`` (apache/rocketmq ``MessageSysFlag``,
-# ``CompressionType``).
+# Bits of a message's ``sysFlag`` (apache/rocketmq ``MessageSysFlag``, ``CompressionType``).
 class SysFlag:
     """Flags of a stored message. They are plain ints: ``int & IntFlag`` would cost 0.7 µs, several
     times for each message."""
@@ -208,14 +207,14 @@ ZLIB: Final = 0x300
 """Compression type zlib. A COMPRESSED message with type 0 is zlib too (clients before 5.0)."""
 
 
-# Why a consumer could not handle a message, as a property of the copy that comes again or
+# Reason why a consumer failed to handle a message, as a property of the copy that is redelivered or
 # becomes a dead letter.
 #
 #     TURBOPUMP_FAILURE = attempt SP text   "3 ValueError: no stock": the attempt that failed,
 #                                           counted from 1, and one line
 #
-# One rule: it says nothing about another attempt: a reader compares the number. Our own;
-# Apache's clients and brokers carry it along like any property.
+# The failure counts only for the attempt with its number. This property is ours; Apache's clients
+# and brokers copy it like any other.
 CONSUME_FAILURE: Final = "TURBOPUMP_FAILURE"
 TEXT_MAX: Final = 300
 """Maximum length of a failure text in characters; the rest is cut off."""

@@ -94,10 +94,10 @@ def _behind(data: bytes, at: int, size: int) -> int:
     return len(data)
 
 
-# The messages of a pull's answer, checked but not read: each keeps its bytes, and reads a
-# field of them when it is first asked for. The rule: it stops at the first entry that is damaged
-# or not of the usual kind (v6 hosts, a batch), which is for ``pulled_entries`` to look at. What a
-# consumer needs of every message is read at once: its topic, offset, size and how often it came.
+# Messages of a pull's answer, checked but not decoded. Each keeps its bytes and decodes a field on
+# first access. Decoding stops at the first entry that is damaged or unusual (v6 hosts, a batch),
+# which ``pulled_entries`` handles. Fields that a consumer needs of every message are decoded at
+# once: topic, offset, size and the number of deliveries.
 MessageT = TypeVar("MessageT", bound=ReceivedMessage)
 
 _UNUSUAL = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6 | SysFlag.INNER_BATCH

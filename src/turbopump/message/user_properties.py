@@ -128,7 +128,7 @@ def checked_properties(properties: Mapping[str, str]) -> dict[str, str]:
             name.strip(_BLANKS) and value.strip(_BLANKS)
         ):
             raise blank(name, value)
-        if names.NAME_END in value:  # older readers would pass over the property
+        if names.NAME_END in value:  # older readers would skip the property
             raise names.separator_inside(name)
     return copied
 

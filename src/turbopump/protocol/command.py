@@ -204,7 +204,7 @@ def _json_fields(header: bytes) -> _JsonHeader:
 
 
 def _decode_json(header: bytes, body: bytes) -> Command:
-    # looked at before a dict of a million fields is made
+    # Checked before decoding, which would build a dict of a million fields.
     if len(header) > HEADER_SIZE_MAX:
         raise HeaderError(
             f"bad JSON header: a header of {len(header)} bytes, more than {HEADER_SIZE_MAX}"
@@ -354,7 +354,7 @@ def encode_command(command: Command) -> bytes:
     )
 
 
-# The hot way in.
+# Fast path for incoming requests.
 ExtT = TypeVar("ExtT", bound=Header)
 
 

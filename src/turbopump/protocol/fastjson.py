@@ -102,7 +102,7 @@ def _decode_leniently(data: bytes | bytearray | memoryview, type: type[T]) -> T:
     try:
         return shape(decoder_of(Any).decode(data), type)
     except _REFUSALS as error:
-        _refuse_deep(error)  # before a pass over all of its keys
+        _refuse_deep(error)  # before the second pass
     text = to_standard(str(data, "utf-8", "replace"))
     with suppress(*_REFUSALS):
         return cast(T, decoder_of(cast(Any, type)).decode(text))
@@ -182,17 +182,16 @@ def _check_bounds(data: bytes | bytearray | memoryview) -> None:
         raise FastjsonError(f"JSON text of {len(data)} bytes is longer than {MAX_BYTES}")
     if len(data) > MAX_ENTRIES:
         text = bytes(data)
-        # each has an entry of its own, or is nested in one that no comma follows
+        # Commas miss nested containers, opening brackets miss plain values: count both.
         if max(text.count(b","), text.count(b"{") + text.count(b"[")) > MAX_ENTRIES:
             raise FastjsonError(f"JSON text with more than {MAX_ENTRIES} entries")
 
 
-# Python values -> text exactly as Apache's fastjson 1.2.83 writes it. Three forms: the wire
-# (compact), config files (tab-indented) and the standard JSON that the name server gives to
-# clients that ask for it. Its one rule: byte for byte what a Java peer would write for the same
-# value (golden files hold it to that). Struct members are sorted by wire name and nulls left out;
-# map entries keep their order. A Java List is a Python list, a Java Set a tuple or set: the
-# indented form breaks lines in the first and not in the second.
+# Encoding, byte for byte as Apache's fastjson 1.2.83 writes the same value (golden files check
+# this). There are three forms: the wire (compact), config files (tab-indented), and standard JSON
+# for clients that ask the name server for it. Struct members are sorted by wire name, nulls are
+# left out, and map entries keep their order. A Java List is a Python list, a Java Set is a tuple or
+# set: the indented form breaks lines only in lists.
 _SPECIAL = re.compile('[\x00-\x1f"\\\\\x7f-\x9f\u2028\u2029]')
 _SPECIAL_OR_NOT_ASCII = re.compile('[\x00-\x1f"/\\\\\x7f-\U0010ffff]')
 _SHORT_ESCAPES = {
@@ -248,7 +247,7 @@ class Writer(NamedTuple):
                 if (member := getattr(value, attribute)) is not None:
                     yield name, member
             return
-        keys = list(value)  # entries may come and go before all are written
+        keys = list(value)  # entries may change before all are written
         if self.standard:
             keys.sort(key=_sort_key)
         for key in keys:
@@ -288,7 +287,7 @@ class Writer(NamedTuple):
             return self.line(level) + self.quote(key)
         if self.standard:
             return self.quote(Writer().text(key))
-        return self.text(key, level)  # no line break: fastjson makes one for string keys only
+        return self.text(key, level)  # fastjson breaks lines for string keys only
 
     def list_text(self, value: list[Any], level: int) -> str:
         line = self.line(level + 1)

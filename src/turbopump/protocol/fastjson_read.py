@@ -1,7 +1,7 @@
 """Conversion of fastjson's dialect to standard JSON, and of parsed JSON to a typed body.
 
 Real peers send numbers as strings and strings as numbers, enums as ordinals, `null` for fields with
-a default, and whole objects as map keys. `shape` turns such values into what `msgspec.convert`
+a default, and whole objects as map keys. `shape` turns these values into what `msgspec.convert`
 accepts. A value that fits already stays unchanged.
 """
 
@@ -24,8 +24,7 @@ _MISSING = object()
 
 
 class FastjsonError(BodyError):
-    """A JSON text that cannot be read, that breaks a bound, or that does not fit the expected
-    type."""
+    """A JSON text cannot be decoded, exceeds a limit, or does not fit the expected type."""
 
 
 def shape(value: Any, wanted: type[T]) -> T:
@@ -60,7 +59,7 @@ def _shape(value: Any, info: inspect.Type) -> Any:
 
 
 def _shape_struct(value: Any, info: inspect.StructType) -> Any:
-    # an object that is a key, quoted as a whole
+    # An object used as a key is quoted as a whole.
     if isinstance(value, str) and value.startswith("{"):
         value = decoder_of(Any).decode(value)
     if not isinstance(value, dict):
@@ -165,10 +164,10 @@ _SHAPERS: dict[type, Callable[[Any, Any], Any]] = {
 
 
 # Apache's peers write maps with bare number keys (`{0:"a"}`) and with whole objects as keys
-# (`{{"topic":"t"}:5}`). In JSON a number or an object before a colon can be nothing else, so one
-# expression finds them. It takes linear time for any text: a string without an end is taken whole,
-# up to the end of the text. A key that holds another object is left alone, for msgspec to refuse:
-# no peer writes one.
+# (`{{"topic":"t"}:5}`). In standard JSON neither can stand before a colon, so one regular
+# expression finds them. The expression takes linear time for any text: a string without an end
+# matches up to the end of the text. A key that contains another object stays unchanged, and msgspec
+# refuses it; no peer writes one.
 _STRING = r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)'
 _STRING_OR_KEY = re.compile(
     rf"{_STRING}|((?<=[{{,\s])-?\d++(?=\s*+:))|(\{{(?:[^{{}}\"]++|{_STRING})*+\}}(?=\s*+:))",

@@ -1,5 +1,5 @@
-"""RocketMQ topics in Spark: ``format("rocketmq")``. The public names are imported on first use:
-they bring pyspark."""
+"""RocketMQ topics in Spark: ``format("rocketmq")``. The public names are imported on first use,
+because they import pyspark."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def __getattr__(name: str) -> object:
 
 
 def imported(module: str) -> ModuleType:
-    """A module of ours that brings pyspark or pyarrow. Raises MissingExtraError."""
+    """Import a turbopump module that needs pyspark or pyarrow. Raises MissingExtraError."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Read the lakes of `turbopump pipeline archive`, with and without Spark.
+"""Readers of the lakes of `turbopump pipeline archive`, with and without Spark.
 
 The list of files comes from the table, never from a listing of its folder. Formats are unknown
 here: ``turbopump.spark.pipelines.lake`` opens them.
@@ -35,23 +35,24 @@ __all__ = ["dataset", "files", "offsets", "rows", "table_schema"]
 
 
 def files(lake: str | Path, table: str = DATA) -> list[str]:
-    """Return the Parquet files of a table now; ``table``: ``data`` or ``_rejected``.
+    """Return the current Parquet files of a table; ``table``: ``data`` or ``_rejected``.
 
-    The list belongs to one version and is valid until files are compacted, so ask again for each
-    read. Raises LakeError if there is no lake.
+    The list belongs to one version and is valid until files are compacted, so call this again for
+    each read. Raises LakeError if there is no lake.
     """
     return [str(path) for path in open_lake(Path(lake)).paths(_checked(table))]
 
 
 def offsets(lake: str | Path) -> Offsets:
-    """Up to which offset the lake has each queue, exclusive. Raises LakeError."""
+    """Return the offset up to which (exclusive) the lake has each queue. Raises LakeError."""
     stretches = open_lake(Path(lake)).snapshot().stretches
     return {queue: stretch.end for queue, stretch in stretches.items()}
 
 
 def dataset(lake: str | Path, table: str = DATA) -> ds.Dataset:
-    """A table for pyarrow, pandas, Polars and, by ``duckdb.from_arrow``, DuckDB: the columns of its
-    files, and ``topic``, ``date`` and ``hour``. Raises LakeError."""
+    """Return a table as a dataset for pyarrow, pandas, Polars and, with ``duckdb.from_arrow``,
+    DuckDB. It has the columns of the files, and ``topic``, ``date`` and ``hour``. Raises
+    LakeError."""
     opened = open_lake(Path(lake))
     snapshot = opened.snapshot()
     found = [each for each in snapshot.files if each.table == _checked(table)]
@@ -70,7 +71,7 @@ def dataset(lake: str | Path, table: str = DATA) -> ds.Dataset:
 
 
 def rows(spark: SparkSession, lake: str | Path, table: str = DATA) -> DataFrame:
-    """A table as a Spark DataFrame. Raises LakeError."""
+    """Return a table as a Spark DataFrame. Raises LakeError."""
     from pyspark.sql.functions import lit
     from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import StructType
@@ -87,7 +88,7 @@ def rows(spark: SparkSession, lake: str | Path, table: str = DATA) -> DataFrame:
     if placed:
         reader = spark.read.schema(schema).option("basePath", str(opened.root / table))
         frame = reader.parquet(*placed)
-    # What a writer has committed a moment ago, or was killed over, lies in the staging folder.
+    # Files of the last commit may still be in the staging folder, also after a killed writer.
     staged = [
         spark.read.schema(inner)
         .parquet(path)
@@ -102,12 +103,13 @@ def rows(spark: SparkSession, lake: str | Path, table: str = DATA) -> DataFrame:
 
 
 def quoted(name: str) -> str:
-    """A column or table by exactly this name: Spark takes a dot for a part of one."""
+    """Quote the name of a column or table, because Spark splits an unquoted name at its dots."""
     return f"`{name.replace('`', '``')}`"
 
 
 def table_schema(lake: Lake, table: str = DATA, snapshot: Snapshot | None = None) -> pa.Schema:
-    """The columns of a table, now or at a version, with those of its partitions at the end."""
+    """Return the columns of a table, now or at a version. The columns of its partitions are at the
+    end."""
     restarted = bool((snapshot or lake.snapshot()).generations)
     make = data_schema if table == DATA else rejected_schema
     return pa.schema([*make(lake.definition, restarted=restarted), *PARTITIONS])

@@ -1,6 +1,7 @@
-"""``spark.read.format("rocketmq")``: one look at the queues when the query is planned, then its
-tasks; and what Spark's filters say about which messages need not be read at all. Must not know
-about streams.
+"""Batch reads, ``spark.read.format("rocketmq")``: planning, pushed filters, and tasks.
+
+The offsets of all queues are looked up once, when the query is planned. Spark's filters limit the
+messages that are read. Streams are unknown here.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ _log = logging.getLogger(__name__)
 
 
 class BatchReader(DataSourceReader):
-    """Reads from ``startingOffsets`` (default earliest) up to ``endingOffsets`` (default latest,
-    seen once at planning)."""
+    """Reader from ``startingOffsets`` (default earliest) up to ``endingOffsets`` (default latest,
+    looked up once at planning)."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -74,8 +75,9 @@ class BatchReader(DataSourceReader):
     def _tags_to_ask_for(
         self, cluster: Cluster, begins: Offsets, ends: Offsets
     ) -> frozenset[str] | None:
-        """The tags that Spark wants, if brokers can be asked for them: not where there is another
-        filter already, nor where they would leave out too much."""
+        """Return the tags of Spark's filters if brokers should filter by them. Return None if there
+        is an SQL filter already, or if a topic may store inner batches, which have no tag of their
+        own."""
         tags = self._pushed.tags
         if tags is None or self._options.sql_filter is not None:
             return None
@@ -92,19 +94,19 @@ class BatchReader(DataSourceReader):
 
 
 class PushingBatchReader(BatchReader):
-    """The same for sessions in which Spark pushes filters down: PySpark refuses this method in all
-    others."""
+    """Batch reader for sessions in which Spark pushes filters down. PySpark refuses ``pushFilters``
+    in other sessions."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         self._pushed, left = push(filters)
         return left
 
 
-# Filters that Spark pushes down. The one rule: only a superset may be read. A filter counts as
-# dealt with, so that Spark drops it, if the ranges alone make it true: those on topic, brokerName,
-# queueId and queueOffset. Times and tags only narrow what is read, and Spark filters again: store
-# times are not quite in order, and brokers compare hashes of tags. What is not understood is left
-# to Spark.
+# Filters that Spark pushes down. The rule: the source may read more rows than the filters match,
+# never fewer. Spark drops a filter that the ranges alone make true: those on topic, brokerName,
+# queueId and queueOffset. Filters on times and tags only reduce what is read, and Spark filters
+# again: store times are not quite in order, and brokers compare hashes of tags. Other filters are
+# left to Spark.
 CLOCK_SLACK_MS: Final = 3_600_000
 """Milliseconds by which a broker's clock may have been set back. Store times around such a moment
 are out of order, so the search in a queue begins this much earlier and ends this much later than
@@ -114,7 +116,7 @@ _NEVER_NULL: Final = frozenset(("topic", "brokerName", "queueId", "queueOffset",
 _INT64: Final = 1 << 63
 
 Range = tuple[int, int]
-"""From, up to but not including."""
+"""Begin and end (exclusive) of a range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,7 @@ class Pushed:
         )
 
     def narrowed(self, cluster: Cluster, begins: Offsets, ends: Offsets) -> tuple[Offsets, Offsets]:
-        """The offsets between which all wanted messages lie."""
+        """Return the range of offsets that contains all wanted messages."""
         begins = {queue: max(begin, self.offsets[0]) for queue, begin in begins.items()}
         ends = {queue: min(end, self.offsets[1]) for queue, end in ends.items()}
         first, last = self.stored_ms
@@ -168,7 +170,7 @@ def push(filters: Iterable[Filter]) -> tuple[Pushed, list[Filter]]:
 
 
 def _with(pushed: Pushed, one: Filter) -> tuple[Pushed, bool]:
-    """``pushed`` with one more filter, and whether Spark can drop it."""
+    """Return ``pushed`` with one more filter, and True if Spark can drop the filter."""
     column = getattr(one, "attribute", ("",))
     name = column[0] if len(column) == 1 else ""
     if isinstance(one, IsNotNull):
@@ -190,7 +192,7 @@ def _with(pushed: Pushed, one: Filter) -> tuple[Pushed, bool]:
 
 
 def _among(pushed: Pushed, name: str, values: tuple[Any, ...]) -> tuple[Pushed, bool]:
-    """One of these values. Nulls are no value that these columns have."""
+    """Add the filter "one of these values". Nulls are left out, because these columns have none."""
     if name in ("topic", "brokerName", "tags"):
         if not all(isinstance(value, str) for value in values):
             return pushed, False
@@ -232,7 +234,7 @@ def _range(one: Filter, name: str, value: Any) -> Range | None:
         return compare(value)
     if name == "storeTimestamp" and _is_instant(value):
         first, last = compare(_ms(value))
-        # a part of a millisecond was cut off: the millisecond itself may hold what is wanted
+        # the time was cut to whole milliseconds, so this millisecond may have wanted messages
         return first - (first > -_INT64), last + (last < _INT64)
     return None
 

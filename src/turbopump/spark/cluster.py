@@ -1,9 +1,9 @@
-"""The cluster as seen by a Spark process: a topic's queues, their first and last offsets, and
+"""Client of a cluster for a Spark process: the queues of a topic, their first and last offsets, and
 pulls. All calls block.
 
 Only requests that may be repeated are sent (105, 106, 206, 351, 11, 14, 15, 29, 30, 31). A failed
-call is repeated on a new connection to the broker that has the queue then, according to the name
-servers. The use of the messages is unknown here.
+call is repeated on a new connection. It goes to the broker that has the queue then, according to
+the name servers. The use of the messages is unknown here.
 """
 
 from __future__ import annotations
@@ -61,20 +61,20 @@ if TYPE_CHECKING:
     from turbopump.remoting.tls import ClientContext
 
 GROUP: Final = "TURBOPUMP_SPARK"
-"""The consumer group that pulls name; no offset of it is ever stored."""
+"""Consumer group in pulls. Offsets are never stored for this group."""
 
 PULL_SIZE_MAX: Final = 1 << 20
-"""Bytes of messages in one answer. Turbopump's broker gives as much where it is asked for; Apache's
-goes by its own limits (32 messages)."""
+"""Maximum bytes of messages in one answer. Turbopump's broker sends this much on request; Apache's
+broker has its own limit (32 messages)."""
 
 OFFLINE_ERRORS: Final = (ConnectError, ConnectionLostError, CallTimeoutError, RouteNotFoundError)
-"""Errors of a call to a broker that stays away for longer than the caller waits."""
+"""Errors of a call to a broker that stays offline for longer than the caller waits."""
 
 PLANNING_PATIENCE_S: Final = 3.0
-"""Seconds that planning waits for a broker: the user waits for the plan, and a mistyped address
-should fail fast."""
+"""Seconds that planning waits for a broker. Short, because the user waits for the plan, and a
+mistyped address should fail fast."""
 READING_PATIENCE_S: Final = 30.0
-"""Long enough for a broker to be started again."""
+"""Seconds that a read waits for a broker; long enough for a restart."""
 
 _PAUSES_S: Final = (0.05, 0.1, 0.2, 0.4, 0.8)
 _READABLE: Final = 4
@@ -96,12 +96,14 @@ EVERY_MESSAGE: Final = PullFilter()
 
 
 class Cluster:
-    """Connections are opened when first needed and kept until ``close``; one call at a time.
+    """Blocking client of a cluster. Connections are opened on first use and kept until ``close``.
+    Only one call may run at a time.
 
-    ``timeout``: seconds for one call; ``patience``: seconds for which a call that failed is made
-    again; ``broker_patience``: the same for calls to brokers, where it differs. Requests are signed
-    with ``credentials``. ``tls``: None for plain text. Raises ConfigError if its files cannot be
-    used.
+    - ``timeout``: seconds for one call.
+    - ``patience``: seconds for which a failed call is repeated.
+    - ``broker_patience``: the same for calls to brokers, if different.
+    - ``credentials``: keys that sign requests.
+    - ``tls``: TLS settings; None: plain text. Raises ConfigError if its files cannot be used.
     """
 
     def __init__(
@@ -116,7 +118,7 @@ class Cluster:
     ) -> None:
         self._tls: ClientContext | None = None
         if tls is not None:
-            from turbopump.remoting.tls import ClientContext  # brings asyncio, 30 ms
+            from turbopump.remoting.tls import ClientContext  # imports asyncio, 30 ms
 
             self._tls = ClientContext(tls)
         self._name_servers = list(name_servers)
@@ -139,12 +141,12 @@ class Cluster:
             self._links.popitem()[1].close()
 
     def forget_routes(self) -> None:
-        """Forget the routes, so that the next call asks the name servers again."""
+        """Drop all routes, so that the next call asks the name servers again."""
         self._brokers.clear()
 
     def topics(self) -> list[str]:
-        """Every topic of users, sorted: not those that brokers keep for themselves, but those of
-        retries and dead letters. Raises RemotingError."""
+        """Return all topics of users, sorted. Retry and dead-letter topics are included, the
+        brokers' own topics are not. Raises RemotingError."""
         listed = self._ask_name_server(GetAllTopicList())
         _check(listed, "GetAllTopicList", self._name_servers[0])
         answer = self._ask_name_server(GetBrokerClusterInfo())
@@ -157,8 +159,8 @@ class Cluster:
         return sorted({name for name in names if not is_system_topic(name)} - own)
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        """The readable queues of a topic, sorted. Raises RouteNotFoundError, RemotingError if no
-        name server answers, or BodyError for a route with numbers beyond the bounds."""
+        """Return the readable queues of a topic, sorted. Raises RouteNotFoundError, RemotingError
+        if no name server answers, or BodyError for a route with numbers out of range."""
         route = self._route(topic)
         readable = {
             data.broker_name: data.read_queue_nums
@@ -185,21 +187,21 @@ class Cluster:
         return (queue.topic, queue.broker_name) in self._without_master
 
     def queues_of_known(self, topic: str) -> list[MessageQueue]:
-        """Return the queues of a topic that existed before, like ``queues``. Without a route it
-        waits, for the broker may be restarting."""
+        """Return the queues of a topic that existed before, like ``queues``. If there is no route,
+        wait for one, because the broker may be restarting."""
         passing = (RemotingError, RouteNotFoundError)
         return self._again(lambda: self.queues(topic), passing, self._broker_patience)
 
     def offset_min(self, queue: MessageQueue) -> int:
-        """The first offset that the queue still has."""
+        """Return the first offset that the queue still has."""
         return self.offsets_min([queue])[queue]
 
     def offsets_min(self, queues: Iterable[MessageQueue]) -> Offsets:
-        """The same of many queues: all of a topic on one broker are asked for together."""
+        """Return the first offset of each queue. The requests to one broker are sent together."""
         return self._offsets(queues, offsets.GetMinOffset)
 
     def offset_max(self, queue: MessageQueue) -> int:
-        """One past the last offset of the queue."""
+        """Return the offset after the last message of the queue."""
         return self.offsets_max([queue])[queue]
 
     def offsets_max(self, queues: Iterable[MessageQueue]) -> Offsets:
@@ -207,7 +209,7 @@ class Cluster:
         return self._offsets(queues, offsets.GetMaxOffset)
 
     def group_offset(self, queue: MessageQueue, group: str) -> int | None:
-        """The offset that a consumer group has committed; None where it has none."""
+        """Return the committed offset of a consumer group, or None."""
         request = offsets.QueryConsumerOffset(
             consumer_group=group,
             topic=queue.topic,
@@ -222,8 +224,8 @@ class Cluster:
             raise
 
     def commit_group_offsets(self, group: str, wanted: Mapping[MessageQueue, int]) -> None:
-        """Commit these offsets for a consumer group. A group that a broker does not know is made by
-        a pull, where the broker makes groups (``autoCreateSubscriptionGroup``)."""
+        """Commit these offsets for a consumer group. A pull first creates a group that a broker
+        does not know, if the broker allows that (``autoCreateSubscriptionGroup``)."""
         for queues in _asked_together(wanted):
             requests = [
                 offsets.UpdateConsumerOffset(
@@ -234,8 +236,8 @@ class Cluster:
                 )
                 for queue in queues
             ]
-            # RocketMQ: 4.9 makes the table of a group's offsets in a topic without a lock, so the
-            # first commits, if several come at once, may replace each other's.
+            # RocketMQ: 4.9 creates the table of a group's offsets in a topic without a lock, so
+            # the first commits may overwrite each other if several arrive at once.
             for some in filter(None, (requests[:1], requests[1:])):
                 try:
                     self._ask_broker(queues[0], some, self._timeout)
@@ -257,11 +259,12 @@ class Cluster:
         return config.attributes.get("queue.type", "SimpleCQ") != "SimpleCQ"
 
     def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The first offset stored at or after a time; the queue's max where all are older.
+        """Return the first offset stored at or after a time, or the end of the queue if all
+        messages are older.
 
-        The broker's answer to 29 is only a guess (4.x gives the *nearest* message, and any of
-        several of one millisecond), so the neighbouring messages are looked at, and searched if it
-        was wrong.
+        The broker's answer to request 29 is only a guess: 4.x returns the *nearest* message, and
+        any one of several in the same millisecond. So the neighbouring messages are checked, and
+        the queue is searched if the guess is wrong.
         """
         low, high = self.offset_min(queue), self.offset_max(queue)
         search = offsets.SearchOffset(
@@ -371,7 +374,8 @@ class Cluster:
         return _offset_in(self._ask_broker(queue, [request], self._timeout)[0], queue)
 
     def stored_ms(self, queue: MessageQueue, offset: int) -> int:
-        """When the message at this offset was stored. Raises ClientError if there is none."""
+        """Return the store time of the message at this offset. Raises ClientError if there is
+        none."""
         (answer,) = self.pull(queue, [(offset, 1)])
         for batch in decode(answer.body, queue.broker_name, ("storeTimestamp",)):
             return int(batch.column(0)[0].value) // 1000
@@ -429,7 +433,7 @@ class Cluster:
                 _check(answer, type(requests[0]).__name__, address)
             return answers
 
-        # A broker that is being started again has left the route for a moment.
+        # A restarting broker is missing in the route for a moment.
         return self._again(ask, (RemotingError, RouteNotFoundError), self._broker_patience)
 
     def _exchange(
@@ -448,8 +452,8 @@ class Cluster:
     def _again(
         self, ask: Callable[[], T], passing: tuple[type[Exception], ...], patience: float
     ) -> T:
-        """The answer of ``ask``, tried until it comes or patience is over. ``passing``: the errors
-        that may pass."""
+        """Return the result of ``ask``. Retry the errors ``passing`` for up to ``patience``
+        seconds."""
         deadline = time.monotonic() + patience
         for pause in chain(_PAUSES_S, repeat(_PAUSES_S[-1])):
             try:
@@ -463,11 +467,12 @@ class Cluster:
 
 
 _TOGETHER_MAX: Final = 64
-"""Number of small requests sent before their answers are read: they fit into a socket's buffer."""
+"""Number of small requests that are sent before their answers are read; this many fit into a
+socket's buffer."""
 
 
 def _asked_together(queues: Iterable[MessageQueue]) -> Iterator[list[MessageQueue]]:
-    """The queues in lists of one topic on one broker."""
+    """Group the queues into lists of one topic on one broker."""
     by_broker = groupby(sorted(queues), lambda queue: (queue.topic, queue.broker_name))
     for _, group in by_broker:
         same = list(group)
@@ -476,12 +481,13 @@ def _asked_together(queues: Iterable[MessageQueue]) -> Iterator[list[MessageQueu
 
 
 _ANSWERS: Final = frozenset(map(ResponseCode, (0, 19, 20, 21)))
-"""Success; of pulls also: nothing there, again at once, outside the queue."""
+"""Accepted response codes: success, and for pulls also no new message, retry at once, and offset
+out of range."""
 
 
 def _offset_in(answer: Command, queue: MessageQueue) -> int:
-    """The offset, 0 where Apache's broker has no queue yet. Raises HeaderError for one that no
-    queue can have."""
+    """Return the offset in an answer; 0 if Apache's broker has no queue yet. Raises HeaderError for
+    an impossible offset."""
     reply = answer.header(offsets.OffsetReply)
     if (fault := reply.fault()) is not None:
         raise HeaderError(f"the broker answered for {queue} with {fault}: see `turbopump doctor`")
@@ -493,15 +499,14 @@ def _check(answer: Command, request: str, address: str) -> None:
         raise ResponseError(answer.code, answer.remark, request=request, address=address)
 
 
-# One blocking connection to a name server or broker: a request goes out, its answer comes
-# back. Spark's Python workers are plain processes that do one thing at a time, so a socket and a
-# deadline are all they need. The one rule: after any error the link is dead; whoever wants to try
-# again opens a new one.
+# One blocking connection to a name server or broker: it sends a request and reads the answer.
+# Spark's Python workers do one thing at a time, so a socket and a deadline are all they need. The
+# rule: after any error the connection is dead, and a retry opens a new one.
 _RECEIVE_SIZE: Final = 256 << 10
 
 
 class Link:
-    """A connection to ``address`` (``host:port``). Raises ConnectError if there is none within
+    """Connection to ``address`` (``host:port``). Raises ConnectError if it cannot be opened within
     ``timeout`` seconds."""
 
     def __init__(
@@ -519,7 +524,7 @@ class Link:
         self._what = ""
         try:
             host, port = parse_address(address)
-        except ConfigError as error:  # a server has advertised it
+        except ConfigError as error:  # the address comes from a server
             raise ConnectError(f"no connection to {address}: {error}") from None
         fault = name_fault(host)
         if fault is not None:
@@ -549,7 +554,8 @@ class Link:
         return self.receive(timeout=timeout)
 
     def send(self, requests: Sequence[Request[Any]], *, timeout: float) -> None:
-        """The first half of ``exchange_all``; the second has to follow."""
+        """Send the requests; ``receive`` must follow. The two are the halves of
+        ``exchange_all``."""
         self._asked = range(self._asked.stop, self._asked.stop + len(requests))
         self._what = type(requests[0]).__name__
         commands = [
@@ -563,7 +569,7 @@ class Link:
             self._socket.sendall(b"".join(map(encode_command, commands)))
 
     def receive(self, *, timeout: float) -> list[Command]:
-        """The answers to what was sent last."""
+        """Return the answers to the last ``send``."""
         deadline = time.monotonic() + timeout
         answers: list[Command | None] = [None] * len(self._asked)
         missing = len(answers)
@@ -578,8 +584,8 @@ class Link:
                 for frame in self._frames.feed(data):
                     command = decode_command(frame)
                     at = command.opaque - self._asked.start
-                    # A broker may also ask us something (such as 40, the group changed); nothing
-                    # here answers.
+                    # A broker may also send requests (such as 40, the group changed); they are
+                    # ignored.
                     if command.is_response and 0 <= at < len(answers) and answers[at] is None:
                         answers[at] = command
                         missing -= 1

@@ -1,8 +1,8 @@
-"""``format("rocketmqCommitlog")``: the files of a CommitLog as rows, without a broker: a backup, a
-dead broker's disk, or the store of one that runs. Options, and the division into tasks.
+"""Spark source ``format("rocketmqCommitlog")``: the files of a CommitLog as rows, without a broker.
+Its options, and the division into tasks.
 
-The one rule: nothing in the directory is changed, locked or created. Reading one task is
-``log_scan.scan``.
+The files may be a backup, the disk of a dead broker, or the store of a running one. The rule:
+nothing in the directory is changed, locked or created. ``log_scan.scan`` reads one task.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ LOG_SCHEMA: Final = pa.schema(
     ]
 )
 TASK_SIZE: Final = 64 << 20
-"""Bytes of log for a task, unless options or the session say otherwise."""
+"""Bytes of log in one task, unless options or the session set it."""
 TASK_SIZE_MIN: Final = 1 << 20
-"""Smaller tasks cost more to start than to run."""
+"""Minimum bytes of log in one task; smaller tasks cost more to start than to run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class LogPartition(InputPartition):
 
 
 class CommitLogReader(DataSourceReader):
-    """Finds the segments once, when the query is planned."""
+    """Reader of log files. Segments are looked up once, when the query is planned."""
 
     def __init__(self, options: LogOptions, schema: pa.Schema, partitions_default: int) -> None:
         self._options, self._schema = options, schema
@@ -118,7 +118,7 @@ def log_schema(columns: Sequence[str] | None = None) -> pa.Schema:
 
 
 def scan_options(options: LogOptions, schema: pa.Schema, store: str | None) -> ScanOptions:
-    """Make the options of one task."""
+    """Return the options for the scan of one task."""
     return ScanOptions(
         schema=schema,
         broker_name=options.broker_name,
@@ -129,11 +129,11 @@ def scan_options(options: LogOptions, schema: pa.Schema, store: str | None) -> S
     )
 
 
-# The options: every name that is accepted, its field and how its text is read
-# (docs/guide/spark-commitlog.md lists them; a test compares).
+# The options: every accepted name, its field and its parser (docs/guide/spark-commitlog.md lists
+# them; a test compares).
 def log_options(options: Mapping[str, str]) -> LogOptions:
-    """The options as Spark hands them over (any case). Raises ConfigError in one sentence for what
-    cannot be used."""
+    """Parse the options as Spark passes them (names in any case). Raises ConfigError, one sentence,
+    for an invalid option."""
     if "paths" in options:
         raise ConfigError("load() takes one path: read several logs one by one, and union them")
     values = {name: value for name, (_, value) in given_values(options, LOG_OPTIONS).items()}
@@ -162,7 +162,7 @@ def _path(text: str) -> str:
 
 
 def log_column_names(text: str) -> tuple[str, ...]:
-    """The columns in a comma-separated list. Raises ConfigError as ``options.column_names``."""
+    """Parse a comma-separated list of columns. Raises ConfigError like ``options.column_names``."""
     return column_names(text, LOG_SCHEMA.names)
 
 
@@ -179,16 +179,19 @@ LOG_OPTIONS: Final[Mapping[str, Option]] = {
 }
 
 
-# The division of a log into tasks. The one rule: a part begins where a good entry does, or where a
-# segment does, and ends where the next part begins; so damage between two of them is in one part.
+# The division of a log into tasks. The rule: a part begins at a good entry or at the start of a
+# segment, and ends where the next part begins. So any damaged bytes are in exactly one part.
 def plan(options: LogOptions, partitions_default: int) -> tuple[list[list[LogRange]], str | None]:
-    """The parts of segments to read, by task, and the store's directory if it has ConsumeQueues.
+    """Return the parts of segments to read for each task, and the store's directory if it has
+    ConsumeQueues.
 
     Raises ConfigError if there is no log at the path.
     """
     try:
         return _planned(options, partitions_default)
-    except FileNotFoundError:  # a broker deletes its oldest segments meanwhile: they are seen once
+    except (
+        FileNotFoundError
+    ):  # a broker deleted its oldest segments meanwhile; the list is read once
         return _planned(options, partitions_default)
 
 
@@ -209,8 +212,8 @@ _PAGE: Final = 4096
 
 
 def find_log(path: Path) -> tuple[list[StoreFile], Path | None]:
-    """The segments at a path (a store, its commitlog folder, or one segment), in order, and the
-    store's directory if that is known.
+    """Return the segments at a path in order, and the store's directory if it is known. The path is
+    a store, its commitlog folder, or one segment.
 
     Raises ConfigError if there is no log.
     """
@@ -247,17 +250,19 @@ def find_log(path: Path) -> tuple[list[StoreFile], Path | None]:
 def _parts(
     segments: Sequence[StoreFile], store: Path | None, options: LogOptions
 ) -> list[LogRange]:
-    """A part for each segment that may have what is asked for."""
+    """Return a part for each segment that may contain wanted entries."""
     live = store is not None and _is_live(store)
     while len(segments) > 1 and is_blank(str(segments[-1].path)):
-        segments = segments[:-1]  # brokers make the next files beforehand: the log ends before
+        segments = segments[
+            :-1
+        ]  # brokers create the next files in advance: the log ends before this one
     parts = []
     for number, segment in enumerate(segments):
         is_last = number + 1 == len(segments)
         end = segment.end if is_last else segments[number + 1].start
         parts.append(LogRange(str(segment.path), segment.start, segment.start, end, is_last, live))
     if live and store is not None and parts:
-        # The writer goes on: what was whole when the query was planned is read, by every task.
+        # The broker keeps writing. All tasks read what was complete when the query was planned.
         end = dispatched_end(str(store))
         if end:
             parts = [part._replace(end=min(part.end, end)) for part in parts if part.begin < end]
@@ -277,17 +282,18 @@ _LATE: Final = 1 << 62
 
 
 def _is_live(store: Path) -> bool:
-    """Return True if a broker has the store open, according to its lock."""
+    """Return True if a broker has the store open, according to the store's lock."""
     return read_run_state(ReadOnlyDisk(), StorePaths(store), Findings()).running
 
 
 def _sizes(parts: Sequence[LogRange]) -> list[int]:
-    """About how many bytes of each part are written: files are made long before."""
+    """Estimate the written bytes of each part, because files are allocated before they are
+    written."""
     return [about_written(part.path, part.end - part.start) for part in parts]
 
 
 def _divided(parts: Sequence[LogRange], sizes: Sequence[int], count: int) -> list[list[LogRange]]:
-    """The parts cut into ``count`` tasks of about equal size, or fewer."""
+    """Divide the parts into at most ``count`` tasks of about equal size."""
     tasks: list[list[LogRange]] = [[]]
     step, filled = max(-(-sum(sizes) // count), 1), 0
     for part, size in zip(parts, sizes, strict=True):

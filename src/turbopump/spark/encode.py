@@ -1,6 +1,6 @@
-"""Encoding of rows into bytes for brokers, the reverse of ``decode.py``.
+"""Encoder of rows into bytes for brokers, the reverse of ``decode.py``.
 
-No Python object is made per row, except for rows that cannot travel in a batch. The property texts
+No Python object is made per row, except for rows that cannot be part of a batch. The property texts
 of all rows are joined in vectors, and so are the items of batches (the byte ruler is in
 ``turbopump.message.batch``). All items are adjacent in one buffer, and a batch is a slice of it.
 Every row is checked here; an error names the first row that cannot be sent, with its content.
@@ -29,7 +29,8 @@ from turbopump.spark.write_options import Layout
 
 MARK: Final = "SPARK_WRITE"
 KEY: Final = "SPARK_KEY"
-"""Properties of what was written with an idempotency key: by whom, and the key of the row."""
+"""Names of the properties of rows written with an idempotency key: the key of the row, and the
+write that sent it."""
 
 _EARLIEST_MS: Final = 10**11
 _LATEST_MS: Final = 2**62
@@ -38,7 +39,7 @@ _TAKEN_MAX: Final = 1 << 15
 _DIGITS: Final = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 
 Queues = Callable[[str], Sequence[MessageQueue]]
-"""The queues of a topic that can be written to."""
+"""Function that returns the writable queues of a topic."""
 NewIds = Callable[[int], pa.StringArray]
 """Function that makes this number of message ids."""
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -46,7 +47,8 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 def unique_ids(source: UniqueIds, count: int) -> pa.StringArray:
-    """Make ``count`` ids of a source, the same as ``next`` makes. About 0.02 µs each."""
+    """Return ``count`` new ids, the same as ``count`` calls of ``source.next``. About 0.02 µs per
+    id."""
     parts = [
         _ids_from(*source.take(size), size)
         for size in (min(_TAKEN_MAX, count - at) for at in range(0, count, _TAKEN_MAX))
@@ -66,7 +68,7 @@ def _ids_from(begin: str, first: int, count: int) -> pa.StringArray:
 
 
 class RowError(MessageError):
-    """A row that cannot be sent; ``row`` is its number in its record batch."""
+    """Raised for a row that cannot be sent. ``row`` is its number in the record batch."""
 
     def __init__(self, row: int, text: str) -> None:
         super().__init__(text)
@@ -75,11 +77,14 @@ class RowError(MessageError):
 
 @dataclass(frozen=True, slots=True)
 class PackedRows:
-    """Rows of one topic that go to a broker in one request, for ``queue`` (None: any).
+    """Rows of one topic that are sent in one request.
 
-    Rows for a queue must be stored in their order. ``rows``: their numbers in the record batch.
-    ``ends``: the end of each row's item in ``items``. ``keys``: their idempotency keys. ``single``:
-    property text, body and flag of a row that must travel alone.
+    - ``queue``: the destination, or None for any queue. Rows for a queue must be stored in their
+      order.
+    - ``rows``: the numbers of the rows in the record batch.
+    - ``ends``: the end of each row's item in ``items``.
+    - ``keys``: the idempotency keys of the rows.
+    - ``single``: property text, body and flag of a row that cannot be part of a batch.
     """
 
     topic: str
@@ -94,7 +99,7 @@ class PackedRows:
         return len(self.rows)
 
     def part(self, begin: int, end: int) -> PackedRows:
-        """The rows from number ``begin`` up to ``end`` of these."""
+        """Return the rows from number ``begin`` up to ``end`` (exclusive)."""
         first = int(self.ends[begin - 1]) if begin else 0
         last = int(self.ends[end - 1])
         return PackedRows(
@@ -107,7 +112,8 @@ class PackedRows:
         )
 
     def without(self, present: Counter[str]) -> PackedRows | None:
-        """The rows whose keys are not there, each as often as it is there; None if all are."""
+        """Return the rows whose keys are not in ``present``, or None if all are. A key is matched
+        as often as it is counted."""
         if self.keys is None or self.single is not None:
             gone = self.keys is not None and present[self.keys[0].as_py()] > 0
             return None if gone else self
@@ -126,8 +132,7 @@ class PackedRows:
 
 
 def take_present(keys: pa.StringArray, present: Counter[str]) -> Mask:
-    """For each key whether it is there, which takes it out of ``present``: of equal keys as many as
-    are there."""
+    """Mark the keys that are in ``present``, and subtract each match from its count."""
     found = np.zeros(len(keys), np.bool_)
     if present:
         hits = pc.is_in(keys, pa.array(list(present), pa.string()))
@@ -141,8 +146,8 @@ def take_present(keys: pa.StringArray, present: Counter[str]) -> Mask:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """The rows of a record batch, ready for ``pack_rows``. ``queue_of``: for each row an index
-    into the queues of its topic, or -1 for any."""
+    """Encoded rows of a record batch, ready for ``pack_rows``. ``queue_of`` has an index into the
+    queues of the row's topic, or -1 for any queue."""
 
     topics: list[str]
     topic_of: Ints
@@ -161,8 +166,8 @@ class Encoded:
 def encode(
     batch: pa.RecordBatch, layout: Layout, queues: Queues, new_ids: NewIds, mark: str | None = None
 ) -> Encoded:
-    """The rows of ``batch``. ``mark`` is put into each if they have keys. Raises RowError for the
-    first row that cannot be sent, RouteNotFoundError for a topic that is not there."""
+    """Encode the rows of ``batch``. Rows with idempotency keys also get ``mark``. Raises RowError
+    for the first row that cannot be sent, and RouteNotFoundError for a missing topic."""
     rows = _Rows(batch, layout)
     bodies = rows.bodies()
     topics, topic_of = rows.topics()
@@ -170,7 +175,7 @@ def encode(
     texts, alone = rows.texts(new_ids, mark, keys)
     flags = rows.ints("flag", 0)
     for number, topic in enumerate(topics):
-        if topic.startswith(RETRY_PREFIX):  # brokers refuse batches there
+        if topic.startswith(RETRY_PREFIX):  # brokers refuse batches for these topics
             alone |= topic_of == number
     queue_of = rows.queues(topics, topic_of, queues)
     items = _items(texts, bodies, flags)
@@ -178,7 +183,7 @@ def encode(
 
 
 def _items(texts: pa.StringArray, bodies: pa.BinaryArray, flags: Ints) -> pa.BinaryArray:
-    """Each row as a message of a batch body."""
+    """Encode each row as a message of a batch body."""
     count = len(bodies)
     body_sizes, text_sizes = _sizes(bodies), _sizes(texts)
     heads = np.zeros((count, 5), ">i4")
@@ -200,7 +205,7 @@ def _sizes(array: pa.Array) -> Ints:
 
 
 class _Rows:
-    """The columns of a record batch, each checked as it is taken."""
+    """Columns of a record batch. Each is checked when it is read."""
 
     def __init__(self, batch: pa.RecordBatch, layout: Layout) -> None:
         self._batch = batch
@@ -214,7 +219,7 @@ class _Rows:
         return self._batch.column(self._layout.columns[name]).cast(kind)
 
     def _first(self, faulty: Any, why: str) -> None:
-        """Raises RowError for the first row where ``faulty`` (a vector) is true."""
+        """Raise RowError for the first row where ``faulty`` (a vector) is true."""
         found = np.asarray(faulty)
         if found.any():
             row = int(np.argmax(found))
@@ -240,7 +245,7 @@ class _Rows:
         return bodies
 
     def topics(self) -> tuple[list[str], Ints]:
-        """The topics there are, and which each row has."""
+        """Return the distinct topics, and the index of each row's topic."""
         if self._layout.topic is not None:
             return [self._layout.topic], np.zeros(self._batch.num_rows, np.int64)
         column = self._column("topic", pa.string())
@@ -267,7 +272,7 @@ class _Rows:
     def texts(
         self, new_ids: NewIds, mark: str | None, keys: pa.StringArray | None
     ) -> tuple[pa.StringArray, Mask]:
-        """The property text of each row, and which rows are delayed."""
+        """Return the property text of each row, and a mask of the delayed rows."""
         parts: list[Any] = []
         pairs = 0
         if self._has("properties"):
@@ -301,7 +306,7 @@ class _Rows:
         return found.cast(pa.string())
 
     def _pair(self, name: str, values: pa.StringArray) -> pa.StringArray:
-        """The property in each row; nothing where its value is null or empty."""
+        """Return the encoded property of each row; empty where its value is null or empty."""
         self._check_marks(values)
         text = pc.binary_join_element_wise(f"{name}\x01", values, "\x02", "").fill_null("")
         return pc.if_else(pc.equal(pc.binary_length(values).fill_null(0), 0), "", text)
@@ -328,7 +333,7 @@ class _Rows:
 
     @property
     def _hidden(self) -> set[str]:
-        """Names whose columns go before the map."""
+        """Names of properties whose own columns replace their entry in the map."""
         own = {name for column, name in _OWN_COLUMNS.items() if self._has(column)}
         return own | ({names.UNIQ_KEY} if self._has("msgId") else set())
 
@@ -362,7 +367,8 @@ class _Rows:
                 )
 
     def _rows_of_brokers(self, own_names: pa.StringArray, row_of: Ints) -> Ints:
-        """The rows whose properties a broker has seen: it puts both of these in."""
+        """Return the rows that a broker has already stored once: brokers add both of these
+        properties."""
         region = row_of[_mask(pc.equal(own_names, names.MSG_REGION))]
         trace = row_of[_mask(pc.equal(own_names, names.TRACE_SWITCH))]
         return cast(Ints, np.intersect1d(region, trace))
@@ -370,9 +376,11 @@ class _Rows:
     def _check_marks(
         self, values: pa.StringArray, row_of: Ints | None = None, marks: str | None = None
     ) -> None:
-        """Raises RowError for a text with a character that separates properties; a value that was
-        received may hold U+0001, which is written as it was read. One pass over the bytes; the
-        rows are looked at only if there is one."""
+        """Raise RowError for a text with a character that separates properties. A received value
+        may contain U+0001, which is written unchanged.
+
+        This is one pass over the bytes. Single rows are checked only if a separator is found.
+        """
         data = values.buffers()[2]
         if data is None or not (np.frombuffer(data, np.uint8) - 1 < 2).any():
             return
@@ -399,7 +407,7 @@ class _Rows:
         if self._has("deliverAt"):
             instants = self._batch.column(self._layout.columns["deliverAt"])
             micros = instants.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
-            # the first whole millisecond that is not before it
+            # round up to whole milliseconds
             times = pc.divide(pc.add(micros, 999), 1000)
             odd = pc.or_(pc.less(times, _EARLIEST_MS), pc.greater_equal(times, _LATEST_MS))
             self._first(_mask(odd.fill_null(False)), "its deliverAt is before 1973")
@@ -412,7 +420,7 @@ class _Rows:
         ]
 
     def _ids(self, new_ids: NewIds) -> pa.StringArray:
-        """UNIQ_KEY: the row's own, or a new one."""
+        """Return each row's UNIQ_KEY: its own id, or a new one."""
         count = self._batch.num_rows
         own = self._words("msgId") if self._has("msgId") else self._map_values.get(names.UNIQ_KEY)
         if own is None:
@@ -429,7 +437,7 @@ class _Rows:
             f"its properties take more than {names.PROPERTIES_SIZE_MAX} bytes",
         )
 
-    # --- where it goes, and what it is
+    # --- destination and type of the message
 
     def idempotency_keys(self) -> pa.StringArray | None:
         layout = self._layout
@@ -449,7 +457,7 @@ class _Rows:
         return keys
 
     def queues(self, topics: Sequence[str], topic_of: Ints, queues: Queues) -> Ints:
-        """For each row an index into the queues of its topic, or -1."""
+        """Return for each row an index into the queues of its topic, or -1."""
         count = self._batch.num_rows
         found = np.full(count, -1, np.int64)
         order = self._order_keys()
@@ -489,7 +497,7 @@ class _Rows:
 
 
 _OWN_COLUMNS: Final = {"keys": names.KEYS, "tags": names.TAGS, "shardingKey": names.SHARDING_KEY}
-"""Columns that are properties."""
+"""Columns whose values become properties."""
 
 
 def _hashes(keys: pa.StringArray) -> tuple[Ints, Mask]:
@@ -501,7 +509,7 @@ def _hashes(keys: pa.StringArray) -> tuple[Ints, Mask]:
 
 
 def _text_of(column: pa.Array) -> pa.StringArray:
-    """A column as text; bytes as hexadecimal digits."""
+    """Return a column as text; bytes become hexadecimal digits."""
     if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
         return pa.array(
             [None if value is None else value.hex() for value in column.to_pylist()], pa.string()
@@ -519,19 +527,19 @@ def _zeros(count: int) -> pa.Array:
     return pa.array(np.zeros(count, np.int64))
 
 
-# Rows into requests.
+# Packing of rows into requests.
 
 
 def pack_rows(
     encoded: Encoded, queues: Queues, *, rows_max: int, size_max: int, keep: Mask | None = None
 ) -> list[PackedRows]:
-    """Pack all rows (``keep``: only these) in parts of at most ``rows_max`` rows and ``size_max``
-    bytes. Rows for one queue stay in their order."""
+    """Pack rows into requests of at most ``rows_max`` rows and ``size_max`` bytes. Rows for one
+    queue stay in their order. ``keep`` selects rows; None: all."""
     wanted = np.arange(len(encoded)) if keep is None else np.flatnonzero(keep)
     if not len(wanted):
         return []
     codes = (encoded.topic_of * (1 << 32) + encoded.queue_of + 1)[wanted]
-    # nearly always all are for one topic and any queue
+    # usual case: all rows are for one topic and any queue
     alike = codes[:1] if (codes == codes[0]).all() else np.unique(codes)
     found: list[PackedRows] = []
     for code in alike.tolist():

@@ -1,14 +1,14 @@
 """Scan of a CommitLog segment's range into Arrow record batches, from the file alone.
 
-Every byte of the range is accounted for. It belongs to a good entry, to a damaged entry that is a
-row with a ``status``, to the blank at the end of a segment, or to the part behind the end of the
-log. Spark and brokers are unknown here. Files are opened for reading only.
+Every byte of the range is accounted for: as a good entry, as a damaged entry (a row with a
+``status``), as the blank at the end of a segment, or as space after the end of the log. Spark and
+brokers are unknown here. Files are opened for reading only.
 
-One compiled function finds and checks adjacent good entries. ConsumeQueues help with the rest, and
-are never the truth. Adjacent units without a gap give the starts of entries, so the scan skips
-entries that are not asked for; and they give topic, queue and extent of a damaged entry. Elsewhere
-the scan walks by the sizes of the entries. At a position without an entry it searches for the next
-magic number whose entry is good and contains this very position.
+One compiled function finds and checks adjacent good entries. ConsumeQueues help with the rest, but
+are not trusted alone. Units without a gap between their entries give the starts of entries. So the
+scan can skip unwanted entries, and knows the topic, queue and size of a damaged one. Elsewhere the
+scan walks by the sizes of the entries. At a position without an entry, it searches for the next
+magic number whose entry is good and contains its own position.
 """
 
 from __future__ import annotations
@@ -72,19 +72,18 @@ _END: Final = 1 << 62
 
 
 class LogRange(NamedTuple):
-    """A part of one segment: from ``begin``, where an entry begins, up to ``end``, where the next
-    part or the next segment does. Offsets are the log's."""
+    """Part of one segment, from ``begin`` to ``end`` (offsets in the log). An entry begins at
+    ``begin``; the next part or the next segment begins at ``end``."""
 
     path: str
     start: int
-    """The offset of the file's first byte."""
+    """Offset of the file's first byte in the log."""
     begin: int
     end: int
     is_last: bool
     """True if the log ends in this part."""
     is_live: bool
-    """True if a broker may be writing; bytes at the end that are not an entry are then no
-    damage."""
+    """True if a broker may be writing. Bytes at the end that are no entry are then not damage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,28 +93,29 @@ class ScanOptions:
     schema: pa.Schema
     broker_name: str | None = None
     topics: frozenset[str] = frozenset()
-    """Empty: all of them."""
+    """Wanted topics; empty: all."""
     starting_ms: int | None = None
     ending_ms: int | None = None
     store: str | None = None
-    """The directory that has ConsumeQueues; None: there are none."""
+    """Directory with the ConsumeQueues; None: there are none."""
 
 
 def scan(part: LogRange, options: ScanOptions) -> Iterator[pa.RecordBatch]:
-    """The rows of a part of the log. Raises OSError if its file cannot be opened; pages of it that
-    cannot be read are damage."""
+    """Yield the rows of a part of the log. Raises OSError if the file cannot be opened; an
+    unreadable page of the file counts as damage."""
     with _open(part.path) as fd:
         yield from _Scan(fd, part, options).batches()
 
 
 def first_good_entry(path: str, start: int, begin: int, end: int) -> int | None:
-    """The offset of the first good entry of a segment that begins in ``begin`` … ``end``."""
+    """Return the offset of the first good entry that begins between ``begin`` and ``end``, or
+    None."""
     with _open(path) as fd:
         return _next_good(fd, start, begin, end)
 
 
 def store_time_at(path: str, start: int, offset: int) -> int | None:
-    """The store time (ms) of the entry at an offset, None if its head is not good."""
+    """Return the store time (ms) of the entry at an offset; None if its head is damaged."""
     with _open(path) as fd:
         head = _read(fd, offset - start, STORE_TIMESTAMP_AT + 8 + V6_EXTRA)
     if len(head) < STORE_TIMESTAMP_AT + 8 + V6_EXTRA or head_fault(head, offset) is not None:
@@ -128,7 +128,7 @@ class _Scan:
         self._part, self._options = part, options
         self._fd = fd
         self._limit = min(part.start + os.fstat(fd).st_size, part.end)
-        """The end of what the file has for this part."""
+        """End of this part's bytes in the file, as an offset in the log."""
         self._window = _Window(fd, part.start)
         self._requires_crc = None if options.store is None else _crc_rule(options.store)
         self._damaged: list[dict[str, Any]] = []
@@ -174,7 +174,7 @@ class _Scan:
         return units_between(self._options.store, begin, end, self._options.topics)
 
     def _passed_over(self, at: int) -> int:
-        """Return the start of the next requested entry, as far as units prove it."""
+        """Return the start of the next wanted entry, as far as units prove it."""
         if not self._options.topics or (units := self._units) is None:
             return at
         index = units.index_of(at)
@@ -187,8 +187,8 @@ class _Scan:
         return min(units.end_of(end - 1), self._part.end)
 
     def _good_run(self, at: int) -> tuple[Ints, Ints, int]:
-        """Return the starts, the sizes and the end of adjacent good entries from ``at`` on that are
-        complete in the window and are not batches. Empty if the options name topics."""
+        """Return the starts, the sizes and the end of adjacent good entries from ``at``. The
+        entries are complete in the window and not batches. Empty if the options name topics."""
         start, held = self._window.start, min(self._window.end, self._limit)
         if self._options.topics or at >= held:
             return _NO_INTS, _NO_INTS, at
@@ -197,7 +197,7 @@ class _Scan:
         return positions, np.diff(positions, append=at + size), at + size
 
     def _run(self, at: int) -> tuple[Ints, Ints, int]:
-        """Return the starts, the sizes and the end of adjacent entries from ``at`` on that are
+        """Return the starts, the sizes and the end of adjacent entries from ``at`` that are
         complete in the window."""
         if at >= self._limit:
             return _NO_INTS, _NO_INTS, at
@@ -228,7 +228,8 @@ class _Scan:
         return positions + start, sizes, end + start
 
     def _rows(self, entries: Entries, is_checked: bool) -> Iterator[pa.RecordBatch]:
-        """The rows of entries whose lengths add up. ``is_checked``: their CRCs are good."""
+        """Yield the rows of entries with valid lengths. ``is_checked``: their CRCs were already
+        checked."""
         options = self._options
         if not is_checked:
             entries.status[entries.crc_mismatches()] = CRC_MISMATCH
@@ -263,7 +264,7 @@ class _Scan:
             return at
         index = self._units.index_of(at) if self._units is not None else None
         if index is not None and is_head and _is_good(self._fd, self._part.start, at, self._limit):
-            self._units = None  # they say something else of a good entry
+            self._units = None  # they contradict a good entry, so they are wrong
             return at
         if self._units is not None and index is not None and self._units.is_sure(index):
             following = min(self._units.end_of(index), self._part.end)
@@ -284,14 +285,14 @@ class _Scan:
         return self._part.end if self._part.is_last else self._no_more_entries(at)
 
     def _no_more_entries(self, at: int) -> int:
-        """Handle the end of the file's entries, which is damage if the log continues behind it."""
+        """Handle the end of the file's entries. It is damage if the log continues after it."""
         if at < self._part.end and not self._part.is_last and self._limit < self._part.end:
             self._damage(at, self._part.end, TRUNCATED)
         return self._part.end
 
     @cached_property
     def _data_end(self) -> int:
-        """The end of the last byte of this part that is not zero."""
+        """Return the end of the last byte in this part that is not zero."""
         begin, end = (offset - self._part.start for offset in (self._part.begin, self._limit))
         buffer = bytearray(_SEARCH_STEP)
         while end > begin:
@@ -300,7 +301,7 @@ class _Scan:
                 view = memoryview(buffer)[: end - at]
                 _read_into(self._fd, view, at)
                 data = bytes(view)
-                if data != _ZEROS[: len(data)]:  # many times as quick as rstrip
+                if data != _ZEROS[: len(data)]:  # many times faster than rstrip
                     return self._part.start + at + len(data.rstrip(b"\0"))
             end = at
         return self._part.begin
@@ -325,15 +326,14 @@ class _Scan:
 
 
 def _crc_rule(root: str) -> Callable[[int], bool] | None:
-    """Return a rule for positions at which every entry must have a CRC, because our broker wrote
-    the log there."""
+    """Return a function that is true for offsets at which every entry must have a CRC, because
+    turbopump's broker wrote the log there. None: nothing is known."""
     disk, paths = ReadOnlyDisk(), StorePaths(Path(root))
     return crc_rule(disk, paths, read_run_state(disk, paths, Findings()))
 
 
 class _Window:
-    """Bytes of a file in a buffer that is used again and again: fresh memory costs more than the
-    copy."""
+    """Reused buffer with bytes of a file. Allocating new memory would cost more than the copy."""
 
     def __init__(self, fd: int, origin: int) -> None:
         self._fd, self._origin = fd, origin
@@ -342,8 +342,7 @@ class _Window:
         self.data = self._buffer[:0]
 
     def hold(self, at: int, size: int) -> None:
-        """Make sure that ``size`` bytes from an offset of the log on are held, or all that the file
-        has."""
+        """Load ``size`` bytes from an offset of the log, or as many as the file has."""
         if self.start <= at and at + size <= self.end:
             return
         if size > len(self._buffer):
@@ -367,8 +366,8 @@ def _open(path: str) -> Iterator[int]:
 
 
 def _read_into(fd: int, buffer: memoryview, at: int) -> int:
-    """Fill a buffer from byte ``at`` of a file; how many bytes there were. A page that the system
-    cannot read is zeros: what lies in it is then damaged, and seen to be."""
+    """Fill a buffer from byte ``at`` of a file, and return the number of bytes read. An unreadable
+    page becomes zeros, so its entries are found to be damaged."""
     done = 0
     while done < len(buffer):
         try:
@@ -384,18 +383,18 @@ def _read_into(fd: int, buffer: memoryview, at: int) -> int:
 
 
 def _may_hold_data(fd: int, begin: int, end: int) -> bool:
-    """False where the file system knows that nothing was ever written between two bytes: that reads
-    as zeros. A segment is as large as it will be from its beginning."""
+    """Return False if the file system knows that nothing was ever written between two bytes, which
+    then read as zeros. Segments are allocated in full size."""
     if not hasattr(os, "SEEK_DATA"):
         return True
     try:
         return os.lseek(fd, begin, os.SEEK_DATA) < end
     except OSError as error:
-        return error.errno != errno.ENXIO  # nothing up to the end of the file
+        return error.errno != errno.ENXIO  # ENXIO: no data up to the end of the file
 
 
 def _read_page(fd: int, buffer: memoryview, at: int) -> int:
-    """The rest of the page at ``at``, zeros if it cannot be read."""
+    """Return the rest of the page at ``at``; zeros if the page cannot be read."""
     left = min(_PAGE - at % _PAGE, len(buffer), max(os.fstat(fd).st_size - at, 0))
     try:
         return os.preadv(fd, [buffer[:left]], at)
@@ -412,7 +411,7 @@ def _read(fd: int, at: int, size: int) -> bytes:
 
 
 def _pieces(fd: int, begin: int, end: int, overlap: int) -> Iterator[tuple[int, bytes]]:
-    """The bytes of a file from ``begin`` to ``end``, without long zeros."""
+    """Yield the bytes of a file from ``begin`` to ``end``, without long runs of zeros."""
     at, buffer = begin, bytearray(_SEARCH_STEP)
     while at < end:
         first = max(at - overlap, begin)
@@ -434,8 +433,8 @@ def is_blank(path: str) -> bool:
 
 
 def about_written(path: str, size: int) -> int:
-    """About how many of the first ``size`` bytes of a segment are written: some pages are looked
-    at, as if all behind the log's end were zeros, and nothing before."""
+    """Estimate how many of the first ``size`` bytes of a segment are written. Only some pages are
+    read: the estimate assumes data up to the end of the log, and zeros after it."""
     with _open(path) as fd:
         pages = range(min(os.fstat(fd).st_size, size) // _PAGE)
         written = bisect_left(pages, True, key=lambda page: not any(_read(fd, page * _PAGE, _PAGE)))
@@ -443,7 +442,8 @@ def about_written(path: str, size: int) -> int:
 
 
 def _next_good(fd: int, start: int, begin: int, end: int) -> int | None:
-    """The offset of the first good entry that begins in ``begin`` … ``end``."""
+    """Return the offset of the first good entry that begins between ``begin`` and ``end``, or
+    None."""
     limit = os.fstat(fd).st_size
     for first, data in _pieces(fd, begin - start, min(end - start + HEAD_SIZE, limit), overlap=7):
         for found in entry_starts(data):
@@ -454,7 +454,7 @@ def _next_good(fd: int, start: int, begin: int, end: int) -> int | None:
 
 
 def _is_good(fd: int, start: int, offset: int, end: int) -> bool:
-    """Return True if a good entry begins at a position, by the store's own rules. The file ends at
+    """Return True if a good entry begins at an offset, by the store's own rules. The file ends at
     ``end``."""
     scanner = LogScanner()
     while isinstance(found := scanner.judge(offset, end, room=0), int):
@@ -467,20 +467,20 @@ _NO_INTS: Final = np.zeros(0, np.int64)
 
 @dataclass(slots=True)
 class Units:
-    """Units of a store's ConsumeQueues for a range of its log, one for each entry, in the log's
+    """Units of a store's ConsumeQueues for a range of the log: one per entry, in the log's
     order."""
 
     positions: Ints
     sizes: Ints
     wanted: Mask
-    """The entries that are in a queue of the asked topics."""
+    """Mask of the entries that are in a queue of a wanted topic."""
     topics: Ints
-    """Indexes in ``names``."""
+    """Index of each entry's topic in ``names``."""
     queue_ids: Ints
     queue_offsets: Ints
     names: list[str]
     breaks: Ints
-    """The units with which the next does not join on."""
+    """Indexes of units whose entry is followed by a gap."""
 
     def index_of(self, position: int) -> int | None:
         index = int(np.searchsorted(self.positions, position))
@@ -488,7 +488,8 @@ class Units:
         return index if found else None
 
     def run_end(self, index: int) -> int:
-        """Behind the last unit that joins on, one after the other."""
+        """Return the index after the last unit of a run of adjacent entries that begins at
+        ``index``."""
         at = int(np.searchsorted(self.breaks, index))
         return int(self.breaks[at]) + 1
 
@@ -496,12 +497,12 @@ class Units:
         return int(self.positions[index] + self.sizes[index])
 
     def is_sure(self, index: int) -> bool:
-        """Return True if the next unit begins at the end of this one."""
+        """Return True if the next unit's entry begins at the end of this one."""
         return self.run_end(index) > index + 1
 
 
 BATCH_UNIT_SIZE: Final = 46
-"""Bytes of a unit of Apache's batch queues: offset, size, tagsCode, store time, base, count of
+"""Bytes of a unit of Apache's batch queues: offset, size, tagsCode, store time, base, number of
 messages, compacted offset, reserved."""
 _UNIT_TYPES: Final = {
     UNIT_SIZE: np.dtype([("at", ">i8"), ("size", ">i4"), ("rest", "V8")]),
@@ -512,8 +513,8 @@ _UNIT_TYPES: Final = {
 
 
 def units_between(root: str, begin: int, end: int, topics: frozenset[str]) -> Units | None:
-    """The units of all queues that point to ``begin`` … ``end`` of the log; None where there are
-    none, or files that cannot be read."""
+    """Return the units of all queues whose entries begin between ``begin`` and ``end``. Return None
+    if there are none, or if a file cannot be read."""
     names: list[str] = []
     found = []
     try:
@@ -551,7 +552,7 @@ def units_between(root: str, begin: int, end: int, topics: frozenset[str]) -> Un
     firsts = np.flatnonzero(np.diff(positions[order], prepend=-1))
     wanted = np.array([not topics or name in topics for name in names])[topic_at[order]]
     wanted = np.logical_or.reduceat(wanted, firsts)
-    order = order[firsts]  # several queues may have one entry
+    order = order[firsts]  # an entry may be in several queues
     positions, sizes = positions[order], sizes[order]
     joined = positions[:-1] + sizes[:-1] == positions[1:]
     breaks = np.append(np.flatnonzero(~joined), len(positions) - 1)
@@ -561,8 +562,8 @@ def units_between(root: str, begin: int, end: int, topics: frozenset[str]) -> Un
 
 
 def dispatched_end(root: str) -> int:
-    """The end of the last entry that is in a queue, in bytes of the log; 0: no queue has any. The
-    writer puts an entry into its queue when it is whole."""
+    """Return the end (offset in the log) of the last entry that is in a queue; 0 if no queue has
+    any. Brokers put only complete entries into queues."""
     end = 0
     for _, _, files, width in _queues(root):
         for _, path in reversed(files):
@@ -578,7 +579,8 @@ def dispatched_end(root: str) -> int:
 
 
 def _queues(root: str) -> Iterator[tuple[str, int, list[tuple[int, str]], int]]:
-    """(topic, queue id, its files with their names' numbers, bytes of a unit)."""
+    """Yield topic, queue id, files (with the number in each name) and bytes per unit of each
+    queue."""
     paths = StorePaths(Path(root))
     for directory, width in (
         (paths.consume_queues, UNIT_SIZE),
@@ -607,8 +609,8 @@ def _names(directory: Path) -> list[str]:
 def _units_of_file(
     path: str, following: str | None, width: int, begin: int, end: int
 ) -> tuple[np.ndarray[Any, Any], int] | None:
-    """The units of a queue's file that point to ``begin`` … ``end``, and the number of the first;
-    ``following`` is the file behind it."""
+    """Return the units of a queue's file whose entries begin between ``begin`` and ``end``, and the
+    number of the first unit. ``following`` is the next file of the queue."""
     if following is not None:
         with _open(following) as fd:
             if _unit_keys(fd, width)(0) <= begin:
@@ -623,8 +625,8 @@ def _units_of_file(
 
 
 def _unit_keys(fd: int, width: int) -> Any:
-    """The offset in the log that a unit of a file has; behind the end of the queue there is
-    none."""
+    """Return a function from a unit's number to its offset in the log; ``_END`` after the last
+    unit."""
 
     def key(number: int) -> int:
         data = os.pread(fd, _UNIT_HEAD.size, number * width)

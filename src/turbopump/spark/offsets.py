@@ -5,7 +5,7 @@
     {"v":1,"topics":{"T":{"broker-a":{"0":123,"1":456}}}}   123 is the next offset to read
 
 This format is persisted. Checkpoints live for years and Spark compares them as text. So equal
-offsets always have the same text (sorted), version 1 never changes, and another version is refused.
+offsets always have the same (sorted) text, and version 1 never changes. Another version is refused.
 Brokers and Spark are unknown here.
 """
 
@@ -22,14 +22,14 @@ from turbopump.message.message import MessageQueue
 VERSION: Final = 1
 EARLIEST: Final = -2
 LATEST: Final = -1
-"""Stand for a queue's ends where a user gives offsets, as in Spark's Kafka source and
-rocketmq-spark; never in a checkpoint."""
+"""Symbols for the end (-1) and the start (-2) of a queue in a user's offsets, as in Spark's Kafka
+source and rocketmq-spark. A checkpoint never has them."""
 
 Offsets = dict[MessageQueue, int]
 
 
 def encode_offsets(offsets: Mapping[MessageQueue, int]) -> dict[str, Any]:
-    """The versioned form, as a dict in sorted order for Spark to write."""
+    """Return the versioned form, as a sorted dict for Spark to write."""
     topics: dict[str, dict[str, dict[str, int]]] = {}
     for queue in sorted(offsets):
         topics.setdefault(queue.topic, {}).setdefault(queue.broker_name, {})[
@@ -41,11 +41,11 @@ def encode_offsets(offsets: Mapping[MessageQueue, int]) -> dict[str, Any]:
 def decode_offsets(
     text: str | Mapping[str, Any], *, what: str = "the checkpoint", symbolic: bool = False
 ) -> Offsets:
-    """The offsets in a versioned form, or in the plain ``{"T":{"broker-a":{"0":123}}}`` that people
-    write.
+    """Parse offsets in the versioned form, or in the plain form that users write:
+    ``{"T":{"broker-a":{"0":123}}}``.
 
-    ``symbolic`` allows -1 (latest) and -2 (earliest). Raises ConfigError that names ``what`` and
-    the part that is wrong.
+    ``symbolic`` allows -1 (latest) and -2 (earliest). Raises ConfigError with ``what`` and the
+    invalid part.
     """
     value: Any = text
     if isinstance(text, str):
@@ -86,19 +86,20 @@ def _object(value: Any, what: str, where: str) -> Mapping[str, Any]:
     return value
 
 
-# Ranges of queue offsets: dividing them among tasks, and admitting only so many messages at a
-# time. The one rule: pure arithmetic, the same answer for the same input on every machine, so
-# that a replayed micro-batch reads what it read before.
+# Ranges of queue offsets: their division into tasks, and the limit on messages per micro-batch.
+# The rule: pure arithmetic, with the same result for the same input on every machine, so that a
+# repeated micro-batch reads the same messages.
 TASKS_MAX: Final = 1_000_000
-"""Tasks of one read that ``maxRecordsPerPartition`` asks for; Spark takes minutes for as many."""
+"""Maximum number of tasks of one read with ``maxRecordsPerPartition``; Spark takes minutes for this
+many."""
 TASK_ROWS_MIN: Final = 1000
-"""A task costs about 10 ms, as much as reading some thousand messages: fewer rows are not worth a
-task of their own."""
+"""Minimum number of rows for which a further task is started. A task costs about 10 ms, as much as
+reading a few thousand messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """The messages of one queue from ``begin`` up to, not including, ``end``."""
+    """Messages of one queue from ``begin`` to ``end`` (exclusive)."""
 
     queue: MessageQueue
     begin: int
@@ -113,7 +114,7 @@ def ranges_between(
     begins: Mapping[MessageQueue, int], ends: Mapping[MessageQueue, int]
 ) -> list[OffsetRange]:
     """Return the ranges between two sets of offsets, in the order of queues. A queue without a
-    begin, or with an end before it, has no range."""
+    begin, or with an earlier end, has no range."""
     return [
         OffsetRange(queue, begins[queue], ends[queue])
         for queue in sorted(ends)
@@ -127,13 +128,16 @@ def split(
     tasks_min: int | None = None,
     rows_max: int | None = None,
 ) -> list[list[OffsetRange]]:
-    """The ranges in at most ``tasks_max`` lists of nearly equal numbers of messages, in order;
-    queues are cut where needed.
+    """Divide the ranges into at most ``tasks_max`` tasks with nearly equal numbers of messages, in
+    order. Queues are cut where needed.
 
-    None: one task per queue, as Spark's Kafka source does. Fewer tasks come out when they would
-    have less than ``TASK_ROWS_MIN``, but never fewer than ``tasks_min``, if there are as many
-    messages, and none has more than ``rows_max``; both go before ``tasks_max``. Raises ConfigError
-    if that makes more than ``TASKS_MAX``.
+    - ``tasks_max`` None: one task per queue, as in Spark's Kafka source. There are fewer tasks if
+      they would have less than ``TASK_ROWS_MIN`` messages.
+    - ``tasks_min``: minimum number of tasks, if there are as many messages. Overrides
+      ``tasks_max``.
+    - ``rows_max``: maximum number of messages per task. Overrides ``tasks_max``.
+
+    Raises ConfigError if the result has more than ``TASKS_MAX`` tasks.
     """
     todo = [piece for piece in ranges if piece.end > piece.begin]
     total = sum(piece.count for piece in todo)
@@ -166,12 +170,12 @@ def split(
 def admit(
     begins: Mapping[MessageQueue, int], ends: Mapping[MessageQueue, int], rows_max: int
 ) -> dict[MessageQueue, int]:
-    """Ends that admit at most ``rows_max`` messages in all, each queue in proportion to what it has
-    waiting.
+    """Return ends that admit at most ``rows_max`` messages, each queue in proportion to its waiting
+    messages.
 
-    Proportional shares keep queues at about the same moment in time, which watermarks need. No
-    queue starves: with room for all each gets at least one; with less, the longest waiting lines
-    get one each. Exactly min(rows_max, all) are admitted.
+    Proportional shares keep queues at about the same point in time, which watermarks need. No queue
+    starves: if ``rows_max`` allows it, each queue gets at least one message; otherwise the queues
+    with the most waiting messages get one each. Exactly min(rows_max, all) are admitted.
     """
     waiting = {piece.queue: piece.count for piece in ranges_between(begins, ends)}
     total = sum(waiting.values())

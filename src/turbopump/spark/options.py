@@ -28,21 +28,22 @@ from turbopump.message.rules import group_fault
 from turbopump.spark.offsets import Offsets, decode_offsets
 
 
-# The nearest known name to a misspelt one, for error sentences.
+# Suggestion of a known name for a misspelt one, for errors.
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """``"; did you mean 'topic'?"`` if a known name is near (case does not matter), else ``""``."""
+    """Return ``"; did you mean 'topic'?"`` for a similar known name (case is ignored), else
+    ``""``."""
     spelled = {candidate.lower(): candidate for candidate in known}
     near = get_close_matches(name.lower(), spelled, n=1, cutoff=0.6)
     return f"; did you mean {spelled[near[0]]!r}?" if near else ""
 
 
-# The columns of a row that is read: names, order and Arrow types. The one rule: this table is
-# the promise to users (docs/reference/spark.md). Columns may be added at its end, never renamed,
-# retyped or reordered.
+# The columns of a read: names, order and Arrow types. The rule: this table is a promise to users
+# (docs/reference/spark.md). Columns may be added at its end, but never renamed, reordered or given
+# another type.
 _INSTANT: Final = pa.timestamp("us", tz="UTC")
 BODY_FAULT: Final = "bodyFault"
-"""The column that says why ``body`` is what is stored: it cannot be decompressed, or is a batch
-that cannot be taken apart."""
+"""Column with the reason why ``body`` is returned as stored: it cannot be decompressed, or its
+batch cannot be split."""
 
 READ_SCHEMA: Final = pa.schema(
     [
@@ -82,11 +83,11 @@ _COLUMNS_OF_KAFKA: Final = {
 
 
 def column_names(text: str, known: Iterable[str] = COLUMN_NAMES) -> tuple[str, ...]:
-    """The names of ``known`` columns in a comma-separated list, in the list's order and with their
-    exact spelling (case does not matter in ``text``).
+    """Parse a comma-separated list of ``known`` columns. Return the names in the list's order and
+    in their exact spelling; case is ignored in ``text``.
 
-    Raises ConfigError for an unknown name (with the nearest known one), a repeated one, or an empty
-    list.
+    Raises ConfigError for an unknown name (with the most similar known one), a repeated one, or an
+    empty list.
     """
     spelled = {name.lower(): name for name in known}
     names: list[str] = []
@@ -116,20 +117,21 @@ def arrow_schema(names: Iterable[str]) -> pa.Schema:
 
 
 WantedOffsets = str | Offsets
-"""``"earliest"``, ``"latest"``, or offsets that may be EARLIEST or LATEST."""
+"""Type of given offsets: ``"earliest"``, ``"latest"``, or offsets that may be EARLIEST or
+LATEST."""
 
 Assigned = Mapping[str, Mapping[str, frozenset[int]]]
-"""Queue ids by topic and broker; the broker ``EVERY_BROKER`` stands for all of the topic's."""
+"""Queue ids by topic and broker. The broker ``EVERY_BROKER`` means all brokers of the topic."""
 EVERY_BROKER: Final = "*"
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Begin or end of a read. For each queue the first of these fields that has a value for it
-    counts. Times are ms since 1970 UTC."""
+    """Begin or end of a read. For each queue, the first of these fields with a value is used. Times
+    are ms since 1970 UTC."""
 
     option: str
-    """``starting`` or ``ending``, with which the options' names begin."""
+    """First part of the options' names: ``starting`` or ``ending``."""
     timestamp_ms: int | None
     timestamps: Offsets
     group: str | None
@@ -140,8 +142,8 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """Options of a read. Times are ms since 1970 UTC; None: not given. One of ``topics``,
-    ``topic_pattern`` and ``assigned`` is given."""
+    """Options of a read. Times are ms since 1970 UTC; None: not set. Exactly one of ``topics``,
+    ``topic_pattern`` and ``assigned`` is set."""
 
     name_servers: tuple[str, ...]
     topics: tuple[str, ...] = ()
@@ -176,7 +178,7 @@ class ReadOptions:
     tls: ClientTls | None = None
 
     def begin(self, default: WantedOffsets) -> Bound:
-        """``default`` counts where no option says where to begin."""
+        """Return the begin of the read; ``default`` if no option sets one."""
         left = default if self.starting_group is None else "earliest"
         return Bound(
             "starting",
@@ -201,10 +203,10 @@ class ReadOptions:
 def read_options(
     options: Mapping[str, str], environment: Mapping[str, str] = os.environ
 ) -> ReadOptions:
-    """The options as Spark hands them over (any case). Credentials come from the options, else the
-    file they name, else ``environment``; so does what is said of TLS.
+    """Parse the options as Spark passes them (names in any case). Credentials and TLS settings come
+    from the options, else from the file that they name, else from ``environment``.
 
-    Raises ConfigError in one sentence for what cannot be used; the sentence never shows a secret.
+    Raises ConfigError, one sentence without secrets, for an invalid option.
     """
     given = given_values(options, OPTIONS, hint=_hint)
     values = {name: value for name, (_, value) in given.items()}
@@ -229,10 +231,12 @@ def read_options(
 def connection_of(
     values: dict[str, Any], environment: Mapping[str, str], hint: str = ""
 ) -> dict[str, Any]:
-    """Take the fields of ``CONNECTION_OPTIONS`` out of ``values``, and return the fields
+    """Remove the fields of ``CONNECTION_OPTIONS`` from ``values``, and return the fields
     ``name_servers``, ``credentials`` and ``tls``. A field without an option is read from
-    ``environment``. Raises ConfigError; ``hint`` is the end of its sentence if no name server is
-    given."""
+    ``environment``.
+
+    Raises ConfigError. ``hint`` ends its sentence if no name server is given.
+    """
     secrets = {name: values.pop(name, None) for name in SECRET_FIELDS}
     tls = {name: values.pop(name, None) for name in VARIABLES}
     name_servers = values.pop("name_servers", None)
@@ -255,7 +259,7 @@ def connection_of(
 
 
 def options_of_mode(options: ReadOptions, mode: str) -> list[str]:
-    """The names of the given options that are only for ``mode`` (``batch`` or ``stream``)."""
+    """Return the given options that are only valid for ``mode`` (``batch`` or ``stream``)."""
     unset = ReadOptions(name_servers=())
     return [
         name
@@ -273,8 +277,9 @@ def given_values(
     what: str = "options",
     hint: Callable[[str], str | None] = lambda _: None,
 ) -> dict[str, tuple[str, Any]]:
-    """Read the options that are in a ``table``: for each field the option's name and its value.
-    ``hint``: makes a sentence for an unknown name, which replaces the nearest one.
+    """Parse the options of a ``table``. Return for each field the option's name and its value.
+    ``hint`` returns a sentence about an unknown name, which replaces the suggestion of a similar
+    name.
 
     Raises ConfigError for an unknown name, an invalid value, and two spellings of one option with
     different values.
@@ -316,8 +321,8 @@ def _hint(name: str) -> str | None:
 
 
 def hint_of_kafka(name: str, known: Mapping[str, str]) -> str | None:
-    """Return the replacement for an option of Spark's Kafka source or sink. ``known``: sentences by
-    the first letters of names, in lower case."""
+    """Return a sentence with the replacement for an option of Spark's Kafka source or sink.
+    ``known`` has sentences by the first letters of names, in lower case."""
     for prefix, sentence in known.items():
         if name.lower().startswith(prefix):
             return f"{name!r} is an option of Spark's Kafka source: {sentence}"
@@ -342,15 +347,15 @@ def _check_one(
 
 
 def check_order(values: Mapping[str, Any], low: str, high: str, *names: str) -> None:
-    """Raises ConfigError if both fields have a value, and the ``low`` one is more; ``names`` are
-    those of their options."""
+    """Raise ConfigError if both fields are set and ``low`` is greater than ``high``. ``names`` are
+    the names of their options."""
     if low in values and high in values and values[low] > values[high]:
         raise ConfigError(
             f"{names[0]} {values[low]} is more than {names[1]} {values[high]}: lower one of them"
         )
 
 
-# The values of options, from their text.
+# Parsers of option values.
 def read_addresses(text: str) -> tuple[str, ...]:
     addresses = tuple(parse_addresses(text.replace(",", ";")))
     if not addresses:
@@ -471,7 +476,7 @@ def group_name(text: str) -> str:
 
 
 def _tags(text: str) -> tuple[str, ...]:
-    """The tags in ``A || B``; none for ``*``, which takes every message."""
+    """Return the tags in ``A || B``; empty for ``*``, which matches every message."""
     tags = tuple(sorted({tag.strip() for tag in text.split("||") if tag.strip()}))
     if not tags:
         raise ConfigError("expected a tag, several separated by ||, or * for every message")
@@ -529,8 +534,11 @@ _SIZE: Final = _with_unit(
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A line of the table of options: the field it sets, how its text is read, the reads it is for
-    (``both``, ``batch`` or ``stream``), and the option that it is another spelling of."""
+    """Row of the table of options.
+
+    It has the field that the option sets, the parser of its text, and the reads it is valid for
+    (``both``, ``batch`` or ``stream``). A second spelling of an option also names the first.
+    """
 
     field: str
     read: Callable[[str], Any]
@@ -585,5 +593,5 @@ OPTIONS: Final[Mapping[str, Option]] = {
     "failOnDataLoss": Option("fail_on_data_loss", true_or_false),
     "brokerOfflineStrategy": Option("broker_offline", _one_of("fail", "skip")),
 }
-"""Every option of a read; docs/reference/spark.md says what each means."""
+"""Every option of a read. docs/reference/spark.md has their meanings."""
 OPTION_NAMES: Final = tuple(OPTIONS)

@@ -27,7 +27,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _WORKERS: Final = ("pyspark.daemon", "pyspark.worker", "pyspark.sql.")
-"""Modules that Spark runs as the main one of a worker."""
+"""Main modules of Spark's Python workers."""
 
 
 def is_worker() -> bool:
@@ -37,8 +37,8 @@ def is_worker() -> bool:
 
 
 class _OnStandardError(logging.StreamHandler[TextIO]):
-    """Leaves what it gets to others where somebody has set up logging (Spark does, with
-    ``spark.sql.pyspark.worker.logging.enabled``)."""
+    """Handler that writes to standard error, but leaves records to other handlers if logging is
+    configured. Spark does that with ``spark.sql.pyspark.worker.logging.enabled``."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if not logging.getLogger().handlers:
@@ -46,7 +46,7 @@ class _OnStandardError(logging.StreamHandler[TextIO]):
 
 
 def show_warnings() -> None:
-    """The warnings of this package go to standard error from now on."""
+    """Send the warnings of this package to standard error."""
     handler = _OnStandardError()
     handler.setFormatter(
         logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%y/%m/%d %H:%M:%S")
@@ -56,8 +56,11 @@ def show_warnings() -> None:
 
 def hide_broken_pipes() -> None:
     """Keep PySpark's daemon from printing a traceback for each pipe that Spark has closed
-    (pyspark/daemon.py, ``manager``). Spark closes that of a task of which it has enough rows
-    (``limit``, ``show``, ``take``), and that of an idle worker."""
+    (pyspark/daemon.py, ``manager``).
+
+    Spark closes the pipe of a task when it has enough rows (``limit``, ``show``, ``take``), and the
+    pipe of an idle worker.
+    """
     usual = traceback.print_exc
 
     def print_others(*args: Any, **kwargs: Any) -> None:
@@ -74,7 +77,7 @@ if is_worker():
 
 @contextmanager
 def hidden_traceback() -> Iterator[None]:
-    """In Spark's workers a TurbopumpError that leaves this block is shown without a traceback."""
+    """Hide the traceback of a TurbopumpError that leaves this block in one of Spark's workers."""
     try:
         yield
     except TurbopumpError:
@@ -84,7 +87,7 @@ def hidden_traceback() -> Iterator[None]:
 
 
 def plain_errors(function: Callable[P, T]) -> Callable[P, T]:
-    """``function``, within ``hidden_traceback``."""
+    """Decorator that runs ``function`` within ``hidden_traceback``."""
 
     @wraps(function)
     def inside(*args: P.args, **kwargs: P.kwargs) -> T:

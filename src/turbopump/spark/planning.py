@@ -21,9 +21,11 @@ _log = logging.getLogger(__name__)
 
 
 def topics_wanted(cluster: Cluster, options: ReadOptions) -> list[str]:
-    """The topics that are named, or that match the pattern now, sorted. A pattern finds topics of
-    retries and dead letters only if it begins with ``%``, behind ``^`` and ``(`` maybe, and none
-    that brokers keep for themselves."""
+    """Return the topics that are named, or that match the pattern now, sorted.
+
+    A pattern matches retry and dead-letter topics only if it begins with ``%`` (after ``^`` or
+    ``(``), and never the brokers' own topics.
+    """
     if options.assigned is not None:
         return sorted(options.assigned)
     pattern = options.topic_pattern
@@ -44,11 +46,11 @@ def queues_of(
     lenient: bool = False,
     gone: dict[str, RouteNotFoundError] | None = None,
 ) -> list[MessageQueue]:
-    """All queues of the topics that are wanted.
+    """Return all queues of the wanted topics.
 
-    A topic without a route raises RouteNotFoundError; it is left out if ``lenient``, if a pattern
-    has just found it, as it is being deleted, and without ``fail_on_data_loss``: then it is added
-    to ``gone``.
+    A topic without a route raises RouteNotFoundError, with three exceptions. It is left out if
+    ``lenient``. It is left out if a pattern has just found it, because it is being deleted. Without
+    ``fail_on_data_loss`` it is left out and added to ``gone``.
     """
     queues: list[MessageQueue] = []
     for topic in topics_wanted(cluster, options):
@@ -83,9 +85,12 @@ def is_asked_for(queue: MessageQueue, options: ReadOptions) -> bool:
 
 
 def queues_wanted(cluster: Cluster, options: ReadOptions) -> list[MessageQueue]:
-    """Return the queues to read. Raises ConfigError if an assigned one does not exist or a named
-    topic has none, and as ``queues_of``, also if no topic exists. A warning reports a read from a
-    slave, or a topic that is left out."""
+    """Return the queues to read. A warning reports a read from a slave, or a topic that is left
+    out.
+
+    Raises ConfigError if an assigned queue does not exist or a named topic has no queues. Raises
+    the errors of ``queues_of``, also if no topic exists.
+    """
     gone: dict[str, RouteNotFoundError] = {}
     queues = queues_of(cluster, options, gone=gone)
     for error in gone.values():
@@ -135,7 +140,7 @@ def reachable(cluster: Cluster, queues: Iterable[MessageQueue]) -> list[MessageQ
 
 
 def by_broker(queues: Iterable[MessageQueue]) -> list[tuple[str, list[MessageQueue]]]:
-    """Each broker's name, with its queues."""
+    """Return each broker's name with its queues."""
     brokers: dict[str, list[MessageQueue]] = {}
     for queue in queues:
         brokers.setdefault(queue.broker_name, []).append(queue)
@@ -143,7 +148,7 @@ def by_broker(queues: Iterable[MessageQueue]) -> list[tuple[str, list[MessageQue
 
 
 def check_named(queues: Iterable[MessageQueue], bound: Bound) -> None:
-    """Raises ConfigError if offsets or times were given for a queue that is not there."""
+    """Raise ConfigError if offsets or times were given for a queue that does not exist."""
     named = set(bound.timestamps)
     if not isinstance(bound.offsets, str):
         named |= bound.offsets.keys()
@@ -158,11 +163,11 @@ def check_named(queues: Iterable[MessageQueue], bound: Bound) -> None:
 def offsets_at(
     cluster: Cluster, queues: Iterable[MessageQueue], bound: Bound, options: ReadOptions
 ) -> Offsets:
-    """The offset in each queue at which a read begins, or ends.
+    """Return the offset in each queue at which a read begins or ends.
 
-    Raises ConfigError for a time after which nothing was stored, if that is to be an error; and
-    DataLossError for a given or committed offset beyond the end of its queue, or, without
-    ``fail_on_data_loss``, takes that end with a warning.
+    Raises ConfigError for a time after the last message, if the options make that an error. Raises
+    DataLossError for a given or committed offset after the end of its queue. Without
+    ``fail_on_data_loss``, the end is used instead, with a warning.
     """
     found = {queue: _offset_at(cluster, queue, bound, options) for queue in queues}
     found |= cluster.offsets_min(queue for queue in found if found[queue] == EARLIEST)
@@ -171,7 +176,8 @@ def offsets_at(
 
 
 def _offset_at(cluster: Cluster, queue: MessageQueue, bound: Bound, options: ReadOptions) -> int:
-    """EARLIEST and LATEST are left to be asked for together."""
+    """Return the offset of one queue. EARLIEST and LATEST are returned as they are, to be looked up
+    for all queues together."""
     time_ms = bound.timestamp_ms
     if time_ms is None:
         time_ms = bound.timestamps.get(queue)
@@ -214,7 +220,7 @@ def _within(
 
 
 def check_begins_before_end(queues: Iterable[MessageQueue], begin: Bound, end: Bound) -> None:
-    """Raises ConfigError where both ends of a queue's range were given, in the wrong order."""
+    """Raise ConfigError if both ends of a queue's range were given in the wrong order."""
     for queue in queues:
         start_ms, start = _said_of(begin, queue)
         end_ms, stop = _said_of(end, queue)
@@ -230,7 +236,7 @@ def check_begins_before_end(queues: Iterable[MessageQueue], begin: Bound, end: B
 
 
 def _said_of(bound: Bound, queue: MessageQueue) -> tuple[int | None, int | None]:
-    """The time, or else the offset, that was given as a number for a queue."""
+    """Return the time, or else the offset, that was given as a number for a queue."""
     time_ms = bound.timestamp_ms
     if time_ms is None:
         time_ms = bound.timestamps.get(queue)

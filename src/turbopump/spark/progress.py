@@ -31,12 +31,12 @@ QueryProgress = StreamingQueryProgress | Mapping[str, Any] | str
 
 
 def lag(progress: QueryProgress | None) -> dict[MessageQueue, int]:
-    """Messages behind in each queue of a query's RocketMQ sources: those that were there when the
-    micro-batch was planned, and that it did not read.
+    """Return the lag of each queue of a query's RocketMQ sources: the messages that existed when
+    the micro-batch was planned, and that it did not read.
 
-    Empty where the query has no such source, or has not reported yet (``lastProgress`` is None
-    then). A queue that the brokers did not report (they are away) is left out. Raises ConfigError
-    for what is no progress.
+    The result is empty if the query has no RocketMQ source, or no progress yet (``lastProgress`` is
+    None). Queues of unreachable brokers are left out. Raises ConfigError for a value that is not a
+    progress report.
     """
     behind: dict[MessageQueue, int] = {}
     if progress is None:
@@ -44,20 +44,20 @@ def lag(progress: QueryProgress | None) -> dict[MessageQueue, int]:
     for source in _sources(progress):
         end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
         for queue, offset in latest.items():
-            # A queue just found has no end before the next batch: all of it may wait.
+            # A new queue is not in the micro-batch's offsets: all its messages may be waiting.
             behind[queue] = behind.get(queue, 0) + max(0, offset - end.get(queue, 0))
     return behind
 
 
 @dataclass(frozen=True, slots=True)
 class LagReport:
-    """State of a query. Rates are messages a second, as Spark computes them."""
+    """State of a query. Rates are messages per second, as computed by Spark."""
 
     query_id: str
     name: str | None
     batch_id: int
     timestamp: str
-    """When the micro-batch began, ISO 8601 in UTC."""
+    """Start of the micro-batch, ISO 8601 in UTC."""
     behind: Mapping[MessageQueue, int]
     rows: int
     input_rows_per_second: float
@@ -93,8 +93,8 @@ def report(progress: QueryProgress) -> LagReport:
 
 
 class LagListener(StreamingQueryListener):
-    """Keeps the latest report of each running query that reads RocketMQ; ``on_report`` is called
-    with every one of them, on Spark's listener thread, so it should be quick.
+    """Listener that keeps the latest report of each running query that reads RocketMQ.
+    ``on_report`` is called with every report on Spark's listener thread, so it should be fast.
 
         listener = LagListener(on_report=lambda report: print(report.behind_total))
         spark.streams.addListener(listener)
@@ -107,7 +107,7 @@ class LagListener(StreamingQueryListener):
 
     @property
     def reports(self) -> dict[str, LagReport]:
-        """The latest report of each query that runs, by the query's id."""
+        """Latest report of each running query, by the query's id."""
         with self._lock:
             return dict(self._reports)
 
@@ -124,7 +124,7 @@ class LagListener(StreamingQueryListener):
             self._on_report(found)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """The latest report stands."""
+        """Do nothing: the latest report is still valid."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         with self._lock:
@@ -155,7 +155,8 @@ def _sources(progress: QueryProgress) -> list[Mapping[str, Any]]:
 
 
 def _offsets(text: Any) -> Offsets:
-    """Offsets of ours, as text or JSON; none where another source wrote them, or nobody yet."""
+    """Parse this source's offsets from text or JSON. Return an empty dict for the offsets of
+    another source, and if there are none yet."""
     if isinstance(text, str):
         try:
             text = json.loads(text)
@@ -167,6 +168,6 @@ def _offsets(text: Any) -> Offsets:
 
 
 def _rate(value: Any) -> float:
-    """Spark writes no rate, or NaN, where none can be computed."""
+    """Return a rate. Spark reports none, or NaN, if no rate can be computed."""
     rate = float(value or 0)
     return rate if rate == rate and rate not in (float("inf"), float("-inf")) else 0.0

@@ -1,8 +1,8 @@
 """A running broker for tests: `running_broker`, `BrokerThread` and the pytest fixture `rocketmq`.
-`delivery_of` makes the message that a consumer's handler is called with.
+`delivery_of` returns the argument of a consumer's handler.
 
-The public names are imported on first use: the pytest plugin lives here and must cost nothing until
-it is used.
+The public names are imported on first use, because the pytest plugin is loaded in every test run
+and must cost nothing.
 """
 
 from typing import TYPE_CHECKING

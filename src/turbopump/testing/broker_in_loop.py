@@ -1,6 +1,6 @@
-"""A name server and a broker in the caller's own event loop, for the time of a `with` block.
+"""A name server and a broker in the caller's own event loop, for the duration of a `with` block.
 
-Nothing is left afterwards: no port, no task, no file. Pytest is unknown here.
+No port, task or file remains afterwards. Pytest is unknown here.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ SMALL_FILES: dict[str, Any] = {
     "max_index_num": 4_000,
     "disk_free_space_min": 64 * 1024 * 1024,
 }
-"""Fields of BrokerConfig: a production broker allocates 1 GiB for its first message, and refuses
-sends on a disk over 90 % full."""
+"""Fields of BrokerConfig for small disks. A production broker allocates 1 GiB for its first
+message, and refuses sends on a disk over 90 % full."""
 
 PATIENT: dict[str, Any] = {
     "wait_time_mills_in_send_queue": 60_000,
     "os_page_cache_busy_time_out_mills": 60_000,
 }
-"""Fields of BrokerConfig: a machine that runs tests may be busy; no send is refused for that."""
+"""Fields of BrokerConfig for busy machines: no send is refused because the machine is busy."""
 
 START_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 30.0
@@ -51,20 +51,19 @@ class RunningBroker:
     """Addresses and objects of a running pair, for clients and tests."""
 
     namesrv: str
-    """Address of the name server, `host:port`: what a producer or consumer is given."""
+    """Address of the name server, `host:port`, for producers and consumers."""
     broker_address: str
     """Address of the broker, `host:port`."""
     directory: Path
-    """The broker's store directory."""
+    """Store directory of the broker."""
     broker: Broker
     name_server: NameServer
 
     async def create_topic(
         self, topic: str, queues: int = 1, credentials: Credentials | None = None
     ) -> None:
-        """Create `topic` with this number of queues (a send would create it with up to 8). Raises
-        ResponseError. Create `topic` with this number of queues (a send would create it with up to
-        8). Raises ResponseError."""
+        """Create `topic` with this number of queues (a send would create it with up to 8). Raise
+        ResponseError if the broker refuses."""
         signer = None if credentials is None else RequestSigner(credentials)
         client = RemotingClient(signer=signer, connect_timeout=START_SECONDS_MAX)
         try:
@@ -78,13 +77,14 @@ class RunningBroker:
 async def running_broker(
     *, directory: Path | str | None = None, host: str = "127.0.0.1", **config: Any
 ) -> AsyncIterator[RunningBroker]:
-    """Run a name server and a broker until the block ends.
+    """Run a name server and a broker until the block ends. They are ready in some tens of
+    milliseconds.
 
-    Both listen on free ports of `host`. The store is in `directory`, which is kept, or in a
-    temporary one, which is not. `config` are fields of
-    `turbopump.config.broker_config.BrokerConfig` (`flush_disk_type=...`); unless they say
-    otherwise, files are small, and no send is refused because the machine is busy. Ready in some
-    tens of milliseconds. Raises ConfigError for a value that cannot be used.
+    Both listen on free ports of `host`. The store is in `directory`, which is kept; without one it
+    is in a temporary directory, which is deleted. `config` are fields of
+    `turbopump.config.broker_config.BrokerConfig` (`flush_disk_type=...`). By default files are
+    small, and no send is refused because the machine is busy. Raise ConfigError for an invalid
+    value.
     """
     async with AsyncExitStack() as stack:
         if directory is None:
@@ -105,9 +105,8 @@ async def running_broker(
         yield RunningBroker(namesrv, broker.address, Path(directory), broker, name_server)
 
 
-# A running broker for code without an event loop: it lives on a loop of its own, in a thread
-# of its own. Its one rule: `start` returns when clients can be served, `stop` when nothing is
-# left; a failure of either comes out there.
+# A running broker for code without an event loop, in a thread with its own loop. `start` returns
+# when clients can be served, `stop` when everything is closed; both raise the error of a failure.
 T = TypeVar("T")
 
 
@@ -117,7 +116,7 @@ class BrokerThread:
         with BrokerThread() as rocketmq:
             print(rocketmq.namesrv)
 
-    Raises TimeoutError if they neither start nor stop within 30 s.
+    Raise TimeoutError if the start or the stop takes more than 30 s.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -139,14 +138,15 @@ class BrokerThread:
         return self
 
     def stop(self) -> None:
-        """May be called twice. Raises what went wrong while it ran or closed, if anything did."""
+        """Stop the servers. A second call has no effect. Raise the error, if any, that occurred
+        while they ran or stopped."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
         self._join()
 
     @property
     def namesrv(self) -> str:
-        """Address of the name server, `host:port`: what a producer or consumer is given."""
+        """Address of the name server, `host:port`, for producers and consumers."""
         return self.running.namesrv
 
     @property
@@ -156,16 +156,17 @@ class BrokerThread:
 
     @property
     def directory(self) -> Path:
-        """The broker's store directory."""
+        """Store directory of the broker."""
         return self.running.directory
 
     def create_topic(self, topic: str, queues: int = 1) -> None:
-        """Create `topic` with so many queues (a send alone would create it with up to 8). Raises
-        ResponseError."""
+        """Create `topic` with this number of queues (a send would create it with up to 8). Raise
+        ResponseError if the broker refuses."""
         self.run(self.running.create_topic(topic, queues))
 
     def run(self, work: Coroutine[Any, Any, T], timeout: float = 30.0) -> T:
-        """Run a coroutine on the broker's loop and wait for it, at most `timeout` seconds."""
+        """Run a coroutine on the broker's loop and wait at most `timeout` seconds for its
+        result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout)
 
     @property

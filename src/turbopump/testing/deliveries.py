@@ -1,4 +1,4 @@
-"""Messages for unit tests of handlers: as a consumer hands them out, without a broker."""
+"""Deliveries for unit tests of handlers, as a consumer passes them, without a broker."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ class _NoQueue:
 
 
 def delivery_of(message: Message, *, attempt: int = 1, **fields: Any) -> Delivery:
-    """``message`` as the handler of a consumer gets it, at its ``attempt``-th delivery. ``fields``:
-    of ``turbopump.message.message.ReceivedMessage``, such as ``queue_offset=7`` or
-    ``born_timestamp=…`` (0 unless they are given)."""
+    """Return ``message`` as the handler of a consumer gets it, at its ``attempt``-th delivery.
+
+    ``fields`` are those of ``turbopump.message.message.ReceivedMessage``, for example
+    ``queue_offset=7`` or ``born_timestamp=…`` (0 by default).
+    """
     values: dict[str, Any] = {
         "topic": message.topic,
         "stored_body": message.body,

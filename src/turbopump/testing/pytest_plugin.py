@@ -1,8 +1,7 @@
-"""The pytest plugin that comes with the package: the fixture `rocketmq`, a running name server and
-broker.
+"""The package's pytest plugin: the fixture `rocketmq`, a running name server and broker.
 
-Its one rule: it is loaded into every test run of everyone who has Turbopump installed, so it
-imports nothing of Turbopump until the fixture is asked for.
+pytest loads this module in every test run of everyone who has Turbopump installed. It therefore
+imports nothing of Turbopump until the fixture is used.
 """
 
 from collections.abc import Iterator
@@ -25,7 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # not where the scope is asked for: pytest makes an internal error of a usage error there
+    # Checked here and not with the scope, where pytest turns a usage error into an internal error.
     scope = config.getini("rocketmq_scope")
     if scope not in _SCOPES:
         raise pytest.UsageError(
@@ -39,7 +38,8 @@ def _scope(fixture_name: str, config: pytest.Config) -> Any:
 
 @pytest.fixture(scope=_scope)
 def rocketmq() -> "Iterator[BrokerThread]":
-    """A RocketMQ name server and broker on free ports of 127.0.0.1, empty, and gone after the test.
+    """A RocketMQ name server and broker on free ports of 127.0.0.1. They start empty and are
+    removed after the test.
 
     `rocketmq.namesrv` is the address for producers and consumers. Also:
     `rocketmq.create_topic(name, queues)`, `rocketmq.broker_address`, `rocketmq.directory`. The pair

@@ -78,8 +78,8 @@ class MessageRequestModeTable(msgspec.Struct, kw_only=True, rename="camel"):
     message_request_mode_map: dict[str, dict[str, SetMessageRequestModeRequestBody]] = {}
 
 
-# Locks on queues for ordered consumption: 41 asks for them or renews them, 42 gives them
-# back. A lock belongs to a client id, not to a connection.
+# Queue locks for ordered consumption: 41 locks or renews, 42 unlocks. A lock belongs to a client
+# id, not to a connection.
 class LockBatchRequestBody(msgspec.Struct, kw_only=True, rename="camel"):
     """Queues that a client locks (41) or unlocks (42). With `only_this_broker` the replicas are not
     asked, even in strict mode."""

@@ -42,8 +42,8 @@ class NotifyConsumerIdsChanged(Request[None], kw_only=True):
     consumer_group: str
 
 
-# The body of a heartbeat (34): who a client is, what it produces and what it consumes. What
-# is not in it is no longer so. Enums arrive as names (Java) or ordinals (C++).
+# Body of a heartbeat (34): the client's id, producer groups and consumer groups. A group that is
+# missing in it has been left. Enums arrive as names (Java) or ordinals (C++).
 class ConsumeType(StrEnum):
     """Way in which a consumer gets messages: it pulls, the client library pulls for it, or it
     pops."""
@@ -163,7 +163,7 @@ def read_heartbeat(body: bytes) -> HeartbeatData | HeartbeatInPieces:
     """Decode the body of a heartbeat, a large body in pieces. Raise FastjsonError if the body
     cannot be decoded."""
     if len(body) > LARGE_HEARTBEAT:
-        with contextlib.suppress(ProtocolError):  # it is no strict JSON, or no heartbeat
+        with contextlib.suppress(ProtocolError):  # not standard JSON, or not a heartbeat
             return fastjson.decode(body, HeartbeatInPieces)
     return fastjson.decode_request(body or b"{}", HeartbeatData)
 

@@ -68,8 +68,7 @@ class QueryConsumeTimeSpan(Request[QueryConsumeTimeSpanBody], kw_only=True):
     group: str
 
 
-# The clients that are connected to a broker, as an administrator asks for them (203, 204, 328,
-# 345).
+# Clients connected to a broker (203, 204, 328, 345).
 class Connection(msgspec.Struct, kw_only=True, rename="camel"):
     """One client: its id, its address as the broker sees it, its language and version ordinal."""
 
@@ -149,8 +148,8 @@ class QuerySubscriptionByConsumer(Request[QuerySubscriptionResponseBody], kw_onl
     topic: str
 
 
-# What a running consumer tells about itself (307), and how it took one message given to it by
-# hand (309). Names are Apache's (`droped`).
+# Status of a running consumer (307), and its result for one message that an operator had it consume
+# (309). Names are Apache's (`droped`).
 class ProcessQueueInfo(msgspec.Struct, kw_only=True, rename="camel"):
     """Messages of one queue that a consumer has fetched and not yet committed."""
 

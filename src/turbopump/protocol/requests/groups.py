@@ -45,7 +45,7 @@ class GetAllGroups(Request[GetAllGroupsReply], kw_only=True):
     """``known_version`` and ``held`` are ours: see ``replication.py``."""
 
 
-# Consumer groups as brokers keep them: one group's settings and the versioned table. The
+# Consumer groups as brokers store them: the settings of one group and the versioned table. The
 # defaults are Apache's.
 _RETRY_SECONDS: Final = "1 5 10 30 60 120 180 240 300 360 420 480 540 600 1200 1800 3600 7200"
 

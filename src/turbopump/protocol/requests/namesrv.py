@@ -223,8 +223,8 @@ class GetNamesrvConfig(Request[None], kw_only=True):
     code = RequestCode.GET_NAMESRV_CONFIG
 
 
-# What the name server says about whole clusters (106) and about one broker's replicas (901).
-# One rule: both always go out in the `{0:"host:port"}` form, never as standard JSON.
+# Answers about whole clusters (106) and about one broker's replicas (901). Both are always sent in
+# the `{0:"host:port"}` form, never as standard JSON.
 class ClusterInfo(msgspec.Struct, kw_only=True, rename="camel"):
     """Brokers by name, and the broker names of each cluster."""
 
@@ -261,7 +261,7 @@ class GetBrokerMemberGroup(Request[BrokerMemberGroupBody], kw_only=True):
     broker_name: str
 
 
-# A broker's registration (103): its topics, as JSON or in the compressed binary form, and the
+# Registration of a broker (103): its topics, as JSON or in the compressed binary form, and the
 # checksum over both.
 #
 #     compressed = one zlib stream of
@@ -271,8 +271,7 @@ class GetBrokerMemberGroup(Request[BrokerMemberGroupBody], kw_only=True):
 #     │ as JSON     │           │ words)            │ as JSON array │ from version 5.0.0 on      │
 #     └─────────────┴───────────┴───────────────────┴───────────────┴────────────────────────────┘
 #
-# One rule: nothing is inflated or read beyond the bounds. Source: apache/rocketmq
-# `RegisterBrokerBody`.
+# Nothing is inflated or read beyond the limits. Source: apache/rocketmq `RegisterBrokerBody`.
 MAX_INFLATED = 32 << 20
 """Maximum size of an inflated registration in bytes; enough for 250,000 topics."""
 
@@ -397,9 +396,8 @@ def _sized(data: bytes) -> bytes:
     return _int(len(data)) + data
 
 
-# The answer to "where is this topic?" (105): its queues per broker, and the brokers'
-# addresses. `broker_addrs` goes out as `{0:"host:port"}` unless the client asked for standard
-# JSON (`fastjson.encode_standard`).
+# Route of a topic (105): its queues on each broker, and the brokers' addresses. `broker_addrs` is
+# sent as `{0:"host:port"}` unless the client asked for standard JSON (`fastjson.encode_standard`).
 MASTER_ID = 0
 """Broker id of a master; slaves have larger ids."""
 

@@ -40,7 +40,7 @@ class QueryConsumerOffset(Request[OffsetReply], kw_only=True):
 
 
 class UpdateConsumerOffset(Request[None], kw_only=True):
-    """Commit a group's offset in a queue: the offset of the next message wanted."""
+    """Commit a group's offset in a queue: the offset of the next message to consume."""
 
     code = RequestCode.UPDATE_CONSUMER_OFFSET
     consumer_group: str
@@ -77,9 +77,9 @@ class GetMinOffset(Request[OffsetReply], kw_only=True):
     queue_id: Int32
 
 
-# Consumer offsets in bulk: the files a broker and a broadcasting client keep, and the bodies
-# that move them. One rule: an offset is the index of the next message wanted. Inside
-# `offset_table` a key `topic@group` leads to queue id -> offset.
+# Tables of consumer offsets: the files of brokers and broadcasting clients, and the bodies of
+# requests. An offset is the index of the next message to consume. A key of `offset_table` is
+# `topic@group`, its value is queue id -> offset.
 class ConsumerOffsetTable(msgspec.Struct, kw_only=True, rename="camel"):
     """Offsets of all groups: the file `consumerOffset.json`, and the reply to 43.
 
@@ -137,9 +137,9 @@ class ResetOffsetBodyForC(msgspec.Struct, kw_only=True, rename="camel"):
     offset_table: list[QueueOffset] = []
 
 
-# Offsets from outside: 222 INVOKE_BROKER_TO_RESET_OFFSET, 220 RESET_CONSUMER_CLIENT_OFFSET,
-# 223 INVOKE_BROKER_TO_GET_CONSUMER_STATUS, 221 GET_CONSUMER_STATUS_FROM_CLIENT, 314
-# CLONE_GROUP_OFFSET, 308 QUERY_CORRECTION_OFFSET.
+# Requests of operators: 222 INVOKE_BROKER_TO_RESET_OFFSET, 220 RESET_CONSUMER_CLIENT_OFFSET, 223
+# INVOKE_BROKER_TO_GET_CONSUMER_STATUS, 221 GET_CONSUMER_STATUS_FROM_CLIENT, 314 CLONE_GROUP_OFFSET,
+# 308 QUERY_CORRECTION_OFFSET.
 class ResetOffset(Request[ResetOffsetBody], kw_only=True):
     """Set a group's offsets in a topic, for all queues or for ``queue_id``.
 
@@ -170,7 +170,8 @@ class ResetConsumerOffset(Request[None], kw_only=True):
 
 
 class GetConsumerStatus(Request[GetConsumerStatusBody], kw_only=True):
-    """Ask for the offsets that each client of a group knows, or only the client ``client_addr``."""
+    """Ask for the offsets known to each client of a group, or only to the client
+    ``client_addr``."""
 
     code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
     topic: str

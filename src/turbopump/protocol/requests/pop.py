@@ -144,7 +144,7 @@ class PollingInfo(Request[PollingInfoReply], kw_only=True):
     queue_id: Int32
 
 
-# Many acknowledgements at once (200151). Source: apache/rocketmq ``BatchAck``,
+# Acknowledgement of many messages (200151). Source: apache/rocketmq ``BatchAck``,
 # ``BatchAckMessageRequestBody``, ``BitSetSerializerDeserializer``.
 class BatchAck(msgspec.Struct, kw_only=True):
     """Acknowledged messages of one pop in one queue.

@@ -68,7 +68,7 @@ class LitePullMessage(PullMessage, kw_only=True):
     code = RequestCode.LITE_PULL_MESSAGE
 
 
-# Single messages: by key or unique id (12), by offset in the log (33), and the age of a
+# Queries for single messages: by key or unique id (12), by offset in the log (33), and the age of a
 # queue's first message (32). The body of an answer is stored messages back to back, oldest first.
 # Source: apache/rocketmq ``QueryMessageRequestHeader``, ``QueryMessageResponseHeader``,
 # ``ViewMessageRequestHeader``, ``MQClientAPIImpl.queryMessage``.

@@ -63,8 +63,8 @@ class SendBatchMessage(SendMessageV2, kw_only=True):
     code = RequestCode.SEND_BATCH_MESSAGE
 
 
-# 36 CONSUMER_SEND_MSG_BACK: a consumer could not handle a message and wants it again later.
-# Source: apache/rocketmq ``ConsumerSendMsgBackRequestHeader``.
+# 36 CONSUMER_SEND_MSG_BACK: a consumer failed to handle a message and wants it again later. Source:
+# apache/rocketmq ``ConsumerSendMsgBackRequestHeader``.
 class ConsumerSendMsgBack(Request[None], kw_only=True):
     """Return a message for a retry.
 
@@ -86,7 +86,7 @@ class ConsumerSendMsgBack(Request[None], kw_only=True):
     failure: str | None = None
 
 
-# Calling a timer message back before it is delivered (370). Source: apache/rocketmq
+# Recall of a timer message before its delivery (370). Source: apache/rocketmq
 # ``RecallMessageRequestHeader``, ``RecallMessageResponseHeader``.
 class RecallMessageReply(Reply, kw_only=True):
     """Unique id of the recalled message, which will not be delivered."""
@@ -104,10 +104,10 @@ class RecallMessage(Request[RecallMessageReply], kw_only=True):
     recall_handle: str | None = None
 
 
-# Replies to requests: 324 SEND_REPLY_MESSAGE and 325 SEND_REPLY_MESSAGE_V2 bring one to a
-# broker, 326 PUSH_REPLY_MESSAGE_TO_CLIENT takes it on to the producer that waits for it. The body
-# is the reply's, compressed if the sysFlag says so. The waiting client stands in the property
-# REPLY_TO_CLIENT, for what in CORRELATION_ID. Source: apache/rocketmq ``ReplyMessageProcessor``,
+# Replies to request messages: 324 SEND_REPLY_MESSAGE and 325 SEND_REPLY_MESSAGE_V2 send a reply to
+# a broker; 326 PUSH_REPLY_MESSAGE_TO_CLIENT passes the reply to the producer that waits for it. The
+# body is the reply's, compressed if the sysFlag says so. The property REPLY_TO_CLIENT names the
+# waiting client, CORRELATION_ID its request. Source: apache/rocketmq ``ReplyMessageProcessor``,
 # ``ReplyMessageRequestHeader``.
 class SendReplyMessage(SendMessage, kw_only=True):
     """Send a reply to the producer that sent the request message. The fields are those of a send;
@@ -143,10 +143,9 @@ class PushReplyMessageToClient(Request[None], kw_only=True):
     store_timestamp: Int64
 
 
-# Ending transactions: 37 END_TRANSACTION, 39 CHECK_TRANSACTION_STATE (from a broker to a
-# producer), 323 RESUME_CHECK_HALF_MESSAGE. Source: apache/rocketmq
-# ``EndTransactionRequestHeader``, ``CheckTransactionStateRequestHeader``,
-# ``ResumeCheckHalfMessageRequestHeader``.
+# End of transactions: 37 END_TRANSACTION, 39 CHECK_TRANSACTION_STATE (from a broker to a producer),
+# 323 RESUME_CHECK_HALF_MESSAGE. Source: apache/rocketmq ``EndTransactionRequestHeader``,
+# ``CheckTransactionStateRequestHeader``, ``ResumeCheckHalfMessageRequestHeader``.
 class TransactionOutcome(IntEnum):
     """Values of ``commitOrRollback``: the transaction bits of a ``sysFlag``."""
 

@@ -19,8 +19,8 @@ class GetBrokerRuntimeInfo(Request[KVTable], kw_only=True):
     code = RequestCode.GET_BROKER_RUNTIME_INFO
 
 
-# Figures about topics and groups, as a broker tells an administrator (202, 208, 303, 308,
-# 315, 317, 321). Offsets are indexes, times are epoch milliseconds, rates are per second.
+# Statistics of topics and groups (202, 208, 303, 308, 315, 317, 321). Offsets are indexes, times
+# are epoch milliseconds, rates are per second.
 class OffsetWrapper(msgspec.Struct, kw_only=True, rename="camel"):
     """Offset of a group in a queue. `last_timestamp` is the store time of the last message before
     that offset."""
@@ -138,9 +138,9 @@ class QueryConsumeQueue(Request[QueryConsumeQueueResponseBody], kw_only=True):
     consumer_group: str | None = None
 
 
-# Slowing down readers of a backlog: 2001 UPDATE_COLD_DATA_FLOW_CTR_CONFIG, 2002
-# REMOVE_COLD_DATA_FLOW_CTR_CONFIG, 2003 GET_COLD_DATA_FLOW_CTR_INFO; and how far the system reads
-# ahead for them: 2004 SET_COMMITLOG_READ_MODE. Source: apache/rocketmq ``AdminBrokerProcessor``.
+# Flow control for consumers that read old messages: 2001 UPDATE_COLD_DATA_FLOW_CTR_CONFIG, 2002
+# REMOVE_COLD_DATA_FLOW_CTR_CONFIG, 2003 GET_COLD_DATA_FLOW_CTR_INFO; and the system's read-ahead:
+# 2004 SET_COMMITLOG_READ_MODE. Source: apache/rocketmq ``AdminBrokerProcessor``.
 class UpdateColdFlow(Request[None], kw_only=True):
     """Set the cold-read thresholds of groups. The body is properties text: ``group=bytes in five
     seconds``."""

@@ -67,9 +67,9 @@ class GetAllTopicConfig(Request[GetAllTopicConfigReply], kw_only=True):
     """``known_version`` and ``held`` are ours: see ``replication.py``."""
 
 
-# Topics as brokers keep and announce them: one topic's settings, the versioned table, and
-# lists of names. One rule: a table travels with its `DataVersion`, and every change of the table
-# takes the next version.
+# Topics as brokers store and register them: the settings of one topic, the versioned table, and
+# lists of names. A table travels with its `DataVersion`, and every change of the table takes the
+# next version.
 PERM_READ = 4
 PERM_WRITE = 2
 PERM_INHERIT = 1
@@ -224,7 +224,7 @@ class CreateTopicList(Request[None], kw_only=True):
     body = CreateTopicListRequestBody
 
 
-# How a static topic's logical queues map to brokers' physical ones: part of routes and
+# Mapping of a static topic's logical queues to physical queues of brokers, a part of routes and
 # registrations.
 class TopicQueueMappingInfo(msgspec.Struct, kw_only=True, rename="camel"):
     """One broker's part of a static topic. `curr_id_map` is logical queue id -> physical queue
