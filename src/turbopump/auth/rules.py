@@ -7,11 +7,9 @@ account. A code without a rule is for Super users only. If a rule differs from A
 
 Two facts hold for all rules:
 
-- The retry topic of a group belongs to the group: ``Sub`` on the group also permits
-  publishing
-  to it. A topic in which messages popped by the group wait counts as the topic (``consumed``).
-- A request that names a message only by its position (33, 36, 37, 309, 323) is also checked
-  for
+- The retry topic of a group belongs to the group: ``Sub`` on the group also permits publishing
+  to it. The POP retry topic of a group for a topic counts as that topic (``consumed``).
+- A request that names a message only by its position (33, 36, 37, 309, 323) is also checked for
   the topic of the message found there, by the handler that found it (``message``).
 
 Source: apache/rocketmq ``DefaultAuthorizationContextBuilder``, ``@RocketMQAction`` of the header
@@ -39,7 +37,7 @@ CREATE, UPDATE, DELETE = Action.CREATE, Action.UPDATE, Action.DELETE
 """Short names of the actions, for the table below."""
 
 Names = str | None | Iterable[str | None]
-"""One name, or none, or several."""
+"""One name, several names, or None."""
 Reading = Callable[[Any, Any, Collection[str]], Names]
 """Function that returns names from a request, its body, and the clusters of the server."""
 

@@ -132,7 +132,7 @@ class ServerAccess:
     # --- the file
 
     def look(self) -> None:
-        """Apply changes that others have made to the file, in a background task."""
+        """Check the file in the background, and apply changes that others have made."""
         disk = self._disk
         if disk is None or self._looking or self._changing.locked():
             return

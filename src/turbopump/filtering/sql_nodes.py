@@ -48,8 +48,8 @@ def order(left: Value, right: Value) -> int:
     """Return a negative number, 0 or a positive number if ``left`` is less than, equal to or
     greater than ``right``. Return -1 for values that cannot be compared.
 
-    Raise NoVerdictError if text compared with a number is not a number, or if a truth value is
-    compared with text.
+    Raise NoVerdictError if text cannot be converted to the type of the other value, or if ``left``
+    is a truth value and ``right`` is text.
     """
     if isinstance(left, str):
         if isinstance(right, str):

@@ -238,7 +238,7 @@ V4_9_4: Final = 401
 V5_0_0: Final = 413
 V5_3_3: Final = 479
 CURRENT_VERSION: Final = V5_3_3
-"""The version we report: the release whose behaviour we match."""
+"""Version that Turbopump reports: the release whose behaviour it matches."""
 
 FLAG_RESPONSE: Final = 1
 FLAG_ONEWAY: Final = 2

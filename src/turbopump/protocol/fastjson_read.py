@@ -1,7 +1,7 @@
 """Conversion of fastjson's dialect to standard JSON, and of parsed JSON to a typed body.
 
 Real peers send numbers as strings and strings as numbers, enums as ordinals, `null` for fields with
-a default, and whole objects as map keys. `shape` turns such values into what `msgspec.convert`
+a default, and whole objects as map keys. `shape` turns these values into what `msgspec.convert`
 accepts. A value that fits already stays unchanged.
 """
 
@@ -24,8 +24,7 @@ _MISSING = object()
 
 
 class FastjsonError(BodyError):
-    """A JSON text that cannot be read, that breaks a bound, or that does not fit the expected
-    type."""
+    """A JSON text cannot be decoded, exceeds a limit, or does not fit the expected type."""
 
 
 def shape(value: Any, wanted: type[T]) -> T:

@@ -11,7 +11,7 @@
 
 All integers big-endian. Source: apache/rocketmq ``NettyDecoder``, ``RemotingCommand``. No I/O here:
 bytes in, frames out. The reader allocates nothing for bytes that have not arrived. After a bad
-length it keeps the error and accepts no more bytes.
+length the reader keeps the error and accepts no more bytes.
 """
 
 from __future__ import annotations

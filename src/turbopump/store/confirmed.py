@@ -31,8 +31,12 @@ _EVERYTHING: Final = 1 << 62
 
 
 class Confirmed:
-    """Offsets of ``log``. ``flushed_only``: nothing is confirmed before it is durable;
-    ``copied_only``: nor before enough slaves have it, unless the broker is alone."""
+    """Confirmed, durable and copied offsets of ``log``.
+
+    - ``flushed_only``: an offset is confirmed only after it is durable.
+    - ``copied_only``: an offset is confirmed only after enough slaves have it, unless the broker is
+      alone.
+    """
 
     def __init__(self, log: CommitLog, *, flushed_only: bool, copied_only: bool = False) -> None:
         self._log = log
@@ -46,48 +50,51 @@ class Confirmed:
         self.hidden: deque[tuple[int, ConsumeQueue, int]] | None = (
             deque() if flushed_only or copied_only else None
         )
-        """Units that readers do not see yet, in the order of the log: the end of the entry, its
-        queue, and the queue's end with it. None: units are seen at once."""
+        """Units that readers do not see yet, in log order: (end of the entry in the log, queue, end
+        of the queue including the unit). None: readers see each unit at once."""
 
     @property
     def value(self) -> int:
-        """Readers may see what lies before this offset."""
+        """Confirmed offset. Readers see only entries before this offset."""
         return self._log.end if self.hidden is None else self._confirmed.value
 
     @property
     def copied(self) -> int:
-        """Enough slaves have what lies before this offset; everything, if none is asked for."""
+        """Offset up to which enough slaves have the log. Without required slaves nothing limits
+        it."""
         return self._copied if self._copied_only else _EVERYTHING
 
     @property
     def error(self) -> Exception | None:
-        """The reason why nothing more will be confirmed, or None."""
+        """Error because of which nothing more will be confirmed, or None."""
         return self.durable.error
 
     def when(self, offset: int, wake: Callable[[], None]) -> Waiter:
-        """Call ``wake`` once an offset that is not confirmed yet is, or ``error`` is set."""
+        """Call ``wake`` once ``offset`` is confirmed or ``error`` is set. ``offset`` must not be
+        confirmed yet."""
         return self._confirmed.when(offset, wake)
 
     def flushed(self, end: int) -> None:
-        """The log is on the disk up to ``end``: show what that confirms, and wake who waits."""
+        """Set the durable offset to ``end``, show readers the newly confirmed messages, and wake
+        waiters."""
         self.durable.advance(end)
         self.look()
 
     def copied_to(self, end: int, *, alone: bool) -> None:
-        """Enough slaves have the log up to ``end``; or, ``alone``, too few of them are in sync to
-        say when they will."""
+        """Set the offset up to which enough slaves have the log. ``alone``: too few slaves are in
+        sync, so their progress is unknown."""
         self._copied = max(self._copied, end)
         self.alone = alone
         self.look()
 
     def fail(self, error: Exception) -> None:
-        """Stop ``durable`` for good."""
+        """Stop ``durable`` for good, with this error."""
         self.durable.fail(error)
         if self._confirmed is not self.durable:
             self._confirmed.fail(error)
 
     def look(self) -> None:
-        """Show what is confirmed by now, and wake who waits."""
+        """Show readers the messages confirmed by now, and wake waiters."""
         end = self.durable.value
         if self._copied_only:
             end = end if self._flushed_only else self._log.end

@@ -1,8 +1,9 @@
-"""A slave's way into the store: the bytes of its master's log, whole entries at a time.
+"""Appends bytes of the master's log to a slave's store, whole entries at a time.
 
-The log gets the received bytes unchanged, at the same offset, and only whole entries and blanks
-that were checked. Queues and index are derived as in recovery: the same ``LogReplay`` finds the
-place of an entry, the same dispatcher writes it. The source of the bytes is unknown here.
+The log gets the received bytes unchanged, at the same offset. Only whole entries and blanks that
+were checked are appended. Queues and index are derived as in recovery: ``LogReplay`` finds the
+queue offset of an entry, and the dispatcher writes its unit. The source of the bytes is unknown
+here.
 """
 
 from __future__ import annotations
@@ -42,11 +43,15 @@ class Copied(NamedTuple):
 
 
 class CopiedLog:
-    """Appends copied bytes to an open store's ``log``. ``faults`` are entries whose position in
-    their queue could not be, and which therefore are in the log but not in a queue. ``deleted``:
-    up to which offset of the log the master has deleted messages with their topic, which get no
-    queue here either. ``on_first`` gets topic, queue id and log offset of the first message of a
-    queue that was empty."""
+    """Appends copied bytes to the ``log`` of an open store.
+
+    - ``faults``: entries that are in the log but in no queue, because of an impossible queue
+      offset.
+    - ``deleted``: log offset up to which the master has deleted messages with their topics.
+      These messages get no queue here either.
+    - ``on_first``: called with topic, queue id and log offset of the first message of an
+      empty queue.
+    """
 
     def __init__(self, log: CommitLog, queues: ConsumeQueueTable, dispatcher: Dispatcher) -> None:
         self._log = log
@@ -69,12 +74,12 @@ class CopiedLog:
         self.faults: list[str] = []
 
     def append(self, start: int, data: bytes) -> Copied:
-        """Take what ``data``, which lies at ``start`` of the master's log, has of whole entries.
-        ``start`` is the end of this log, or the start of a segment if it has none.
+        """Append the whole entries of ``data``, which begins at ``start`` of the master's log.
+        ``start`` must be the end of this log, or the start of a segment if this log is empty.
 
-        Raises CopyError if what lies there is no good entry, RoomInMakingError if the next file is
-        being made, OSError on a full disk; what came before is taken. About 8 µs an entry of 1 KiB,
-        and a fifth of that where many of the usual kind lie side by side.
+        Raises CopyError for a bad entry, RoomInMakingError while the next file is being made, and
+        OSError on a full disk. Entries before the failed one stay appended. About 8 µs an entry of
+        1 KiB, and a fifth of that for runs of adjacent usual entries.
         """
         log = self._log
         if not log.files and start:
@@ -127,8 +132,8 @@ class CopiedLog:
         return Copied(log.end, BLANK_SIZE_MIN)
 
     def _take_run(self, data: bytes, at: int, stop: int) -> int:
-        """Take entries side by side that all follow the last units of their queues; their bytes. 0:
-        the next one is not of the usual kind."""
+        """Append adjacent entries that all follow the last units of their queues. Return their size
+        in bytes; 0 if the next entry is not of the usual kind."""
         log = self._log
         run = pack_run(data, at, stop, log.end, self._topics)
         queues: list[tuple[ConsumeQueue, bytes]] = []
@@ -180,14 +185,16 @@ class CopiedLog:
 
 
 def _asks_no_crc(_offset: int) -> bool:
-    """Apache's master writes entries without a CRC over the whole."""
+    """Return False: Apache's master writes entries without a whole-entry CRC."""
     return False
 
 
 class Run(NamedTuple):
-    """Adjacent good entries: their ``size`` in bytes, the store time of the last, the index keys of
-    all, and for each queue its topic, its id, the queue offset of its first message here, and the
-    packed units of all."""
+    """Adjacent good entries.
+
+    It has their ``size`` in bytes, the store time of the last, and all index keys. For each queue
+    it has topic, queue id, queue offset of the first message here, and the packed units.
+    """
 
     size: int
     stored_ms: int
@@ -196,10 +203,12 @@ class Run(NamedTuple):
 
 
 def pack_run(data: bytes, at: int, end: int, position: int, topics: dict[bytes, str]) -> Run:
-    """Pack the good entries of ``data`` from byte ``at`` on, which is ``position`` in the log. Stop
-    at the first entry that does not end by byte ``end``, does not follow the one before it in its
-    queue, or is unusual: as for ``parse_usual_entries``, and also prepared, delayed and inner-batch
-    entries."""
+    """Pack the good entries of ``data`` from byte ``at`` on, which is ``position`` in the log.
+
+    Stop at the first entry that does not end by byte ``end``, does not follow the one before it in
+    its queue, or is unusual. Unusual are all entries that ``parse_usual_entries`` leaves out, and
+    prepared, delayed and inner-batch entries.
+    """
     return Run(*packed_run(data, at, end, position, topics))
 
 
@@ -207,7 +216,7 @@ def pack_run(data: bytes, at: int, end: int, position: int, topics: dict[bytes, 
 def packed_run(
     data: bytes, at: int, end: int, position: int, topics: dict[bytes, str]
 ) -> tuple[int, int, list[tuple[int, int, int]], list[tuple[str, int, int, bytes]]]:
-    """The fields of a ``Run``. About 9 µs an entry of 1 KiB, compiled 0.8."""
+    """Return the fields of a ``Run``. About 9 µs an entry of 1 KiB, compiled 0.8."""
     size = stored_ms = 0
     keys: list[tuple[int, int, int]] = []
     queues: dict[tuple[str, int], tuple[int, list[bytes]]] = {}

@@ -33,13 +33,13 @@ from turbopump.errors import StoreClosedError
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 _NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
 RESERVE_MAX: Final = 16 * 1024 * 1024
-"""Bytes, or 1 % of the file system if that is less, which new files for the broker's own appends
-leave free while sends are refused: for offsets and other small files."""
+"""Space in bytes that new files of the broker's own appends leave free while sends are refused.
+Offsets and other small files need it. At most 1 % of the file system."""
 
 
 def descriptor_advice(error: OSError) -> str | None:
-    """Return the advice for a file that was not opened for lack of a descriptor; None for another
-    error."""
+    """Return advice if a file could not be opened for lack of a descriptor; None for other
+    errors."""
     if error.errno not in _NO_DESCRIPTOR:
         return None
     return "raise the limit of open files (ulimit -n), or let fewer clients connect"
@@ -56,9 +56,9 @@ class SpaceLevel(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SpaceLimits:
-    """Per cent of a file system that may be used, or, if ``free_min`` is not 0, bytes that must be
-    free. Apache's broker takes values out of bounds for the nearest within (10 to 95, 30 to 85, 35
-    to 90); so does this."""
+    """Limits of disk use: per cent of a file system used, or, if ``free_min`` is not 0, bytes free.
+    Values out of bounds become the nearest bound (10 to 95, 30 to 85, 35 to 90), as in Apache's
+    broker."""
 
     used_max: int = 75
     clean_forcibly: int = 85
@@ -85,7 +85,8 @@ class SpaceLimits:
         return SpaceLevel.CLEAN if used > self.used_max else SpaceLevel.NORMAL
 
     def describe(self) -> str:
-        """Name the setting whose limit is reached, and the level at which it ends."""
+        """Return text that names the setting whose limit is reached, and the level at which the
+        refusal ends."""
         if self.free_min:
             return (
                 f"it had less than diskFreeSpaceMin={self.free_min}, and sends are taken again "
@@ -101,14 +102,17 @@ class SpaceLimits:
 
 @dataclass(eq=False)
 class SpaceWatch:
-    """Watch of the disk space; call ``look`` now and then. ``refusal``: the reason to refuse
-    messages, or None.
+    """Watch of the disk space; call ``look`` periodically.
 
-    ``level``: the urgency. ``full_roots``: roots in which no new file should be made. ``figures``:
-    the last numbers, by directory. ``log_error`` gets a line when sends begin to be refused and
-    when the system does not report the space; ``log_info`` gets one when sends are accepted again.
-    ``forcibly``: the oldest files are deleted while space is short, so the refusal does not advise
-    it.
+    - ``refusal``: the reason to refuse messages, or None.
+    - ``level``: the urgency.
+    - ``full_roots``: roots in which no new file should be made.
+    - ``figures``: the last numbers, by directory.
+    - ``log_error``: gets a line when sends begin to be refused, and when the system does not
+      report the space.
+    - ``log_info``: gets a line when sends are accepted again.
+    - ``forcibly``: the oldest files are deleted while space is short, so the refusal does not
+      advise it.
     """
 
     disk: Disk
@@ -127,11 +131,11 @@ class SpaceWatch:
     _busy: bool = False
     _silent: str | None = None
     _reported: bool = False
-    """True if a line since the last ``look`` reported a file without space."""
+    """True if a line was logged since the last ``look`` for a file that found no space."""
 
     def look(self, then: Callable[[], None] = lambda: None) -> None:
-        """Ask how much room there is, and call ``then`` when that is known; nothing happens while
-        the last question is unanswered."""
+        """Read the free space in a thread, then call ``then``. Does nothing while the last read is
+        still running."""
         self._reported = False
         if self._busy:
             return
@@ -163,7 +167,8 @@ class SpaceWatch:
         self.disk.start(ask, done)
 
     def _space(self, path: Path) -> Space:
-        """Room in a directory, or where it will be if it has had no file yet."""
+        """Return the space in a directory. A missing directory counts as its nearest existing
+        parent."""
         try:
             return self.disk.space(path)
         except FileNotFoundError:
@@ -172,7 +177,8 @@ class SpaceWatch:
             return self._space(path.parent)
 
     def judge(self, figures: dict[Path, Space]) -> None:
-        """Draw the conclusions from what was found; what was not found changes nothing."""
+        """Update ``level``, ``refusal`` and ``full_roots`` from these figures. Without a figure
+        they stay unchanged."""
         self.figures.update(figures)
         limits, known = self.limits, self.figures
         levels = {path: limits.level(space) for path, space in known.items()}
@@ -201,8 +207,8 @@ class SpaceWatch:
         self._conclude()
 
     def no_room(self, error: OSError, path: Path, size: int) -> Exception:
-        """``size`` bytes more could not be had in ``path``: what to raise. If that is for want of
-        room, sends are refused from now on, until ``look`` finds enough of it."""
+        """Return the error to raise when ``path`` could not get ``size`` more bytes. If space is
+        short, refuse sends until ``look`` finds enough."""
         if error.errno not in NO_ROOM:
             if not self._reported:
                 self._reported = True
@@ -219,10 +225,12 @@ class SpaceWatch:
         return refusal
 
     def has_room_beside_reserve(self, log_size: int, queue_size: int) -> bool:
-        """Return True if this many more bytes (0: none) in the log and in the queues leave the
-        reserve free, as far as known. Bytes in allocated blocks need no space. Queues, which grow
-        by small steps, may use half of the reserve: if deliveries of the broker found no space in
-        them, nothing could ever be deleted."""
+        """Return True if these bytes in the log and in the queues leave the reserve free, as far as
+        known.
+
+        Pass 0 for bytes in allocated blocks, which need no space. Queues grow by small steps and
+        may use half of the reserve: deliveries that find no space in them would stop all deletion.
+        """
         roots = [space for path in self.log_roots if (space := self.figures.get(path)) is not None]
         queues = self.figures.get(self.others[0]) if self.others else None
         fits_log = (
@@ -285,10 +293,12 @@ START_RESERVE_MAX: Final = 4 * 1024 * 1024
 
 @dataclass(slots=True, eq=False)
 class StartReserve:
-    """A file of blanks at ``path``, ``START_RESERVE_MAX`` bytes or 1 % of the file system if that
-    is less: room for the small files that a start writes. A broker that was killed on a full disk
-    gives it up, starts, and makes it again of what is left; sends are refused until there is more
-    room."""
+    """File of blanks at ``path`` that keeps space for the small files written at a start.
+
+    Its size is ``START_RESERVE_MAX`` bytes, or 1 % of the file system if that is less. A broker
+    that was killed on a full disk deletes it, starts, and makes it again from the space that is
+    left. Sends are refused until there is more space.
+    """
 
     disk: Disk
     path: Path
@@ -299,8 +309,8 @@ class StartReserve:
     _making: bool = False
 
     def use_if_full(self) -> None:
-        """Give it up if there is less room than it takes; at a start, before anything is written.
-        Raises OSError."""
+        """Delete the reserve if less space is free than its size. Call at a start, before anything
+        is written. Raises OSError."""
         size = self.disk.file_size(self.path)
         if size and self.disk.space(self.path.parent).free < size:
             self.disk.remove(self.path)
@@ -308,8 +318,8 @@ class StartReserve:
             self.log_info(f"the disk is full: {self.path} is given up, for the files of this start")
 
     def keep(self) -> None:
-        """Make it, beside the owner's thread, if it is not there and ten times as much is free, or
-        if this start has given it up; to be called every few seconds."""
+        """Make the missing reserve in a thread, if ten times its size is free or this start has
+        deleted it. Call every few seconds."""
         if not self._there and not self._making:
             self._making = True
             self.disk.start(self._make, self._made)
@@ -334,8 +344,7 @@ class StartReserve:
 
 
 def with_free_bytes(error: OSError, disk: Disk) -> OSError:
-    """The error, which says how much room there is where it was for want of room that a file could
-    not be made or written."""
+    """Return the error of a failed write, with the free space in its text if space was short."""
     if error.errno not in NO_ROOM or error.filename is None:
         return error
     try:

@@ -1,7 +1,7 @@
-"""From the log to what is derived from it: one walk for live writes and recovery alike.
+"""Dispatch of log entries to consume queues and key index, for live writes and for recovery.
 
-Each entry becomes a unit of its queue (unless it is a prepared or rolled back transaction message)
-and is indexed by its keys. Readers see it at once, or when ``Confirmed`` says so.
+Each entry gets a unit in its queue (unless it is a prepared or rolled back transaction message) and
+is indexed by its keys. Readers see the unit at once, or when ``Confirmed`` says so.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _PREPARED: Final = int(SysFlag.TRANSACTION_PREPARED)
 
 
 class Dispatcher:
-    """``dispatched`` is the physical offset up to which every entry has been handed on.
+    """Dispatcher of log entries. ``dispatched`` is the log offset up to which every entry is
+    dispatched.
 
     ``index`` None: messages are not indexed by key.
     """
@@ -59,8 +60,8 @@ class Dispatcher:
         unique: str | None,
         keys: str | None,
     ) -> bool:
-        """Hand on one entry; False if its queue lacks the units before ``index``. Raises OSError if
-        a new file cannot be made."""
+        """Dispatch one entry; return False if its queue lacks the units before ``index``. Raises
+        OSError if a new file cannot be made."""
         end = offset + size
         if not sys_flag & SysFlag.TRANSACTION_PREPARED:  # prepared, or both bits: rolled back
             if not queue.append(index, offset, size, tags):
@@ -83,8 +84,12 @@ class Dispatcher:
         sys_flag: int,
         store_timestamp: int,
     ) -> None:
-        """Hand on entries just written side by side, up to ``end``: for each queue its packed
-        units, which follow its last, and what the key index gets. Room for the units was made."""
+        """Dispatch adjacent entries just written, which end at ``end``.
+
+        - ``queues``: for each queue, the packed units that follow its last unit. The caller has
+          made room.
+        - ``keys``: the entries of the key index.
+        """
         if not sys_flag & _PREPARED:
             for queue, units in queues:
                 appended = queue.append_many(queue.max_index, units)
@@ -99,8 +104,8 @@ class Dispatcher:
         self.last_store_timestamp = store_timestamp
 
     def dispatch_parsed(self, parsed: ParsedEntry, queue: ConsumeQueue | None) -> None:
-        """Dispatch an entry found by a walk over the log, with a checked queue offset. None: its
-        queue no longer exists. Readers see no change."""
+        """Dispatch an entry found by a walk over the log, with a checked queue offset. ``queue``
+        None: the queue no longer exists. Readers see no change."""
         text = parsed.properties
         if queue is not None and not parsed.sys_flag & _PREPARED:
             queue.append(parsed.queue_offset, parsed.offset, parsed.size, self.unit_tags(parsed))
@@ -118,8 +123,8 @@ class Dispatcher:
         self.last_store_timestamp = parsed.store_timestamp
 
     def dispatch_copied(self, parsed: ParsedEntry, queue: ConsumeQueue | None) -> None:
-        """Hand on an entry that a slave has just copied from its master, as ``dispatch_parsed``
-        does; readers see it at once, or when it is confirmed."""
+        """Dispatch an entry that a slave has just copied, as ``dispatch_parsed`` does. Readers see
+        it at once, or when it is confirmed."""
         self.dispatch_parsed(parsed, queue)
         if queue is None or parsed.sys_flag & _PREPARED:
             return
@@ -129,7 +134,7 @@ class Dispatcher:
             self._hidden.append((self.dispatched, queue, queue.max_index))
 
     def unit_tags(self, parsed: ParsedEntry) -> int:
-        """The tagsCode in the unit of an entry."""
+        """Return the tagsCode for the unit of an entry."""
         if parsed.topic == SCHEDULE_TOPIC:
             due = self._delay_levels.due_ms(parsed.properties, parsed.store_timestamp)
             if due is not None:
@@ -138,6 +143,6 @@ class Dispatcher:
         return tags_code(tags) if tags else 0
 
     def delayed_tags(self, message: NewMessage, now_ms: int) -> int:
-        """The tagsCode of a message that goes into the schedule topic: when it is due."""
+        """Return the tagsCode of a message in the schedule topic: its delivery time."""
         due = self._delay_levels.due_ms(message.properties.decode(errors="replace"), now_ms)
         return message.tags_code if due is None else due

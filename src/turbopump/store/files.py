@@ -31,7 +31,7 @@ from turbopump.errors import StoreError
 
 @dataclass(frozen=True, slots=True)
 class StorePaths:
-    """Paths of a store: below ``root``, unless set otherwise. No new segment is made in
+    """Paths of a store, below ``root`` unless set otherwise. No new segment is made in
     ``read_only_commit_logs``."""
 
     root: Path
@@ -44,7 +44,7 @@ class StorePaths:
 
     @property
     def commit_logs(self) -> tuple[Path, ...]:
-        """The directories that get segments, the first of them the main one."""
+        """Directories that get segments, the main one first."""
         return self.commit_log_directories or (self.root / "commitlog",)
 
     @property
@@ -108,14 +108,14 @@ class StorePaths:
         return self.config / "timercheck"
 
     def consume_queue(self, topic: str, queue_id: int) -> Path:
-        """The directory of one queue. Raises StoreError for a topic name that would lead out of the
-        store."""
+        """Return the directory of one queue. Raises StoreError for a topic name that would lead out
+        of the store."""
         if not is_directory_name(topic):
             raise StoreError(f"topic name {topic!r} cannot be a directory name")
         return self.consume_queues / topic / str(queue_id)
 
     def table(self, name: str) -> Path:
-        """A JSON table, for example ``topics`` or ``consumerOffset``."""
+        """Return the path of a JSON table, for example ``topics`` or ``consumerOffset``."""
         return self.config / f"{name}.json"
 
 
@@ -125,17 +125,17 @@ def is_directory_name(topic: str) -> bool:
 
 
 def segment_name(offset: int) -> str:
-    """The name of the file whose first byte has this offset."""
+    """Return the name of the file whose first byte has this offset."""
     return f"{offset:020d}"
 
 
 def segment_offset(name: str) -> int | None:
-    """The offset in a segment's file name; None if the name is not one."""
+    """Return the offset in a segment's file name; None if the name is not one."""
     return int(name) if len(name) == 20 and name.isascii() and name.isdigit() else None
 
 
 class StoreFile(NamedTuple):
-    """A file of a row: ``start`` is the offset of its first byte in the row."""
+    """File of a row. ``start`` is the offset of its first byte in the row."""
 
     start: int
     size: int

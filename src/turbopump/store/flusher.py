@@ -1,11 +1,11 @@
-"""Flushing of written bytes to the disk: one fdatasync at a time per kind, in a thread, and the
-offsets that it proves.
+"""Flushing of written bytes to the disk, and the offsets proven to be there. One fdatasync at a
+time per kind runs in a thread.
 
 A failed sync of the log is final: the kernel may have dropped the dirty pages, so a second
-fdatasync would report a false success. Then ``durable`` has failed, its waiters get the error, and
-the store accepts no more writes. The same holds for a file of the log that was deleted or cut under
-the running process: its sync succeeds and keeps nothing. Each sync checks the synced files before
-it reports success, and ``look_at_files`` checks the others.
+fdatasync would report a false success. Then ``durable`` fails, its waiters get the error, and the
+store accepts no more writes. A log file that was deleted or cut under the running process has the
+same effect: its sync succeeds and keeps nothing. Each sync checks the synced files before it
+reports success, and ``look_at_files`` checks the others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from turbopump.store.recovery.checkpoint import StoreCheckpoint
 @dataclass(slots=True, eq=False)
 class Flusher:
     """Flushes the log and the queues. The owner of the clock calls ``flush_log`` and
-    ``flush_queues`` from time to time."""
+    ``flush_queues`` periodically."""
 
     disk: Disk
     log: CommitLog
@@ -37,15 +37,14 @@ class Flusher:
     confirmed: Confirmed
     log_error: Callable[[str], None]
     queues_synced: int = 0
-    """Up to which offset of the log everything derived from it is on the disk, as far as this run
-    knows."""
+    """Log offset up to which queues and index are on the disk, as far as this run knows."""
     queues_failed: bool = False
-    """True if a sync of a queue has failed: the content of queues on the disk is unknown from then
-    on, until they are rebuilt."""
+    """True if a sync of a queue has failed. The queues on the disk are then unknown until they are
+    rebuilt."""
     log_busy: bool = False
     _lost_pages: int = 0
     _looked_at: int = 0
-    """The segment before the last one that is looked at next."""
+    """Index of the next segment to check, among those before the last."""
     _log_again: bool = False
     _queues_busy: bool = False
 
@@ -54,11 +53,11 @@ class Flusher:
 
     @property
     def synced(self) -> int:
-        """Up to which offset the log and everything derived from it are on the disk."""
+        """Offset up to which the log, the queues and the index are on the disk."""
         return min(self.queues_synced, self.confirmed.durable.value)
 
     def flush_log(self) -> None:
-        """Begin to sync what the log has; while one sync runs, the next begins when it ends (group
+        """Start a sync of the log. While one sync runs, the next begins when it ends (group
         commit)."""
         if self.confirmed.durable.error is not None or self.confirmed.durable.value >= self.log.end:
             return
@@ -86,9 +85,11 @@ class Flusher:
         self.disk.start_sync(segments, done)
 
     def look_at_files(self) -> None:
-        """See whether the files of the log are still there; to be called twice a second. If the one
-        that is written to is not, nothing more is taken. The others come one at a time: of theirs
-        only a line says so, for what they held can be read on."""
+        """Check that the files of the log still exist; call twice a second.
+
+        If the file being written is lost, the store stops accepting messages. The other files are
+        checked one at a time. Their loss is only logged, because open files can still be read.
+        """
         files = self.log.files.files
         if not files or self.confirmed.durable.error is not None:
             return
@@ -105,7 +106,8 @@ class Flusher:
                 self.log_error(f"{fault}; a start without it is refused")
 
     def _lost(self, segments: list[Segment], *, by_name: bool = False) -> str | None:
-        """Describe damage to files of the log because of which they do not keep written bytes."""
+        """Return a description of damage because of which log files do not keep written bytes, or
+        None."""
         for segment in segments:
             if (lost := segment.lost(by_name=by_name)) is not None:
                 return f"a file of the commit log is lost: {lost}"
@@ -128,7 +130,7 @@ class Flusher:
         self.log_error(text)
 
     def flush_queues(self) -> None:
-        """Begin to sync the queues and the checkpoint. An error is reported and final; the next
+        """Start a sync of the queues and the checkpoint. An error is reported and final; the next
         start rebuilds from the log."""
         if self._queues_busy or self.queues_failed or self.confirmed.durable.error is not None:
             return

@@ -1,15 +1,14 @@
-"""A row of equally sized mapped files that together hold one long run of bytes: a commit log, a
+"""Row of equally sized mapped files that together hold one long run of bytes: a commit log, a
 consume queue.
 
-File k of a row is named by the offset of its first byte. The row knows where bytes are, not what
-they mean. It may lie in several directories (roots), on several disks: file k of n roots that are
-not full goes into the one of number k mod n, as Apache's ``MultiPathMappedFileQueue`` has it. The
-next file is made ahead of need in a thread, so that a roll does not stall a send.
+Each file is named by the offset of its first byte. The meaning of the bytes is unknown here. A row
+may lie in several directories (roots), on several disks. File k goes into root number k mod n, of
+the n roots that are not full, as in Apache's ``MultiPathMappedFileQueue``. A thread makes the next
+file ahead of need, so that a new file does not stall a send.
 
-Rows with ``open_files`` are sparse: there may be tens of thousands of them (queues), most of them
-with little in it. Their files get blocks in small steps, before they are written; they are mapped
-when they are written, and unmapped when they are cold. All others are allocated whole and stay
-mapped.
+Rows with ``open_files`` are sparse. There may be tens of thousands of them (queues), most with few
+bytes. Their files get blocks in small steps, before they are written. They are mapped when written,
+and unmapped when cold. All other files are allocated whole and stay mapped.
 """
 
 from __future__ import annotations
@@ -25,29 +24,34 @@ from turbopump.errors import StoreDamagedError
 from turbopump.store.files import segment_name, segment_offset
 
 STEP: Final = 1 << 20
-"""Bytes looked at in one go."""
+"""Bytes examined in one step."""
 _ZEROS: Final = bytes(STEP)
 _STEPS_AHEAD: Final = 32
 PAGE: Final = 4096
-"""Bytes that a sparse file gets first."""
+"""First allocation of a sparse file in bytes."""
 GROWTH_MAX: Final = 256 * 1024
-"""A sparse file grows by as much as it has, but for no more than this at a time."""
+"""Largest growth of a sparse file at a time, in bytes. Below this, its size doubles."""
 _LOOKED_AT: Final = 64
-"""Mapped files that are looked at, when there are too many, for one that is cold."""
+"""Number of mapped files examined in a search for a cold one."""
 
 
 class HasData(Protocol):
-    """A file that knows its holes, as ``Segment`` does."""
+    """File that can report its holes, as ``Segment`` does."""
 
     def data_from(self, at: int) -> int | None: ...
 
 
 class MappedFile:
-    """One file. ``start`` and ``end`` are offsets in the row, ``buffer`` is the map. ``room`` is an
-    offset too: bytes before it may be written. In a whole file that is all of it, in a sparse one
-    the result of ``MappedFiles.make_room``; without a map there is none. ``dirty``: written and not
-    yet synced. ``is_warm``: used since the last search for cold files. ``reported_lost``: a log
-    line has reported the file as missing."""
+    """One file of a row.
+
+    - ``start``, ``end``: offsets in the row.
+    - ``buffer``: the map.
+    - ``room``: offset in the row before which bytes may be written. For a whole file, this is
+      ``end``. For a sparse file, ``MappedFiles.make_room`` sets it; without a map there is no room.
+    - ``dirty``: written and not yet synced.
+    - ``is_warm``: used since the last search for cold files.
+    - ``reported_lost``: a log line has reported the file as missing.
+    """
 
     __slots__ = ("buffer", "dirty", "end", "is_warm", "reported_lost", "room", "segment", "start")
 
@@ -62,15 +66,15 @@ class MappedFile:
         self.is_warm = False
 
     def unmap(self) -> bool:
-        """Let go of a sparse file's map; False: something uses it."""
+        """Unmap a sparse file; return False if its map is in use."""
         if not cast(SparseSegment, self.segment).unmap():
             return False
         self.buffer, self.room = None, self.start
         return True
 
     def read_at_start(self, at: int, size: int) -> bytes:
-        """Read with ``segment.read_cold`` at a start, which cannot continue without the bytes: the
-        OSError names the unreadable part and the fix."""
+        """Read bytes with ``segment.read_cold`` at a start. The OSError names the unreadable part
+        and the fix, because a start cannot continue without the bytes."""
         try:
             return self.segment.read_cold(at, size)
         except OSError as error:
@@ -87,8 +91,8 @@ class MappedFile:
 class OpenFiles:
     """Sparse files of many rows: the mapped ones, about ``limit`` at most, and the dirty ones.
 
-    Above the limit, the files with the oldest write are unmapped. A dirty file stays mapped: nobody
-    would learn of a failed write of the system.
+    Above the limit, the files with the oldest write are unmapped. A dirty file stays mapped,
+    because otherwise a failed write-back would go unnoticed.
     """
 
     def __init__(self, limit: int) -> None:
@@ -97,7 +101,7 @@ class OpenFiles:
         self._dirty: list[MappedFile] = []
 
     def map(self, file: MappedFile) -> None:
-        """Let its ``buffer`` be there. Raises OSError."""
+        """Map the file if it is not mapped. Raises OSError."""
         file.buffer = file.segment.buffer
         file.is_warm = True
         self._mapped[file] = None
@@ -121,7 +125,7 @@ class OpenFiles:
         return [file.segment for file in dirty]
 
     def close(self, file: MappedFile) -> None:
-        """The file is removed, or its row is closed."""
+        """Forget a file that is removed or whose row is closed."""
         file.segment.close()
         file.buffer, file.room, file.dirty = None, file.start, False
         self._mapped.pop(file, None)
@@ -138,13 +142,16 @@ class OpenFiles:
 
 
 class MappedFiles:
-    """A row of files in the directories ``roots``, each of ``file_size`` bytes. Files in
-    ``read_only`` roots are found, and none is made there. ``ahead``: keep a spare next file, beside
-    its root (which may contain only complete names), or in the root if that is a file system of its
-    own: then under its final name, as Apache's broker does. ``full_roots`` returns the roots in
-    which no file should be made. ``aligned``: the row begins at a multiple of ``file_size``, as
-    Apache's broker assumes (an existing unaligned row continues). ``open_files``: the row is
-    sparse, and written in units of ``unit_size`` bytes.
+    """Row of files in the directories ``roots``, each of ``file_size`` bytes.
+
+    - ``read_only``: roots whose files are used, and in which no new file is made.
+    - ``ahead``: keep a spare next file beside its root, which may contain only complete
+      names. If the root is a file system of its own, the spare lies in it under its final
+      name, as with Apache's broker.
+    - ``full_roots``: returns the roots in which no file should be made.
+    - ``aligned``: the row begins at a multiple of ``file_size``, as Apache's broker assumes.
+      An existing unaligned row continues.
+    - ``open_files``: the row is sparse, and written in units of ``unit_size`` bytes.
 
     ``load`` raises StoreDamagedError if a file other than the last has another size, or if files do
     not follow each other.
@@ -177,14 +184,13 @@ class MappedFiles:
         self.spare: Segment | None = None
         self._spare_in_making = False
         self.on_spare: Callable[[], None] | None = None
-        """Called when a spare file exists, or could not be made. None: a needed file is made at
+        """Called when the spare file exists or could not be made. None: a needed file is made at
         once, in the caller's thread."""
         self._closed = False
 
     def load(self) -> None:
-        """Map the files that are there. A last file that is too short and blank (a create that was
-        cut short) is removed; a last one of the log that is too short gets zeros behind what it
-        has."""
+        """Map the existing files. A short and blank last file (a create that was cut short) is
+        removed. A short last file of the log is filled up with zeros."""
         if self._open_files is not None and self._load_sparse():
             return
         found = self._found()
@@ -222,8 +228,8 @@ class MappedFiles:
             self.files.append(MappedFile(start, segment, sparse=self._open_files is not None))
 
     def _load_sparse(self) -> bool:
-        """The same in a third of the time for a row in one directory in which all is as it should
-        be; else False, and nothing was done."""
+        """Load an intact row in one directory, in a third of the time. Return False and change
+        nothing for any other row."""
         (root,) = self.roots
         disk, size, directory = self._disk, self.file_size, str(root)
         files: list[MappedFile] = []
@@ -239,8 +245,8 @@ class MappedFiles:
         return True
 
     def read_ahead(self, *, enabled: bool) -> None:
-        """Allow or forbid the system to read ahead in these files and in later ones. It is allowed
-        by default."""
+        """Allow or forbid read-ahead by the system in these files and in later ones. The default is
+        to allow it."""
         self._read_ahead = enabled
         for file in self.files:
             file.segment.read_ahead(enabled=enabled)
@@ -253,11 +259,11 @@ class MappedFiles:
 
     @property
     def start(self) -> int:
-        """The offset of the first byte that is there; 0 if there is no file."""
+        """Offset of the first byte of the row; 0 if there is no file."""
         return self.files[0].start if self.files else 0
 
     def at(self, offset: int) -> MappedFile | None:
-        """The file that holds the byte at ``offset``, if it is there."""
+        """Return the file that holds the byte at ``offset``, or None."""
         files = self.files
         if not files:
             return None
@@ -268,8 +274,8 @@ class MappedFiles:
         return files[number] if 0 <= number < len(files) else None
 
     def append_file(self, start: int) -> MappedFile:
-        """Add the file that begins at ``start``: the spare one if it is ready. Raises OSError, for
-        example on a full disk."""
+        """Add the file that begins at ``start``, and use the spare file if it is ready. Raises
+        OSError, for example on a full disk."""
         assert not self.files or self.files[-1].end == start
         if self.spare is not None and self.spare.lost(by_name=True) is not None:
             self._discard_spare()  # somebody has deleted or cut it; there is nothing in it
@@ -288,8 +294,8 @@ class MappedFiles:
         return file
 
     def make_room(self, begin: int, end: int) -> MappedFile:
-        """Let what is from ``begin`` to ``end`` be written, in a sparse row; the file with the
-        first of it. Raises OSError, for example on a full disk."""
+        """Allocate and map the range ``begin`` to ``end`` of a sparse row; return the file of its
+        first byte. Raises OSError, for example on a full disk."""
         if not self.files:
             self.append_file(begin - begin % self.file_size)
         while self.files[-1].end < end:
@@ -302,7 +308,8 @@ class MappedFiles:
         return first
 
     def room_missing(self, end: int) -> int:
-        """Bytes of the disk that making room up to ``end`` would take at most, in a sparse row."""
+        """Return an upper bound of the disk space in bytes that ``make_room`` up to ``end`` needs,
+        in a sparse row."""
         last = self.files[-1] if self.files else None
         if last is not None and end <= last.room:
             return 0
@@ -311,7 +318,7 @@ class MappedFiles:
         return grown(end - start, self.file_size) - there
 
     def note_written(self, file: MappedFile) -> None:
-        """A file that was clean was written."""
+        """Record a write to a clean file."""
         if self._open_files is None:
             file.dirty = True
         else:
@@ -328,8 +335,7 @@ class MappedFiles:
         return self._spare_in_making and self.on_spare is not None
 
     def prepare_next(self) -> None:
-        """Begin to make a spare file beside this thread, if there is none and none is being
-        made."""
+        """Start to make a spare file in a thread, unless one exists or is being made."""
         if not self._ahead or self.spare is not None or self._spare_in_making or not self.files:
             return
         self._spare_in_making = True
@@ -364,13 +370,13 @@ class MappedFiles:
                 self._zero_rest(last, offset - last.start)
 
     def forget_first(self, file: MappedFile | None = None) -> None:
-        """The oldest file was removed: the row begins behind it. ``file``: if it is this one."""
+        """Forget the oldest file, which was removed. With ``file``, do so only if it is the
+        oldest."""
         if file is None or self.files[:1] == [file]:
             self._close(self.files.pop(0))
 
     def dirty_segments(self) -> list[Segment]:
-        """The segments written since they were last asked for here; they count as clean from now
-        on."""
+        """Return the segments written since the last call. They count as clean from now on."""
         segments = []
         for file in reversed(self.files):
             if file.dirty:
@@ -402,7 +408,7 @@ class MappedFiles:
                 self._disk.remove(root)
 
     def emptied(self) -> MappedFiles:
-        """A row like this one with no file in it."""
+        """Return an empty row with the settings of this one."""
         return MappedFiles(
             self._disk,
             self.roots,
@@ -414,8 +420,8 @@ class MappedFiles:
         )
 
     def _found(self) -> list[tuple[int, Path]]:
-        """(offset, path) of every file that is there, in order. Raises StoreDamagedError if one is
-        there twice."""
+        """Return (offset, path) of every existing file, in order. Raises StoreDamagedError for an
+        offset with two files."""
         found: dict[int, Path] = {}
         for root in self.roots:
             for name in self._disk.list_directory(root):
@@ -437,8 +443,8 @@ class MappedFiles:
         return roots[start // self.file_size % len(roots)]
 
     def _create(self, start: int) -> Segment:
-        """Make a file in its root, or, where that has no room, in another. Raises OSError, the
-        first of several."""
+        """Make a file in its root, or in another root if that has no space. If all fail, raises the
+        first OSError."""
         first = self._root_for(start)
         if not self._ahead:
             self._disk.make_directory(first)
@@ -454,8 +460,8 @@ class MappedFiles:
         raise failure
 
     def _beside(self, root: Path) -> Path | None:
-        """The path beside a root for files that are not yet, or not yet whole, part of it; None if
-        that is another disk."""
+        """Return the path beside a root for files that are not a complete part of it; None if it
+        would be on another disk."""
         return (
             root.with_name(root.name + ".spare")
             if self._disk.same_file_system(root, root.parent)
@@ -463,8 +469,8 @@ class MappedFiles:
         )
 
     def _is_unfinished(self, path: Path, size: int) -> bool:
-        """Return True if a kill interrupted the making of this file: it is shorter than the others,
-        and blank."""
+        """Return True for a file whose creation was interrupted: it is shorter than the others, and
+        blank."""
         if not 0 < size < self.file_size:
             return size == 0
         segment = self._disk.open_segment(path)
@@ -501,8 +507,8 @@ class MappedFiles:
             file.room = file.start + goal - goal % self._unit_size
 
     def _zero_rest(self, file: MappedFile, at: int) -> None:
-        """Zero what is not zero from ``at`` on; holes are not touched (reading a whole segment
-        through its map would fill the memory)."""
+        """Zero the bytes from ``at`` on, except holes. Reading a whole segment through its map
+        would fill the memory."""
         if self._open_files is None:
             for start in data_steps(file.segment, at):
                 piece = min(STEP, file.segment.size - start)
@@ -566,8 +572,8 @@ def data_steps(segment: HasData, at: int) -> Iterator[int]:
 
 
 def data_runs(segment: Segment, at: int) -> Iterator[tuple[int, int]]:
-    """Begin and end of each run of bytes in a sparse file, from ``at`` on, that may not all be
-    zero, ``STEP`` bytes at most."""
+    """Yield begin and end of each run of bytes from ``at`` on that may not all be zero. A run has
+    at most ``STEP`` bytes."""
     while (start := segment.data_from(at)) is not None:
         at = min(segment.data_until(start), start + STEP)
         yield start, at
@@ -575,7 +581,7 @@ def data_runs(segment: Segment, at: int) -> Iterator[tuple[int, int]]:
 
 @contextmanager
 def kept_open(segment: Segment) -> Iterator[None]:
-    """A sparse segment is read more than once: one descriptor will do."""
+    """Keep one descriptor open for several reads of a sparse segment."""
     segment.hold(reading=True)
     try:
         yield

@@ -1,9 +1,9 @@
-"""The store's front door: a directory of files on one side, queues of messages on the other.
+"""Front door of the store: opening, appending, reading and closing.
 
-``open`` recovers, ``put`` and ``put_batch`` append and dispatch in the same breath (a slave's
-``copied`` does so with what its master sends), ``get`` reads a queue, ``close`` leaves a clean
-directory. Synchronous, one thread, no network; flushing is begun
-here by the owner of the clock and finished in threads.
+``open`` recovers the directory, and ``close`` leaves it clean. ``put`` and ``put_batch`` append
+messages and dispatch them at once; a slave's ``copied`` does the same with its master's bytes.
+``get`` reads a queue. Everything runs in one thread, without network. The owner of the clock starts
+flushes, and threads finish them.
 """
 
 from __future__ import annotations
@@ -62,11 +62,16 @@ QUEUE_FILE_SIZE: Final = 6_000_000
 
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
-    """Sizes in bytes. ``flushed_only``: readers see a message only once it is on the disk
-    (SYNC_FLUSH); ``copied_only``: only once enough slaves have it. ``is_copy``: the log is the copy
-    of a master's, and no message is put into it. ``index_entries`` 0: messages are not indexed by
-    key. ``with_crc``: entries are written with a CRC over all of them. ``delay_levels``: when
-    messages of the schedule topic are due, which their units hold."""
+    """Settings of a store; sizes are in bytes.
+
+    - ``flushed_only``: readers see a message only after it is on the disk (SYNC_FLUSH).
+    - ``copied_only``: readers see a message only after enough slaves have it.
+    - ``is_copy``: the log is a copy of the master's log, so ``put`` is refused.
+    - ``index_entries``: 0 if messages are not indexed by key.
+    - ``with_crc``: entries are written with a whole-entry CRC.
+    - ``delay_levels``: delays from which the units of the schedule topic get their delivery
+      times.
+    """
 
     paths: StorePaths
     segment_size: int = SEGMENT_SIZE
@@ -84,7 +89,7 @@ class StoreConfig:
 
 
 class MessageStore:
-    """An open store directory. Make one with ``MessageStore.open``."""
+    """Open store directory. Create it with ``MessageStore.open``."""
 
     def __init__(
         self,
@@ -102,14 +107,15 @@ class MessageStore:
         self._monotonic = clock.monotonic
         self._closed = False
         self._sealed = config.is_copy
-        """No message is put into it."""
+        """True if ``put`` is refused."""
         self._parts = ExitStack()
-        """Parts to close, the last one first."""
+        """Parts to close, in reverse order."""
         # whether a copied entry has a CRC is for its master to say
         self.with_crc = config.with_crc and not config.is_copy
         self._overhead = FIXED_SIZE - 16 + (CRC_SUFFIX_SIZE if self.with_crc else 0)
         self.properties_size_max = PROPERTIES_SIZE_MAX - (CRC_SUFFIX_SIZE if self.with_crc else 0)
-        """Bytes of property text that a message may have: its CRC is one more property."""
+        """Largest property text of a message in bytes. The CRC needs some of the space, as one more
+        property."""
         self._log_error = log_error
         paths = config.paths
         self.space = SpaceWatch(
@@ -201,10 +207,10 @@ class MessageStore:
         self.latency = AppendLatency(lambda: self.queues.units, on_slow_append)
         self.recovery: RecoveryReport | None = None
         self.unchanged = 0
-        """Up to here the log is surely what it was when our last run ended; 0 if another program
-        has had the directory since."""
+        """Log offset up to which the log is unchanged since our last run ended; 0 if another
+        program has used the directory since."""
         self.copied: CopiedLog | None = None
-        """Destination of a slave for its master's bytes; set from ``open`` on if ``is_copy``."""
+        """Appends the master's bytes on a slave. Set by ``open`` if ``is_copy``."""
 
     @classmethod
     def open(
@@ -221,13 +227,16 @@ class MessageStore:
     ) -> MessageStore:
         """Lock the directory, recover it, and leave an abort file until ``close``.
 
-        ``log_error`` gets a line when something is wrong, ``log_info`` when files were deleted or
-        an error is over. ``on_progress`` gets what ``Recovery`` says of its progress. ``is_batch``
-        tells whether a topic has ``queue.type=BatchCQ`` (None: it is not known).
-        ``on_slow_append`` gets the seconds of each append that took ``SLOW_S`` or longer.
+        - ``log_error``: gets a line when something is wrong.
+        - ``log_info``: gets a line when files were deleted or an error is over.
+        - ``on_progress``: gets the progress of ``Recovery``.
+        - ``is_batch``: returns True if a topic has ``queue.type=BatchCQ``, and None if that is
+          unknown.
+        - ``on_slow_append``: gets the seconds of each append that took ``SLOW_S`` or longer.
 
-        Raises StoreLockedError if another store has it, StoreDamagedError for files that are
-        missing or cannot belong together, StoreError for a directory that cannot be used, OSError.
+        Raises StoreLockedError if another store has locked the directory. Raises StoreDamagedError
+        for missing files, or files that cannot belong together. Raises StoreError for an unusable
+        directory, and OSError.
         """
         lock = StoreLock(disk, config.paths)
         with ExitStack() as parts:
@@ -245,11 +254,11 @@ class MessageStore:
     def _open(
         self, lock: StoreLock, parts: ExitStack, on_progress: Callable[[int, int], None]
     ) -> None:
-        """Open and recover every part; ``parts`` gets what is to be closed, the first last.
+        """Open and recover every part. ``parts`` gets the parts to close, in reverse order.
 
-        Nothing is changed before it is certain that the log can be opened. What tells the next
-        start of this one is written last: if another broker has had the store, what we had noted is
-        true again only when recovery is over.
+        Nothing is changed before the log can surely be opened. The notes for the next start are
+        written last: if another broker has used the store, our older notes become true again only
+        after recovery.
         """
         disk, abort, log = self._disk, self._config.paths.abort, self.log
         self.start_reserve.use_if_full()
@@ -297,8 +306,8 @@ class MessageStore:
         known_end: KnownLogEnd,
         on_progress: Callable[[int, int], None],
     ) -> RecoveryReport:
-        """Bring all parts to one consistent end, report what was wrong, and begin to note what the
-        next start is to know."""
+        """Bring all parts to one consistent end, return a report of faults, and start the notes for
+        the next start."""
         log, index = self.log, self.index
         recovery = Recovery(
             log,
@@ -337,16 +346,16 @@ class MessageStore:
         return report
 
     def finish_background(self) -> None:
-        """Wait for what runs beside this thread (syncs, saves of tables) and start no more: the
-        first step of closing."""
+        """Wait for running syncs and saves of tables, and start no more. This is the first step of
+        closing."""
         self.cold_reads.close()
         if self.index is not None:
             self.index.write_waiting()  # may need a new file, and have it noted
         self._disk.close()
 
     def close(self) -> None:
-        """Sync everything, mark the stop as clean, release the directory. Raises OSError if
-        something could not be synced."""
+        """Sync everything, mark the stop as clean, and release the directory. Raises OSError if a
+        sync failed."""
         self._closed = self._sealed = True
         self._parts.close()
 
@@ -358,7 +367,8 @@ class MessageStore:
     def _note_clean_stop(
         self, kind: type[BaseException] | None, _error: BaseException | None, _trace: object
     ) -> None:
-        """All parts are closed: note it, unless something went wrong (``kind``)."""
+        """Record a clean stop and remove the abort file, unless closing a part failed with the
+        exception type ``kind``."""
         if kind is None and self.durable.error is None and not self.flusher.queues_failed:
             self.queue_ends.end(self.log.end, all_read=self.log.is_young)
             self.provenance.end(self.log.end)
@@ -384,18 +394,19 @@ class MessageStore:
         own: bool = False,
         as_stored: bool = False,
     ) -> PutResult:
-        """Append one message, and dispatch it.
+        """Append one message and dispatch it.
 
-        ``own``: the broker delivers what it holds (a delay that is over, a half message to ask
-        about); that goes on where sends are refused for want of room, as long as it fits into the
-        files there are, or new ones leave a reserve (``disk_space.py``). ``as_stored``: its
-        properties were in the store before, perhaps when entries had no CRC; where they leave no
-        room for one, it goes without, which is noted on the disk first.
+        - ``own``: the broker itself delivers the message (an elapsed delay, a half message to
+          check). Own messages are accepted while sends are refused for lack of space, if they fit
+          into existing files, or new files leave the reserve free (``disk_space.py``).
+        - ``as_stored``: the properties come from an older entry, perhaps one without a CRC. If
+          they leave no space for a CRC, the entry gets none, and that is first recorded on the
+          disk.
 
-        Raises StoreClosedError if the store takes no writes (a full disk is one reason),
-        MessageError if no file can hold it, OSError if a new file fails. Hosts as
-        ``codec.encode_host`` makes them. Cost: about 6 µs, of which the CRC takes 1, the key index
-        2.
+        Raises StoreClosedError if the store accepts no writes, for example on a full disk. Raises
+        MessageError if no file can hold the message, and OSError if a new file cannot be made.
+        Hosts have the form of ``codec.encode_host``. Cost: about 6 µs, of which the CRC takes 1 and
+        the key index 2.
         """
         short_of_room = self.space.refusal is not None
         if self._sealed or self.durable.error is not None or (short_of_room and not own):
@@ -478,11 +489,11 @@ class MessageStore:
         born_host: bytes,
         store_host: bytes,
     ) -> tuple[PutResult, bytes]:
-        """Append messages side by side in one segment, all or none; where the first is, and the
-        unit of each, back to back.
+        """Append all messages of a batch side by side in one segment, or none. Return the position
+        of the first, and the packed units of all.
 
-        Raises what ``put`` does. Cost: about 0.9 µs a message of 1 KiB in a batch of 32, with CRC
-        and key index.
+        Raises the same errors as ``put``. Cost: about 0.9 µs a message of 1 KiB in a batch of 32,
+        with CRC and key index.
         """
         if self._sealed or self.durable.error is not None or self.space.refusal is not None:
             raise StoreClosedError(self.refusal)
@@ -546,31 +557,31 @@ class MessageStore:
         count_max: int,
         accept: Callable[[int], bool] | None = None,
     ) -> GetResult:
-        """Messages of a queue from ``offset`` on; ``accept`` judges tag codes. Waits for the disk
-        where they are not in memory."""
+        """Return messages of a queue from ``offset`` on whose tag codes pass ``accept``. Waits for
+        the disk if they are not in memory."""
         return self.reader.get(topic, queue_id, offset, count_max, accept)
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         return self.queues.find(topic, queue_id)
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """One past the last visible message of a queue; 0 if it has none."""
+        """Return the offset after the last visible message of a queue; 0 if it is empty."""
         queue = self.queues.find(topic, queue_id)
         return queue.end.value if queue is not None else 0
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """The first message a queue still has; 0 if it has none."""
+        """Return the offset of the first message of a queue; 0 if it is empty."""
         queue = self.queues.find(topic, queue_id)
         return queue.min_index if queue is not None else 0
 
     def delete_queues(self, topic: str, then: DeletionDone, until: int | None = None) -> None:
-        """Delete a topic's queues with their files; ``then`` gets how many there were. Messages
-        stay in the log until it is trimmed. ``until``: a queue that has a message behind that
-        offset of the log stays."""
+        """Delete a topic's queues with their files, and pass their number to ``then``. Messages
+        stay in the log until it is trimmed. ``until``: keep queues with a message after that log
+        offset."""
         self._deletions.delete(topic, then, until)
 
     def is_hot(self, topic: str, queue_id: int, index: int) -> bool:
-        """Return True if a queue's message would be read from memory; also if there is no such
+        """Return True if a read of this message would be served from memory, or if there is no
         message."""
         queue = self.queues.find(topic, queue_id)
         unit = queue.unit(index) if queue is not None else None
@@ -578,27 +589,28 @@ class MessageStore:
 
     @property
     def hot_size(self) -> int:
-        """Bytes at the end of the log that are taken to be in memory."""
+        """Number of bytes at the end of the log that are assumed to be in memory."""
         return self._config.limits.hot_size
 
     @property
     def refusal(self) -> str | None:
-        """Why clients' messages are not taken; None while they are."""
+        """Reason why clients' messages are refused, or None."""
         if self._sealed and not self._closed and self.durable.error is None:
             return COPY_REFUSAL
         return self.fault
 
     @property
     def fault(self) -> str | None:
-        """Why the store takes nothing, neither from clients nor from a master; None while it
-        does. Being a slave is no fault."""
+        """Reason why the store accepts no writes, from clients or from a master, or None. Being a
+        slave is no fault."""
         if self.durable.error is not None:
             return str(self.durable.error)
         return "the store is closed" if self._closed else self.space.refusal
 
     def _storable(self, properties: bytes, *, as_stored: bool) -> tuple[bytes, bool]:
-        """Property text as an entry may hold it, without a CRC that another entry had, and whether
-        one of its own follows: then the text is ended. Raises MessageError if it is too long."""
+        """Return the property text for an entry, without a CRC from an older entry, and True if a
+        new CRC follows. Text before a CRC ends with its separator. Raises MessageError if the text
+        is too long."""
         if CRC_NAME in properties:
             properties = without_crc(properties)
         ended = (
@@ -619,7 +631,7 @@ class MessageStore:
         )
 
     def _no_room(self, error: OSError) -> Exception:
-        """Make the error for a new file that cannot be made."""
+        """Return the error to raise for a new file that cannot be made."""
         if (
             error.filename is not None
             and Path(error.filename).parent in self._config.paths.commit_logs

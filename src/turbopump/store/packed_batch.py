@@ -1,14 +1,14 @@
-"""A batch on its way into the log: read once where it lies in the request, then written as entries
-side by side.
+"""Batch of messages between request and log: parsed once in place, then written as adjacent
+entries.
 
 ::
 
     span, 48 bytes, one a message:   8 flag   8 body at   8 body size   8 properties at
                                      8 properties size   8 tagsCode
 
-in the machine's byte order: spans never leave this process. Bodies are copied once, from the
-request into the map of the log. The two functions have compiled twins, which make no Python object
-a message but what the key index gets.
+Spans have the machine's byte order, because they never leave this process. Each body is copied
+once, from the request into the map of the log. ``read_batch`` and ``write_batch`` have compiled
+twins, which make Python objects only for the key index.
 """
 
 from __future__ import annotations
@@ -30,34 +30,37 @@ from turbopump.store.queues.consume_queue import pack_unit
 
 SPAN: Final = struct.Struct("=6q")
 KEYS_MAX: Final = 65_536
-"""Keys of all messages of a batch together, their unique keys among them."""
+"""Largest number of keys in a batch, including unique keys."""
 
 
 class PackedBatch(msgspec.Struct, frozen=True, gc=False):
-    """A batch that can be stored. ``size`` and ``properties_size_max`` (bytes: of all bodies and
-    property texts, and of the longest text) count ``added``, but no CRC."""
+    """Batch ready to be stored.
+
+    ``size`` is the size of all bodies and property texts in bytes, and ``properties_size_max`` that
+    of the longest text. Both include ``added``, but no CRC.
+    """
 
     data: bytes
     """The request's body, followed by rewritten property texts."""
     spans: bytes
     keys: list[int]
-    """Index keys of the messages, in order: number of the message · 2³² + hash of the key."""
+    """Index keys in message order: (number of the message) · 2³² + (hash of the key)."""
     size: int
     properties_size_max: int
     special: list[str]
-    """The property texts that may ask for more than to be stored."""
+    """Property texts that may need more than plain storing, such as a delay."""
     added: bytes
-    """Property text that is stored behind each message's own."""
+    """Property text appended to each message's own."""
 
     @property
     def count(self) -> int:
-        """Messages."""
+        """Number of messages."""
         return len(self.spans) // SPAN.size
 
 
 def pack_batch(data: bytes, topic: str, added: bytes) -> PackedBatch:
-    """The batch of a request's body. Raises ProtocolError as ``read_batch`` does, and if it has too
-    many keys."""
+    """Return the batch in the body of a request. Raises ProtocolError as ``read_batch`` does, and
+    for too many keys."""
     batch = PackedBatch(*read_batch(data, topic, added), added)
     if len(batch.keys) > KEYS_MAX:
         raise ProtocolError(
@@ -70,10 +73,10 @@ def pack_batch(data: bytes, topic: str, added: bytes) -> PackedBatch:
 def read_batch(
     data: bytes, topic: str, added: bytes
 ) -> tuple[bytes, bytes, list[int], int, int, list[str]]:
-    """The fields of a ``PackedBatch``; of one with more keys than ``KEYS_MAX``, as far as it was
-    read. About 2.5 µs a message, compiled 0.14.
+    """Return the fields of a ``PackedBatch``. Reading stops at more than ``KEYS_MAX`` keys. About
+    2.5 µs a message, compiled 0.14.
 
-    Raises ProtocolError if the lengths in a batch do not add up, or it has too many messages.
+    Raises ProtocolError for inconsistent lengths in a batch, or too many messages.
     """
     spans: list[bytes] = []
     keys: list[int] = []
@@ -134,14 +137,14 @@ def write_batch(
     topic: bytes,
     with_crc: bool,
 ) -> tuple[bytes, list[tuple[int, int, int]]]:
-    """Put the entries of a batch, as ``encode_entry`` makes each, from byte ``at`` of a map on: all
-    or, with an error, none.
+    """Write all entries of a batch from byte ``at`` of a map on, each as ``encode_entry`` makes it.
+    On an error, write none.
 
-    The first is at ``queue_offset`` and ``physical_offset``; the answer is their units of the
-    queue, back to back, and what the key index gets: (hash, offset, store time). About 2.3 µs a
-    message of 1 KiB, compiled 0.6.
+    The first entry gets ``queue_offset`` and ``physical_offset``. Return the packed queue units,
+    and for the key index a list of (hash, offset, store time). About 2.3 µs a message of 1 KiB,
+    compiled 0.6.
 
-    Raises ValueError if they do not fit there, and what ``encode_entry`` does.
+    Raises ValueError if the entries do not fit there, and the errors of ``encode_entry``.
     """
     entries: list[bytes] = []
     units: list[bytes] = []

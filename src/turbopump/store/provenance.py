@@ -26,12 +26,12 @@ ABORT_MARK: Final = b" turbopump"
 4.9 are empty."""
 APACHE_LOCK_MARK: Final = b"lock"
 LOCK_MARK: Final = b"turbopump"
-"""Content of our lock files; every other broker starts them with ``lock``."""
+"""Content of our lock files. Every other broker's lock file begins with ``lock``."""
 
 
 class Provenance:
-    """The file at ``path``. ``load`` before recovery, ``begin`` after it, ``end`` at a clean
-    stop."""
+    """Record of our ranges, stored in ``path``. Call ``load`` before recovery, ``begin`` after it,
+    ``end`` at a clean stop."""
 
     def __init__(self, disk: Disk, path: Path) -> None:
         self._disk = disk
@@ -39,24 +39,25 @@ class Provenance:
         self._written: list[list[int | None]] = []
         self._saving = Lock()  # it is saved in threads, too
         self.index_names: list[str] | None = None
-        """The index files of the last run; None if that is not known."""
+        """Names of the index files of the last run; None if unknown."""
         self.roots: dict[str, int] = {}
-        """For each directory of the log: a segment in it (``roots.py``)."""
+        """One segment of each directory of the log, by directory (``roots.py``)."""
         self.crashed_here = False
         self._running = False
         self.index_incomplete = False
-        """True if our last run did not index everything, by its settings or by a failure."""
+        """True if our last run did not index every message, because of its settings or a
+        failure."""
 
     def unfinished(self) -> bool:
-        """Return True if our last run did not stop cleanly, according to its record. The lock file
-        shows if another broker ran since."""
+        """Return True if our last run did not record a clean stop. The lock file shows if another
+        broker ran since."""
         known = self._read()
         written = known.get("written")
         return bool(known.get("running", written and written[-1][1] is None))
 
     def load(self, *, crashed_here: bool, clean: bool) -> None:
-        """Read the file. ``crashed_here``: the last run crashed and was ours; ``clean``: the last
-        run, whosever, stopped cleanly."""
+        """Read the file. ``crashed_here``: the last run was ours and crashed. ``clean``: the last
+        run of any broker stopped cleanly."""
         self.crashed_here = crashed_here
         known = self._read()
         self._written = known.get("written", [])
@@ -78,8 +79,8 @@ class Provenance:
         return False
 
     def begin(self, log_end: int, index_names: list[str] | None, *, with_crc: bool) -> None:
-        """From ``log_end`` on we write, with or without whole-entry CRCs; ``index_names`` None:
-        without an index. Raises OSError."""
+        """Record that our entries begin at ``log_end``, with or without whole-entry CRCs.
+        ``index_names`` None: there is no index. Raises OSError."""
         kept: list[list[int | None]] = [
             [start, min(end, log_end) if end is not None else log_end]
             for start, end in self._written
@@ -95,9 +96,9 @@ class Provenance:
         self.note_indexes(index_names)
 
     def note_without_crc(self, flushed: int) -> None:
-        """Remember that we write an entry without a CRC: from ``flushed`` on, which no crash takes
-        back, until the next start entries may have none. Raises OSError; it is not remembered
-        then."""
+        """Record that from ``flushed`` on, until the next start, our entries may lack a CRC.
+        ``flushed`` is an offset that survives a crash. Raises OSError, and then nothing is
+        recorded."""
         before = self._written
         if not before or before[-1][1] is not None:
             return
@@ -109,23 +110,23 @@ class Provenance:
             raise
 
     def note_indexes(self, names: list[str] | None) -> None:
-        """Remember the index files there are now; None: from now on messages are not indexed.
+        """Record the names of the present index files. None: messages are not indexed from now on.
         Raises OSError."""
         self.index_names = list(names) if names is not None else None
         self._save()
 
     def note_roots(self, roots: dict[str, int]) -> None:
-        """Remember these roots. Raises OSError."""
+        """Record these roots. Raises OSError."""
         self.roots = roots
         self._save()
 
     def read_roots(self) -> dict[str, int]:
-        """Read the last recorded roots, before ``load``."""
+        """Return the last recorded roots. Works before ``load``."""
         roots: dict[str, int] = self._read().get("roots", {})
         return roots
 
     def end(self, log_end: int) -> None:
-        """We have written up to ``log_end`` and stop cleanly. Raises OSError."""
+        """Record that our entries end at ``log_end`` with a clean stop. Raises OSError."""
         if self._written and self._written[-1][1] is None:
             self._written[-1][1] = log_end
         self._running = False
@@ -157,8 +158,13 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class LastRun:
-    """The last user of the directory: ``ours``, or ``apache``'s broker. ``clean``: it was stopped;
-    ``crashed_here``: it was one of ours that was killed."""
+    """Last run in the directory.
+
+    - ``ours``: it was our broker.
+    - ``apache``: it was Apache's broker.
+    - ``clean``: it stopped cleanly.
+    - ``crashed_here``: it was ours and was killed.
+    """
 
     ours: bool
     apache: bool
@@ -167,8 +173,8 @@ class LastRun:
 
     @classmethod
     def of(cls, lock_mark: bytes, abort: bytes | None, provenance: Provenance) -> LastRun:
-        """Find the last run from the content of the lock file and of the abort file (None: it is
-        missing)."""
+        """Identify the last run from the content of the lock file and of the abort file (None: no
+        such file)."""
         ours, apache = lock_mark == LOCK_MARK, lock_mark.startswith(APACHE_LOCK_MARK)
         clean = abort is None and (apache or not provenance.unfinished())
         return cls(
@@ -180,7 +186,7 @@ class LastRun:
 
 
 class _Known(msgspec.Struct):
-    """Required form of the file."""
+    """Schema of the file."""
 
     written: list[tuple[int, int | None]]
     indexes: list[str] | None = None

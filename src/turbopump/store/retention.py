@@ -1,23 +1,21 @@
-"""Retention: deletion of whole segments at the front of the log, then of queue and index files that
-only point into them.
+"""Retention: deletion of old segments at the front of the log, then of queue and index files that
+point only into them.
 
 1. Deletion starts in an hour of ``deleteWhen``, if space is short (``disk_space.py``), or on
-   request. Then segments last written ``fileReservedTime`` ago go; if space is so short that
-   deletion is forced, the oldest go at any age.
-2. Segments go one at a time, in order. Each removal is durable before the next begins: a crash
-   leaves a log without its front, never one with a hole. Some segments always stay: the last one;
-   those whose queue units are not known to be on the disk, since a queue without messages must
-   still know its next offset; and those with messages that the broker has not delivered yet
-   (``needed_from``).
-3. Then queues begin at their first unit whose message the log still has. Queue files with only
-   older units go, but never the last of a queue. Index files go likewise. The new starts of queues
-   and the list of index files are saved before any are removed, so that their absence is no
-   damage.
+   request. Segments go that were last written ``fileReservedTime`` ago or earlier. If space is so
+   short that deletion is forced, the oldest segments go at any age.
+2. Segments are deleted one at a time, in order. Each removal is durable before the next begins, so
+   a crash leaves no hole in the log. Three kinds of segments always stay. The last one stays.
+   Segments stay whose queue units may not be on the disk, since an empty queue must keep its next
+   offset. And segments with undelivered messages of the broker stay (``needed_from``).
+3. Then queues begin at their first unit whose message is still in the log. Queue files with only
+   older units are deleted, but never the last file of a queue. Index files are treated likewise.
+   The new starts of queues and the list of index files are saved before any file is deleted, so
+   that a later start does not take its absence for damage.
 
-A file that a thread is reading stays open until that read ends (``Segment.hold``): its name goes,
-its bytes do not. Each step runs beside the owner's thread and then calls ``then``; the owner of the
-clock pauses between steps. Source: apache/rocketmq ``CleanCommitLogService``,
-``CleanConsumeQueueService``.
+A file that a thread is reading stays open until the read ends (``Segment.hold``), although its name
+is removed. Each step runs in a thread and then calls ``then``; the owner of the clock pauses
+between steps. Source: apache/rocketmq ``CleanCommitLogService``, ``CleanConsumeQueueService``.
 """
 
 from __future__ import annotations
@@ -41,13 +39,13 @@ from turbopump.store.queues.queue_ends import QueueEnds
 from turbopump.store.roots import LogRoots
 
 MANUAL_ROUNDS: Final = 20
-"""Rounds in which expired files go after that was asked for. RocketMQ:
+"""Number of rounds that delete expired files after a manual request. RocketMQ:
 ``MAX_MANUAL_DELETE_FILE_TIMES``."""
 QUEUES_AT_ONCE: Final = 32
-"""Queues that are trimmed in one go: under 1 ms, or some 10 ms if their first units must come from
-the disk."""
+"""Number of queues trimmed in one step. It takes under 1 ms, or about 10 ms if their first units
+must be read from the disk."""
 QUEUE_FILES_AT_ONCE: Final = 50
-"""Queue files that are removed in one go."""
+"""Number of queue files deleted in one step."""
 
 
 class NextStep(Enum):
@@ -63,8 +61,12 @@ StepDone = Callable[[NextStep], None]
 
 @dataclass(frozen=True, slots=True)
 class RetentionRules:
-    """``hours``: of the local day. ``forcibly``: the oldest may go before their time if space is
-    short. ``batch_max``: segments a round."""
+    """Rules of deletion.
+
+    - ``hours``: hours of the local day at which deletion starts.
+    - ``forcibly``: if space is short, the oldest segments may be deleted before their time.
+    - ``batch_max``: segments deleted in a round.
+    """
 
     reserved_ms: int = 72 * 3_600_000
     hours: frozenset[int] = frozenset({4})
@@ -74,8 +76,8 @@ class RetentionRules:
 
 @dataclass(slots=True, eq=False)
 class Retention:
-    """Deletes what is old. ``log_error`` gets a line for what cannot be deleted, ``log_info`` for
-    each segment that was."""
+    """Deletion of old files. ``log_error`` gets a line for each failed deletion, ``log_info`` for
+    each deleted segment."""
 
     disk: Disk
     clock: Clock
@@ -90,8 +92,8 @@ class Retention:
     log_error: Callable[[str], None]
     log_info: Callable[[str], None]
     needed_from: list[Callable[[], int | None]] = field(default_factory=list)
-    """Functions that return the offset in the log of the first undelivered message (delays,
-    timers), or None."""
+    """Functions that return the log offset of the first undelivered message (delays, timers), or
+    None."""
     _manual_rounds: int = 0
     _deleted: int = 0
     _forced: bool = False
@@ -107,7 +109,7 @@ class Retention:
         self._manual_rounds = MANUAL_ROUNDS
 
     def begin_round(self) -> bool:
-        """Begin a round; False if it is not time to delete anything."""
+        """Begin a round; return False if nothing is due to be deleted."""
         self._deleted = 0
         if self._trim_again:
             self._trim_again, self._trimmed_to = False, 0
@@ -117,7 +119,7 @@ class Retention:
         return asked or hour in self.rules.hours or self.space.level >= SpaceLevel.CLEAN
 
     def delete_next(self, then: StepDone) -> None:
-        """Delete the first segment of the log if it may go."""
+        """Delete the first segment of the log if the rules allow it."""
         # The file's time of last write decides, not the times of its messages, as in Apache's
         # broker. It comes from the file system, which may hang: a thread asks for it, and writes
         # the note in ``turbopump.json``. Others may have changed the log meanwhile, so the first
@@ -172,8 +174,8 @@ class Retention:
         )
 
     def trim_next(self, then: StepDone) -> None:
-        """Let a number of queues begin where the log does, or remove a number of their files, and
-        at the end trim the indexes."""
+        """Trim a few queues to the start of the log, or delete a few of their files. In the last
+        step trim the indexes."""
         if self.log.start > self._trimmed_to:
             self._trimmed_to = self.log.start
             self._to_trim, self._doomed, self._may_go = list(self.queues), [], False

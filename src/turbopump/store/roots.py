@@ -1,10 +1,10 @@
-"""Directories of a store: creating, checking and remembering them.
+"""Directories of a store: creating, checking and recording them.
 
-A log with a missing root (a disk that is not mounted, a root removed from the configuration) is
-refused, not cut to the remaining part. A missing segment between others is found from their names.
-For the first and the last segments ``turbopump.json`` names a segment of each root, the newest when
-the file was written. That segment must exist in some root, or its root must have others (another
-broker deletes old segments too).
+A log with a missing root is refused, not cut to the remaining part. A root may be missing because a
+disk is not mounted, or the configuration changed. File names show a missing segment between others.
+For the first and the last segments, ``turbopump.json`` names the newest segment of each root when
+it was written. That segment must exist in some root, or its root must have others (another broker
+deletes old segments too).
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ from turbopump.store.provenance import Provenance
 
 
 class StoreLock:
-    """Locks of a store: its lock file, as with Apache's broker, and each of its directories. So no
-    other broker of ours writes to one of them, even with another root, or after the lock file was
-    removed."""
+    """Locks on a store: its lock file, as with Apache's broker, and each of its directories. They
+    keep out our other brokers, even if these have another root or the lock file was removed."""
 
     def __init__(self, disk: Disk, paths: StorePaths) -> None:
-        """Make the store's directory if need be, and lock it. Raises StoreLockedError,
+        """Create the store's directory if it is missing, and lock it. Raises StoreLockedError,
         StoreError."""
         self._disk = disk
         self._release: Callable[[], None] = lambda: None
@@ -46,11 +45,11 @@ class StoreLock:
         return self._file.found
 
     def mark(self, data: bytes) -> None:
-        """Overwrite what the lock file holds."""
+        """Overwrite the content of the lock file."""
         self._file.mark(data)
 
     def lock_directories(self, paths: StorePaths) -> None:
-        """Lock the directories that hold messages, which are there. Raises StoreLockedError."""
+        """Lock the existing directories that hold messages. Raises StoreLockedError."""
         logs = (*paths.commit_logs, *paths.read_only_commit_logs)
         there = filter(self._disk.is_directory, (paths.root, *logs, paths.consume_queues))
         self._release = self._disk.lock_directories(there)
@@ -61,8 +60,8 @@ class StoreLock:
 
 
 def make_directories(disk: Disk, paths: StorePaths) -> None:
-    """Make the directories that are missing. Raises StoreError for one that cannot be used, or must
-    not be missing."""
+    """Create the missing directories. Raises StoreError for a directory that is unusable, or must
+    already exist."""
     _refuse_left_behind(disk, paths)
     known = Provenance(disk, paths.provenance).read_roots()
     for root in paths.read_only_commit_logs:
@@ -98,8 +97,8 @@ def _make(disk: Disk, directory: Path, key: str) -> None:
 
 
 def _refuse_left_behind(disk: Disk, paths: StorePaths) -> None:
-    """Refuse files in Apache's usual directory where the configuration now names another: what they
-    say still counts."""
+    """Raise an error if files remain in Apache's usual directory although the configuration names
+    another. Their content still counts."""
     usual = StorePaths(paths.root)
     for key, given, before in (
         ("storePathConsumeQueue", paths.consume_queues, usual.consume_queues),
@@ -137,7 +136,7 @@ def _is_there(disk: Disk, path: Path) -> bool:
 
 @dataclass(slots=True, eq=False)
 class LogRoots:
-    """Facts about the roots of the log ``files``."""
+    """Check and record of the roots of the log ``files``."""
 
     _disk: Disk
     _files: MappedFiles
@@ -157,13 +156,13 @@ class LogRoots:
                 )
 
     def segment_begun(self) -> None:
-        """Write down a root that has got the only file that it has, beside the owner's thread."""
+        """In a thread, record a root that has got its first file."""
         parents = [file.segment.path.parent for file in self._files]
         if parents.count(parents[-1]) == 1:
             self._disk.start(self.note, lambda _error: None)
 
     def note(self, without: MappedFile | None = None) -> None:
-        """Write down a segment of each root. Blocks; raises OSError."""
+        """Record a segment of each root. Blocks; raises OSError."""
         there = self._segments(without)
         if there != self._provenance.roots:
             for root in self._files.roots:
@@ -172,12 +171,12 @@ class LogRoots:
             self._provenance.note_roots(there)
 
     def before_deleting(self, file: MappedFile) -> None:
-        """Name a segment no longer that is about to be deleted. Blocks; raises OSError."""
+        """Record other segments before this one is deleted. Blocks; raises OSError."""
         if file.start in self._provenance.roots.values():
             self.note(without=file)
 
     def _segments(self, without: MappedFile | None = None) -> dict[str, int]:
-        """The newest segment of each root that has one."""
+        """Return the newest segment of each root that has one."""
         return {
             str(file.segment.path.parent): file.start
             for file in list(self._files.files)

@@ -1,8 +1,8 @@
-"""An offset that only grows, and the functions that wait for it.
+"""Offset that only grows, and the callbacks that wait for it.
 
-Flushed, dispatched, end of a queue: every wait is for "it reaches x". A plain value with registered
-wake-ups; no loop, no lock, no clock: deadlines and awaiting belong to the broker. Wake-ups run
-inside ``advance`` and must be short.
+Every wait in the store is for an offset to reach a value: flushed, dispatched, end of a queue. This
+module has no loop, no lock and no clock; the broker does the awaiting and the deadlines. Callbacks
+run inside ``advance`` and must be short.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import Final
 
 CANCELLED_KEPT: Final = 32
-"""Number of cancelled waiters up to which no clean-up is worth its cost."""
+"""Number of cancelled waiters that are kept, because removing fewer is not worth the cost."""
 
 
 class Waiter:
-    """One registered wake-up; ``cancel`` forgets it."""
+    """Registered callback; ``cancel`` removes it."""
 
     __slots__ = ("_watermark", "order", "threshold", "wake")
 
@@ -50,15 +50,15 @@ class Watermark:
         self._cancelled = 0
 
     def when(self, threshold: int, wake: Callable[[], None]) -> Waiter:
-        """Call ``wake`` once ``value >= threshold``, or once this has failed (look at ``error``).
-        Not called at once."""
+        """Call ``wake`` once ``value >= threshold``, or once the watermark has failed (check
+        ``error``). Never calls ``wake`` immediately."""
         self._order += 1
         waiter = Waiter(self, threshold, self._order, wake)
         heapq.heappush(self._waiters, waiter)
         return waiter
 
     def advance(self, value: int) -> None:
-        """Move up to ``value`` (never down) and wake those that it reaches, lowest threshold
+        """Raise ``value`` (never lower it) and wake the waiters it reaches, lowest threshold
         first."""
         if value > self.value:
             self.value = value
@@ -67,7 +67,7 @@ class Watermark:
             _wake(heapq.heappop(waiters))
 
     def fail(self, error: Exception) -> None:
-        """Wake everyone with an error: the watermark will not grow any more."""
+        """Wake all waiters with an error: the watermark will not grow any more."""
         self.error = error
         waiters, self._waiters = self._waiters, []
         for waiter in sorted(waiters):
@@ -75,13 +75,12 @@ class Watermark:
 
     @property
     def waiting(self) -> int:
-        """Waiters registered; some cancelled ones are among them until they are passed or become
-        too many."""
+        """Number of registered waiters, including cancelled ones that are not removed yet."""
         return len(self._waiters)
 
     def _one_cancelled(self) -> None:
-        """Drop cancelled waiters once they are the greater part: polls on a queue that never grows
-        come and go for ever."""
+        """Remove cancelled waiters once they outnumber the others. Polls on a queue that never
+        grows are cancelled endlessly."""
         self._cancelled += 1
         if self._cancelled > CANCELLED_KEPT and self._cancelled > len(self._waiters) // 2:
             self._waiters[:] = [waiter for waiter in self._waiters if waiter.wake is not None]

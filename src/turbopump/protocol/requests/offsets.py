@@ -40,7 +40,7 @@ class QueryConsumerOffset(Request[OffsetReply], kw_only=True):
 
 
 class UpdateConsumerOffset(Request[None], kw_only=True):
-    """Commit a group's offset in a queue: the offset of the next message wanted."""
+    """Commit a group's offset in a queue: the offset of the next message to consume."""
 
     code = RequestCode.UPDATE_CONSUMER_OFFSET
     consumer_group: str
@@ -170,7 +170,8 @@ class ResetConsumerOffset(Request[None], kw_only=True):
 
 
 class GetConsumerStatus(Request[GetConsumerStatusBody], kw_only=True):
-    """Ask for the offsets that each client of a group knows, or only the client ``client_addr``."""
+    """Ask for the offsets known to each client of a group, or only to the client
+    ``client_addr``."""
 
     code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
     topic: str

@@ -1,15 +1,15 @@
-"""Reading what may not be in memory, without standing still for it.
+"""Reads of data that may not be in memory, without blocking the owner's loop.
 
-A page fault inside a map holds the GIL until the device has answered, and with it every send. So a
-read of what was written before this start, or long ago, is written as ``ReadSteps``: a generator
-that yields the pieces of files it wants, is sent what was found there, and returns its outcome.
-``ColdReads.run`` drives it: pieces that the system has in memory are copied at once
-(``preadv`` that does not wait); for others it goes on later, when threads have read them.
-``ColdReads.finish`` reads everything at once, and blocks.
+A page fault inside a map holds the GIL until the device has answered, and blocks every send. Reads
+of data from an earlier run, or written long ago, are therefore ``ReadSteps``: generators that yield
+the pieces of files they need, are sent the bytes, and return an outcome. ``ColdReads.run`` drives
+them. It copies pieces at once if the system has them in memory (a ``preadv`` that does not wait).
+Threads read the other pieces, and the generator continues afterwards. ``ColdReads.finish`` reads
+everything at once, and blocks.
 
-Everything but the read itself happens in the owner's thread, a step at a time, in turn with what
-others want (``take_turns``): a reader of a backlog slows nobody down. A broker reads through
-``broker/reading.py``. This module does not know what is read.
+All other work happens in the owner's thread, one step at a time, between the loop's other work
+(``take_turns``). So a reader of a backlog slows nobody down. A broker reads through
+``broker/reading.py``. The meaning of the data is unknown here.
 """
 
 from __future__ import annotations
@@ -26,41 +26,42 @@ from turbopump.disk.disk import Disk, Found, Piece, read_now
 T = TypeVar("T")
 
 ReadSteps = Generator[list[Piece], list[Found], T]
-"""A read in steps: yields pieces, is sent the bytes (or the OSError) of each, returns the outcome.
-One that has worked for a while yields no piece, to let others have their turn."""
+"""Read in steps: a generator that yields pieces, is sent the bytes (or the OSError) of each, and
+returns the outcome. After a while of work it yields no piece, to let other reads run."""
 
 Look = Callable[[Piece], memoryview | None]
-"""Gives the bytes of a piece that the system has in memory, until the next look."""
+"""Returns the bytes of a piece that the system has in memory, or None. The bytes are valid until
+the next call."""
 
 IsLost = Callable[[Path, int], bool]
-"""Whether to pass over what cannot be read at an offset of the files in a directory."""
+"""Returns True if an unreadable offset of the files in a directory is given up and passed over."""
 
 AT_ONCE: Final = 4
-"""Reads that threads do at the same time: enough to keep an SSD busy."""
+"""Number of concurrent reads in threads: enough to keep an SSD busy."""
 SHARE: Final = 0.25
-"""Time for reads in a turn of the loop, by the time that the rest of the turn took; at least one
-step, and no more than ``TURN_S``."""
+"""Reading time in a turn of the loop, as a share of the time of the loop's other work. At least one
+step, and at most ``TURN_S``."""
 TURN_S: Final = 0.000_2
-"""Seconds for reads in a turn of the loop. A turn that took long was preempted: that is no reason
-to let those who wait now wait more."""
+"""Longest reading time in a turn of the loop, in seconds. A longer turn was preempted, and other
+work should not wait even more."""
 QUIET_S: Final = 0.02
-"""Somebody writes if something was written so many seconds ago."""
+"""Writers count as active for this many seconds after the last write."""
 PAUSE_MIN_S: Final = 0.001
-"""The shortest pause: what loops' timers can do."""
+"""Shortest pause in seconds; timers of loops are no finer."""
 CREDIT_MAX_S: Final = 0.001
-"""Time that reads may save up while somebody writes."""
+"""Largest credit of reading time in seconds, while writers are active."""
 DEBT_MAX_S: Final = 0.005
-"""Time that reads may owe: a turn that took longer was held up (the process stood still), and did
-not read all that time."""
+"""Largest debt of reading time in seconds. In a longer turn the process was held up, and did not
+read all that time."""
 LOOK_SIZE_MAX: Final = 512 * 1024
-"""The longest piece that a look gives."""
+"""Largest piece in bytes that a ``Look`` returns."""
 WAITING_MAX: Final = 10_000
-"""Reads that wait for a thread; more are refused."""
+"""Largest number of reads that wait for a thread; more are refused."""
 _FAILURES_KEPT: Final = 10_000
 
 
 class ReadState(Enum):
-    """What ``run`` returns if there is no outcome yet."""
+    """Result of ``run`` if there is no outcome yet."""
 
     PENDING = "the outcome comes later"
     REFUSED = "too many reads wait; there will be no outcome"
@@ -68,8 +69,7 @@ class ReadState(Enum):
 
 @dataclass(slots=True)
 class ReadNumbers:
-    """What was read since the start, in pieces and bytes: found in memory, or fetched by a thread;
-    and reads that were refused."""
+    """Reads since the start, in pieces and bytes: found in memory, read by a thread, or refused."""
 
     pieces_in_memory: int = 0
     pieces_from_disk: int = 0
@@ -79,9 +79,12 @@ class ReadNumbers:
 
 
 class ReadPace:
-    """How much of the time reads may take while somebody writes: ``share`` of it, from 0 to 1, in
-    pieces with pauses between. While nobody does they may take all. ``written`` grows with what is
-    written, ``later`` calls back after some seconds (``loop.call_later``)."""
+    """Limit of reading time while writers are active: ``share`` of the time, from 0 to 1, in turns
+    with pauses between. Without active writers reads are not limited.
+
+    - ``written``: returns a number that grows with each write.
+    - ``later``: calls a function after some seconds (``loop.call_later``).
+    """
 
     def __init__(
         self,
@@ -98,7 +101,7 @@ class ReadPace:
         self._counted = self._credit = 0.0
 
     def took(self, begun: float, ended: float) -> None:
-        """Reads took the time between."""
+        """Record a turn of reads between these times."""
         written = self._written()
         if written != self._seen:
             self._seen, self._grew = written, ended
@@ -110,7 +113,7 @@ class ReadPace:
         self._counted = ended
 
     def pause(self, now: float) -> float:
-        """Seconds until reads may go on, 0: at once."""
+        """Return the seconds until the next turn of reads; 0 if it may start at once."""
         if self._credit >= 0:
             return 0.0
         self._earn(now)
@@ -132,14 +135,14 @@ class _Read:
 
 
 class ColdReads:
-    """Every such read of a store. ``numbers`` tells what they were."""
+    """Cold reads of one store. ``numbers`` counts them."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._ready: deque[_Read] = deque()
         self._waiting: deque[_Read] = deque()
         self.under_way = 0
-        """Reads that threads are doing."""
+        """Number of reads running in threads."""
         self._closed = False
         self._worked: Counter[Path] = Counter()
         self._failed: dict[tuple[Path, int], int] = {}
@@ -157,15 +160,19 @@ class ColdReads:
         now: Callable[[], float],
         pace: ReadPace | None = None,
     ) -> None:
-        """From now on work in turns of the owner's loop: ``soon`` calls back in the next
-        (``loop.call_soon``), ``now`` in seconds, to the microsecond (uvloop's clock has whole
-        milliseconds: ten steps). Without, everything is done at once. ``pace`` tells when to pause
-        between turns."""
+        """Run steps between the other work of the owner's loop. Before this call, everything is
+        read at once.
+
+        - ``soon``: calls a function in the loop's next turn (``loop.call_soon``).
+        - ``now``: returns the time in seconds, precise to the microsecond. uvloop's clock has
+          whole milliseconds, as long as ten steps.
+        - ``pace``: sets the pauses between turns.
+        """
         self._soon, self._now, self._pace = soon, now, pace
 
     @property
     def waiting(self) -> int:
-        """Reads that have begun and have no outcome yet."""
+        """Number of started reads without an outcome."""
         return self.under_way + len(self._waiting) + len(self._ready)
 
     def run(
@@ -175,10 +182,12 @@ class ColdReads:
         wanted: Callable[[], bool] = lambda: True,
         failed: Callable[[Exception], None] | None = None,
     ) -> T | Literal[ReadState.PENDING, ReadState.REFUSED]:
-        """The outcome, if it needs nothing from files, or all is in memory and nobody stands in
-        line; else ``done`` gets it later, or ``failed`` the error that the steps raise. A read
-        that is no longer ``wanted`` when its turn comes (the connection that asked is closed) is
-        dropped, as are those that wait when the store closes."""
+        """Run a read; return its outcome if all pieces are in memory and no other read waits.
+
+        Otherwise ``done`` gets the outcome later, or ``failed`` gets the error that the steps
+        raise. A waiting read is dropped when ``wanted`` returns False (the connection is closed),
+        and when the store closes.
+        """
         try:
             pieces = next(steps)
             has_missed, self._has_missed = self._has_missed, False
@@ -199,8 +208,8 @@ class ColdReads:
         return outcomes[0] if outcomes else ReadState.PENDING
 
     def at_once(self, read: Callable[[Look], T | None]) -> T | None:
-        """What ``read`` makes of what it sees, where nobody is waiting in line and reads are due.
-        None: it has seen too little, or may not look now: ``run`` reads it then."""
+        """Return the result of ``read``, which is called at once if no other read waits and the
+        pace allows it. None: it lacked pieces, or was not called; then use ``run``."""
         pace = self._pace
         if pace is None or self._is_line:
             return None
@@ -226,14 +235,12 @@ class ColdReads:
 
     @property
     def _is_line(self) -> bool:
-        """Whether somebody is waiting in line before who comes now; so it is when the store
-        closes."""
+        """True if other reads are waiting, or the store is closing."""
         return bool(self._ready or self._waiting) or self._closed
 
     def _ahead(self, steps: ReadSteps[Any], pieces: list[Piece], pace: ReadPace) -> list[Piece]:
-        """Where nobody is waiting in line and reads are due: do the steps whose pieces are in
-        memory, for at most a turn; the pieces that are wanted next. Raises StopIteration, with the
-        outcome."""
+        """Run steps whose pieces are in memory, for at most one turn; return the next pieces. Does
+        nothing if the pace demands a pause. Raises StopIteration with the outcome."""
         # Most cold reads find their bytes in the system's cache (a backlog after a restart). A turn
         # of the loop for each of their two or three steps would cost more than the reads: they are
         # done here, inside the request that asks. What this takes is charged to the pace like any
@@ -253,20 +260,20 @@ class ColdReads:
             pace.took(begun, self._now())
 
     def finish(self, steps: ReadSteps[T]) -> T:
-        """The outcome, read here and now."""
+        """Return the outcome of a read, and block until then."""
         return finish_now(steps, lambda pieces: self._count(pieces, _read_all(pieces)))
 
     def is_lost(self, directory: Path, offset: int) -> bool:
-        """Whether to give up an offset that the system cannot read, in the files of a directory.
-        Not at its first error, nor while every read there fails (the device is gone, and may come
-        back), but once it fails although other reads worked since."""
+        """Return True if an unreadable offset in the files of a directory should be given up. An
+        offset is given up when it fails although other reads in the directory have worked since its
+        first error. If every read fails, the device may be gone and may come back."""
         if len(self._failed) >= _FAILURES_KEPT:
             self._failed.clear()
         worked = self._worked[directory]
         return worked > self._failed.setdefault((directory, offset), worked)
 
     def close(self) -> None:
-        """Drop what waits; what is under way ends with ``Disk.close``."""
+        """Drop waiting reads. Reads in threads end with ``Disk.close``."""
         self._closed = True
         self._waiting.clear()
         self._ready.clear()
@@ -311,7 +318,7 @@ class ColdReads:
         self._next_turn()
 
     def _next_turn(self) -> None:
-        """One step, and more for as long as ``SHARE`` of what the others took since the last."""
+        """Run one step, and more until ``SHARE`` of the time since the last turn is used."""
         # Steps are work of the one thread that also answers sends. A fixed number of steps a turn
         # would either starve readers on an idle broker or hold up sends on a busy one. So the time
         # that the loop spent on everything else since the last turn sets the time for reads: under
@@ -343,8 +350,8 @@ class ColdReads:
                     self._ready.append(read)
 
     def _step(self, read: _Read) -> bool:
-        """Look whether what is wanted is in memory, or go on with what was found; False if the read
-        is over or waits for a thread."""
+        """Send a read its pieces, if they are found or in memory. Return False if the read is over
+        or waits for a thread."""
         if not read.wanted():
             return False
         if read.found is None:
@@ -368,7 +375,7 @@ class ColdReads:
         return False
 
     def _in_memory(self, pieces: list[Piece]) -> list[Found] | None:
-        """All of the pieces, if the system has them in memory."""
+        """Return all pieces if the system has them in memory, else None."""
         found = cached(pieces)
         if found is not None:
             self.numbers.pieces_in_memory += len(pieces)
@@ -386,7 +393,8 @@ class ColdReads:
 
 
 def cached(pieces: list[Piece]) -> list[Found] | None:
-    """The bytes of all pieces, if the system has them in memory; it is not waited for."""
+    """Return the bytes of all pieces if the system has them in memory, else None. Does not wait for
+    the disk."""
     found: list[Found] = []
     for piece in pieces:
         data = piece.segment.read_cached(piece.at, piece.size)
@@ -401,7 +409,7 @@ def _read_all(pieces: list[Piece]) -> list[Found]:
 
 
 def finish_now(steps: ReadSteps[T], read: Callable[[list[Piece]], list[Found]] = _read_all) -> T:
-    """The outcome, with every piece read here and now."""
+    """Return the outcome of a read. Every piece is read at once."""
     try:
         pieces = next(steps)
         while True:
@@ -412,6 +420,6 @@ def finish_now(steps: ReadSteps[T], read: Callable[[list[Piece]], list[Found]] =
 
 
 def read_piece(piece: Piece) -> ReadSteps[Found]:
-    """One piece."""
+    """Read one piece."""
     (found,) = yield [piece]
     return found

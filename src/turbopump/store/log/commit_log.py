@@ -1,5 +1,4 @@
-"""The commit log: every message of every topic, one after the other, as ``message/entry.py`` lays
-it out.
+"""Commit log: all messages of all topics, one after the other, in the form of ``message/entry.py``.
 
 ::
 
@@ -7,9 +6,10 @@ it out.
     entry     message/entry.py
     blank     4 size of the file from here on   4 CBD43194   then anything
 
-An entry and 8 bytes must fit, else the rest of the segment becomes a blank and the entry begins the
-next: no entry spans files, and every full file ends in a blank. Source: apache/rocketmq
-``CommitLog``. It assigns physical offsets; queue offsets come from outside.
+An entry needs its size and 8 bytes more. If the segment has less left, its rest becomes a blank and
+the entry begins the next segment. So no entry spans files, and every full file ends in a blank.
+Source: apache/rocketmq ``CommitLog``. The log assigns physical offsets; queue offsets come from
+outside.
 """
 
 from __future__ import annotations
@@ -29,27 +29,30 @@ from turbopump.store.mapped_file import MappedFile, MappedFiles
 
 BLANK_SIZE_MIN: Final = 8
 POPULATE_STEP: Final = 8 * 1024 * 1024
-"""Bytes of fresh pages asked for at a time, ahead of the writes."""
+"""Number of bytes of fresh pages requested at a time, ahead of the writes."""
 SMALL_STEP: Final = 1024 * 1024
-"""The same where every send waits for a sync: pages asked for are dirty, and the next sync writes
-them all."""
+"""Number of bytes of fresh pages requested at a time if every send waits for a sync. Requested
+pages are dirty, so the next sync writes them all."""
 _SPARE_AT: Final = 4 * POPULATE_STEP
-"""The next file is made when the current one has less left than this."""
+"""Bytes left in the current file below which the next file is made."""
 
 _BLANK: Final = struct.Struct(">II")
 ENTRY_SIZE_MAX: Final = 1 << 26
-"""No entry is larger (64 MiB; a frame has 16 MiB): a size that says so is wrong, and is not
-read."""
+"""Largest entry in bytes (64 MiB; a frame has 16 MiB). A larger size field is wrong, and no entry
+is read there."""
 
 
 class CommitLog:
-    """The log in the directories ``roots``, and in those that are ``read_only``. ``reserve`` to
-    ``written``: one copy into the map.
+    """Log in the directories ``roots`` and ``read_only``. Each append is a call of ``reserve``, one
+    copy into the map, and a call of ``written``.
 
-    ``synced_often``: a few messages at a time (SYNC_FLUSH); fresh pages then come in small numbers
-    and sizes. ``requires_crc``: whether the entry at an offset was written with a whole-entry CRC,
-    so that its absence is damage. ``full_roots``: where no segment should be made. ``on_segment``
-    is called with its start when a segment begins, before its first entry is written.
+    - ``synced_often``: syncs come after a few messages (SYNC_FLUSH), so fresh pages are
+      requested in small numbers.
+    - ``requires_crc``: returns True if the entry at an offset was written with a whole-entry
+      CRC, so that its absence is damage.
+    - ``full_roots``: returns the roots in which no segment should be made.
+    - ``on_segment``: called with the start of a new segment, before its first entry is
+      written.
     """
 
     def __init__(
@@ -81,28 +84,28 @@ class CommitLog:
         self._populating = False
         self._growth: Callable[[], None] | None = None
         self._look_at = 0
-        """Beyond this end there is something to do: pages to ask for, or somebody to tell."""
+        """Value of ``end`` beyond which pages must be requested or a waiter be called."""
         self._synced_often = synced_often
         self._step = SMALL_STEP if synced_often else POPULATE_STEP
         self.requires_crc = requires_crc
         self._on_segment = on_segment
 
     def load(self) -> None:
-        """Map what is there; ``end`` is unknown until recovery calls ``open_at``."""
+        """Map the existing files. ``end`` is unknown until recovery calls ``open_at``."""
         self.files.load()
 
     @property
     def start(self) -> int:
-        """Physical offset of the first byte that is still there."""
+        """Physical offset of the first byte in the log."""
         return self.files.start
 
     @property
     def is_young(self) -> bool:
-        """Whether it has one segment, the very first: recovery then reads all of it."""
+        """True if the log has only its very first segment. Recovery then reads all of it."""
         return self.start == 0 and len(self.files.files) <= 1
 
     def open_at(self, end: int) -> None:
-        """Append from ``end`` on; everything after it is cut off."""
+        """Set the append position to ``end``, and cut off everything after it."""
         self.files.truncate(end)
         self.end = end
         self._current = self.files.at(end)
@@ -110,8 +113,8 @@ class CommitLog:
         self._set_look()
 
     def begin_at(self, offset: int) -> None:
-        """Let a log without a segment begin there, at the start of one: a slave's first. Raises
-        StoreError if it cannot."""
+        """Set the start of a log without segments: a new slave's log. The offset must be the start
+        of a segment. Raises StoreError if the log cannot begin there."""
         if self.files or offset % self.segment_size:
             raise StoreError(
                 f"a log cannot begin at {offset}: it has segments already, or that is no multiple "
@@ -121,17 +124,17 @@ class CommitLog:
         self.end = offset
 
     def when_longer(self, tell: Callable[[], None]) -> None:
-        """Call ``tell`` once, inside the next ``written``; it must be short. One waiter: the last
-        one counts. It costs a send nothing while nobody waits."""
+        """Call ``tell`` once, inside the next ``written``; it must be short. A second call replaces
+        the first waiter. Without a waiter, sends pay nothing."""
         self._growth = tell
         self._set_look()
 
     def reserve(self, size: int) -> int:
-        """The physical offset at which an entry of ``size`` bytes will go: at the end, or at the
-        start of the next segment.
+        """Return the physical offset for an entry of ``size`` bytes: the end, or the start of a new
+        segment.
 
-        Raises OSError if a new segment cannot be made, RoomInMakingError if one is being made,
-        MessageError if no segment can hold it; nothing has changed then.
+        Raises OSError if a new segment cannot be made, RoomInMakingError while one is being made,
+        and MessageError if no segment can hold the entry. On an error nothing has changed.
         """
         current = self._current
         if current is not None and current.end - self.end >= size + BLANK_SIZE_MIN:
@@ -146,22 +149,21 @@ class CommitLog:
         return self._roll()
 
     def new_file_for(self, size: int) -> int:
-        """Bytes of the file that ``reserve`` would make for an entry of ``size`` bytes; 0 for
-        none."""
+        """Return the size of the file that ``reserve`` would make for an entry of ``size`` bytes; 0
+        if it needs no file."""
         current = self._current
         fits = current is not None and current.end - self.end >= size + BLANK_SIZE_MIN
         return 0 if fits or self.files.has_spare else self.segment_size
 
     @property
     def room(self) -> tuple[Any, int]:
-        """Where the entry that ``reserve`` was called for is to be written: a map, and the byte of
-        it."""
+        """Return the map, and the position in it, to write the reserved entry."""
         current = self._current
         assert current is not None
         return current.buffer, self.end - current.start
 
     def written(self, size: int) -> None:
-        """The ``size`` bytes that ``reserve`` was asked for are written."""
+        """Record that the ``size`` reserved bytes are written."""
         assert self._current is not None
         self._current.dirty = True
         self.end += size
@@ -169,7 +171,7 @@ class CommitLog:
             self._look()
 
     def copy_blank(self, data: bytes) -> None:
-        """The rest of the segment is a blank, which a slave has from its master."""
+        """Write the blank at the end of a segment, which a slave got from its master."""
         current = self._current
         assert current is not None
         at = self.end - current.start
@@ -179,14 +181,14 @@ class CommitLog:
         self.end = current.end
 
     def read(self, offset: int, size: int) -> bytes | None:
-        """``size`` bytes at ``offset`` of one segment; None if they are not there."""
+        """Return ``size`` bytes at ``offset`` of one segment; None if the segment lacks them."""
         file = self.files.at(offset)
         if file is None or offset + size > file.end:
             return None
         return file.segment.read(offset - file.start, size)
 
     def put_right(self, offset: int, data: bytes) -> None:
-        """Write the very bytes that belong there over damaged ones, in one file."""
+        """Overwrite damaged bytes in one file with the original bytes."""
         file = self.files.at(offset)
         assert file is not None
         assert offset + len(data) <= min(file.end, self.end)
@@ -194,8 +196,8 @@ class CommitLog:
         file.buffer[at : at + len(data)] = data
 
     def segment_end(self, offset: int) -> int:
-        """Where the segment ends that ``offset`` lies in: what is before that can be read in one
-        piece."""
+        """Return the end of the segment that contains ``offset``. Bytes up to there can be read in
+        one piece."""
         start = self.files.start
         return offset + self.segment_size - (offset - start) % self.segment_size
 
@@ -204,7 +206,7 @@ class CommitLog:
         self._current = None
 
     def _roll(self) -> int:
-        """Fill the current segment with a blank and open the next; the new end."""
+        """Fill the current segment with a blank and open the next. Return the new end."""
         current = self._current
         start = current.end if current is not None else self.end
         if self.files.wait_for_spare:
@@ -265,12 +267,12 @@ _TEXT: Final = (
 NAMES: Final = tuple(_TEXT.split(" "))
 BOUNDS_MS: Final = (1, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
 SLOW_S: Final = 0.001
-"""From here on an append is counted one by one."""
+"""Duration in seconds from which an append counts as slow."""
 
 
 class AppendLatency:
-    """``appended()`` is the number of messages appended so far. ``on_slow`` gets the seconds of
-    each append from ``SLOW_S`` on."""
+    """Counts of append durations. ``appended()`` returns the number of appended messages.
+    ``on_slow`` gets the seconds of each append that took ``SLOW_S`` or longer."""
 
     def __init__(self, appended: Callable[[], int], on_slow: Callable[[float], None]) -> None:
         self._appended = appended
@@ -278,22 +280,22 @@ class AppendLatency:
         self._before = 0
         self._slow = [0] * len(NAMES)
         self.last_minute: dict[str, int] = dict.fromkeys(NAMES, 0)
-        """Class to count, of the minute that ended last."""
+        """Counts by duration class, of the last complete minute."""
         self.longest = 0.0
-        """Seconds."""
+        """Longest append in seconds."""
 
     def begin(self) -> None:
-        """What there is now was appended before."""
+        """Exclude the messages appended so far from the counts."""
         self._before = self._appended()
 
     def slow(self, seconds: float) -> None:
-        """An append took ``SLOW_S`` or longer; one of a batch counts once."""
+        """Record an append that took ``SLOW_S`` or longer. A batch counts once."""
         self._slow[bisect_right(BOUNDS_MS, int(seconds * 1000))] += 1
         self.longest = max(self.longest, seconds)
         self._on_slow(seconds)
 
     def end_minute(self) -> str:
-        """Close a minute: its counts are ``last_minute`` now. The line for the log."""
+        """Close a minute and store its counts in ``last_minute``. Return the line for the log."""
         now = self._appended()
         counts = [*self._slow]
         counts[0] += max(now - self._before - sum(self._slow), 0)
@@ -304,9 +306,12 @@ class AppendLatency:
 
 
 class NewMessage(msgspec.Struct, frozen=True, gc=False):
-    """A message to append. ``properties`` is UTF-8 property text that ends with its separator, or
-    empty; ``tags_code`` as ``java_hash.tags_code`` makes it; ``unique`` and ``keys`` are what it is
-    indexed by."""
+    """Message to append.
+
+    - ``properties``: UTF-8 property text that ends with its separator, or is empty.
+    - ``tags_code``: tag hash from ``java_hash.tags_code``.
+    - ``unique``, ``keys``: values to index the message by.
+    """
 
     body: bytes
     properties: bytes
@@ -317,7 +322,8 @@ class NewMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 class PutResult(msgspec.Struct, frozen=True, gc=False):
-    """Where a message, or the first of a batch, now is; ``log_end`` is what the flush must pass."""
+    """Position of a message, or of the first of a batch. ``log_end`` is the offset up to which the
+    log must be flushed for it."""
 
     queue_offset: int
     offset: int

@@ -1,9 +1,9 @@
-"""Finding the entries of the log: what lies at an offset, and where to go on behind damage.
+"""Search for the entries of the log, also behind damage.
 
-The rule: what is good is decided by ``codec.entry_fault``. A bad entry with a good one somewhere
-behind it is damage, and reading goes on behind it; one with nothing good behind it is where the log
-ends. ``LogScanner`` judges bytes that somebody else reads. ``SegmentWalk`` reads segments from
-front to back, here and now: a start, and tools. The scrub reads in steps.
+``codec.entry_fault`` decides if an entry is good. A bad entry with a good one anywhere behind it is
+damage, and the walk continues behind it. A bad entry with no good one behind it is the end of the
+log. ``LogScanner`` judges bytes that its caller has read. ``SegmentWalk`` reads segments from front
+to back, and blocks; a start and the tools use it. The scrub reads in steps (``stepped_walk.py``).
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from turbopump.store.mapped_file import STEP, MappedFile, data_steps
 T = TypeVar("T")
 
 NOTHING: Final = "nothing is written there"
-"""The fault where a log plainly ends: zeros."""
+"""Fault at the usual end of a log: zeros."""
 NO_DIRECTORY: Final = "its topic cannot be the name of a directory"
 PROGRESS_STEP: Final = 8 * 1024 * 1024
-"""Bytes of log between two calls of ``on_progress``."""
+"""Number of bytes of the log between two calls of ``on_progress``."""
 
 _MAGICS: Final = (MAGIC_V1, MAGIC_V2)
 _WALK_STEP: Final = 256 * 1024
@@ -46,8 +46,8 @@ _ENTRIES_AT_ONCE: Final = 64
 
 
 class ScanResult(NamedTuple):
-    """What lies at an offset: a good ``entry``, a ``fault``, or neither: a blank. ``following`` is
-    where to look next."""
+    """Finding at an offset: a good ``entry``, a ``fault``, or neither (a blank). ``following`` is
+    the next offset to examine."""
 
     following: int
     entry: bytes | None = None
@@ -55,7 +55,7 @@ class ScanResult(NamedTuple):
 
 
 def head_blame(size: int, magic: int, left: int) -> str:
-    """What is wrong with a size and a magic that cannot be an entry's, of which one is."""
+    """Describe the fault of a size and a magic if at least one of them cannot be an entry's."""
     if size == magic == 0:
         return NOTHING
     if FIXED_SIZE <= size <= min(left - BLANK_SIZE_MIN, ENTRY_SIZE_MAX):
@@ -64,9 +64,11 @@ def head_blame(size: int, magic: int, left: int) -> str:
 
 
 class LogScanner:
-    """Judges what lies at offsets of the log, of which it holds some bytes: ``data`` from ``start``
-    on. ``requires_crc``: whether the entry at an offset must have a whole-entry CRC. ``blame`` says
-    what is wrong with a size and a magic."""
+    """Judge of log offsets, from the held bytes ``data``, which begin at ``start``.
+
+    - ``requires_crc``: returns True if the entry at an offset must have a whole-entry CRC.
+    - ``blame``: describes a wrong size and magic.
+    """
 
     def __init__(
         self,
@@ -79,12 +81,13 @@ class LogScanner:
         self.data = b""
 
     def hold(self, start: int, data: bytes) -> None:
-        """Look at these bytes from now on, which begin at this offset."""
+        """Replace the held bytes. They begin at offset ``start``."""
         self.start, self.data = start, data
 
     def judge(self, offset: int, end: int, room: int = BLANK_SIZE_MIN) -> ScanResult | int:
-        """What lies at an offset of a segment that ends at ``end``; or how many bytes from there on
-        it takes to say, to be held. ``room`` is left behind each entry of the segment."""
+        """Return the finding at an offset of a segment that ends at ``end``. If too few bytes are
+        held, return the number of bytes needed from the offset on. ``room`` bytes must follow each
+        entry in the segment."""
         left, begin = end - offset, offset - self.start
         if left < BLANK_SIZE_MIN:
             return ScanResult(
@@ -119,8 +122,8 @@ class LogScanner:
         )
 
     def entries(self, offset: int, end: int) -> list[tuple[int, bytes]]:
-        """(offset, entry) of good entries of the usual kind, from an offset on, as far as they are
-        held and end by ``end``: what ``judge`` says of each, in less than half its time."""
+        """Return (offset, entry) of the held good entries from an offset on that are usual and end
+        by ``end``. Agrees with ``judge``, in less than half its time."""
         data, at, found = self.data, offset - self.start, list[tuple[int, bytes]]()
         requires_crc, unpack = self._requires_crc, SIZE_AND_MAGIC.unpack_from
         stop = min(len(data), end - self.start) if at >= 0 else 0
@@ -140,7 +143,8 @@ class LogScanner:
 
 
 def entry_starts(data: bytes) -> Iterator[int]:
-    """Where in ``data`` an entry may begin: its magic follows four bytes later."""
+    """Yield the positions in ``data`` where an entry may begin: its magic follows four bytes
+    later."""
     at = data.find(MAGIC_START, 4)
     while at >= 0:
         yield at - 4
@@ -148,8 +152,11 @@ def entry_starts(data: bytes) -> Iterator[int]:
 
 
 class BadRange(NamedTuple):
-    """Bytes ``start`` to ``end`` of the log hold no good entry. ``tail``: and none follows.
-    ``unread``: the system could not read them."""
+    """Range of the log from ``start`` to ``end`` without a good entry.
+
+    - ``tail``: no good entry follows either.
+    - ``unread``: the system could not read the range.
+    """
 
     start: int
     end: int
@@ -160,22 +167,23 @@ class BadRange(NamedTuple):
 
 
 class OpenSegment(Protocol):
-    """A segment that is read in pieces."""
+    """Segment that is read in pieces."""
 
     @property
     def size(self) -> int: ...
     def read(self, at: int, size: int) -> bytes:
-        """Fewer bytes only at the end of the file. Raises OSError."""
+        """Read ``size`` bytes, or fewer at the end of the file. Raises OSError."""
 
     def data_from(self, at: int) -> int | None:
-        """The first byte at or after ``at`` that may not be zero; None: the rest is a hole."""
+        """Return the first position from ``at`` on that may not be zero; None if the rest is a
+        hole."""
 
     def close(self) -> None: ...
 
 
 class SegmentWalk(Generic[T]):
-    """A walk over ``segments``, front to back, in pieces of ``piece_size``. ``on_bad`` gets every
-    bad range before what is behind it comes."""
+    """Walk over ``segments``, front to back, in pieces of ``piece_size``. ``on_bad`` gets each bad
+    range before the entries behind it are yielded."""
 
     def __init__(
         self,
@@ -192,16 +200,17 @@ class SegmentWalk(Generic[T]):
         self._on_bad = on_bad
         self._piece_size = piece_size
         self.end = segments[0].start if segments else 0
-        """The end of the last good entry (or of the blank behind it), so far."""
+        """End of the last good entry so far, or of the blank behind it."""
         self.fault: str | None = None
-        """What is wrong where the log ends; None: nothing, or the walk is not there yet."""
+        """Fault at the end of the log. None before the walk gets there, and if there is no
+        fault."""
         self._items: Callable[[int, int], list[T]] | None = None
-        """Gives many entries of what the scanner holds, from an offset on to another, and moves
-        ``end`` behind them: where that is quicker."""
+        """Optional faster reader: returns many items of the held bytes between two offsets, and
+        moves ``end`` behind them."""
 
     def entries(self, start: int = 0, end: int = 1 << 62) -> Iterator[T]:
-        """Every good entry that begins in ``start`` … ``end``. Raises OSError if a segment cannot
-        be opened."""
+        """Yield every good entry that begins in ``start`` … ``end``. Raises OSError if a segment
+        cannot be opened."""
         self.end = max(self.end, start)
         for number, segment in enumerate(self._segments):
             if segment.end <= start:
@@ -221,23 +230,23 @@ class SegmentWalk(Generic[T]):
 
     @abstractmethod
     def _item(self, offset: int, entry: bytes) -> T | str:
-        """What comes for an entry that ``entry_fault`` calls good, or what is wrong with it."""
+        """Return the item for an entry that ``entry_fault`` calls good, or its fault."""
 
     def _read(
         self, file: OpenSegment, segment: StoreFile, at: int, size: int, *, ahead: bool
     ) -> bytes:
-        """Bytes of a segment. ``ahead``: in search of the next good entry."""
+        """Read bytes of a segment. ``ahead``: the walk is searching for the next good entry."""
         return file.read(at, size)
 
     def _room(self, segment: StoreFile) -> int:
-        """What must follow every entry of a segment."""
+        """Return the number of bytes that must follow every entry of a segment."""
         return BLANK_SIZE_MIN
 
     def _segment_entries(
         self, number: int, file: OpenSegment, offset: int, end: int
     ) -> Generator[T, None, int | None]:
-        """The entries of one segment from an offset on; returns where to go on, None at the end of
-        the log."""
+        """Yield the entries of one segment from an offset on. Return the offset to continue at, or
+        None at the end of the log."""
         segment, scanner = self._segments[number], self._scanner
         limit, room = min(segment.end, segment.start + file.size), self._room(segment)
         while offset < end:
@@ -274,7 +283,8 @@ class SegmentWalk(Generic[T]):
         return None
 
     def _go_on(self, number: int, bad: int, fault: str) -> int | None:
-        """Report the bad range that begins at ``bad``; the offset of the next good entry."""
+        """Report the bad range that begins at ``bad``. Return the offset of the next good entry, or
+        None."""
         segment = self._segments[number]
         good, last = self._next_good(number, bad)
         if good is not None:
@@ -286,8 +296,8 @@ class SegmentWalk(Generic[T]):
         return good
 
     def _next_good(self, number: int, bad: int) -> tuple[int | None, int | None]:
-        """(The first good entry behind ``bad``, the last byte from there on that is not zero if
-        there is none)."""
+        """Return the offset of the first good entry behind ``bad``. If there is none, return the
+        last byte from there on that is not zero."""
         # Sizes before ``bad`` cannot be trusted, so entries are not followed from one to the next:
         # every byte is a candidate. The magic, three bytes of it, is searched for; what begins four
         # bytes before one counts only if it is a whole good entry that says it lies at this very
@@ -312,7 +322,7 @@ class SegmentWalk(Generic[T]):
         return None, last
 
     def _is_good(self, file: OpenSegment, segment: StoreFile, offset: int) -> bool:
-        """Whether a good entry begins there, which is read by itself."""
+        """Return True if a good entry begins at this offset. Reads the entry alone."""
         scanner, start = self._candidates, segment.start
         while isinstance(found := scanner.judge(offset, segment.end, self._room(segment)), int):
             data = self._read(file, segment, offset - start, found, ahead=True)
@@ -323,8 +333,8 @@ class SegmentWalk(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A range of the log that holds no good entry although good ones follow: offsets in bytes, and
-    what is wrong at its start."""
+    """Damaged range of the log, with good entries behind it: offsets in bytes, and the fault at its
+    start."""
 
     start: int
     end: int
@@ -332,7 +342,7 @@ class Damage:
 
 
 class _AtStart:
-    """A file of the log as ``OpenSegment``, which stays open."""
+    """File of the log as ``OpenSegment``. It stays open."""
 
     def __init__(self, file: MappedFile) -> None:
         self.size, self.read, self.data_from = (
@@ -346,10 +356,14 @@ class _AtStart:
 
 
 class EntryWalk(SegmentWalk[ParsedEntry]):
-    """The entries of a ``log`` that is being opened. ``on_damage`` gets a range before the
-    entries behind it come. ``on_progress`` gets (offset reached, about where it ends) when reading
-    begins, every few MiB, and when it has ended. Files are read, not their maps: a long walk would
-    bring the whole log into this process's memory."""
+    """Entries of a ``log`` that is being opened.
+
+    - ``on_damage``: gets a damaged range before the entries behind it are yielded.
+    - ``on_progress``: gets (offset reached, approximate end) at the begin, every few MiB, and
+      at the end.
+
+    The walk reads files, not their maps: maps would bring the whole log into this process's memory.
+    """
 
     def __init__(
         self,
@@ -404,8 +418,8 @@ class EntryWalk(SegmentWalk[ParsedEntry]):
 
 
 def entry_at(log: CommitLog, offset: int) -> ParsedEntry | None:
-    """The good entry at this offset of a log; None if there is none. For single looks at a start:
-    ``EntryWalk`` reads ahead. Raises OSError."""
+    """Return the good entry at this offset of a log, or None. Use it for single entries at a start,
+    because ``EntryWalk`` reads ahead. Raises OSError."""
     file, scanner = log.files.at(offset), LogScanner(log.requires_crc)
     if file is None:
         return None
@@ -415,8 +429,8 @@ def entry_at(log: CommitLog, offset: int) -> ParsedEntry | None:
 
 
 def _about_the_end(log: CommitLog) -> int:
-    """Where the zeros begin at the end of the last file, if nothing but zeros follows a zero page:
-    for the progress only."""
+    """Return the offset of the first zero page of the last file with only zeros behind it. Only the
+    progress uses it."""
     if not log.files:
         return 0
     last = log.files.files[-1]

@@ -1,9 +1,9 @@
-"""A walk over the log in steps, beside a store that is in use.
+"""Walk over the log in steps, beside a store that is in use.
 
-``recovery`` walks with ``EntryWalk``, here and now. This walk does the same for a running broker:
-it asks for pieces of the log (``cold_reads.py``), and retention may delete segments meanwhile. The
-rule: what is good is decided by ``LogScanner``, or by ``pack_run`` for many entries at a time. It
-must not know what its user makes of an entry.
+Recovery walks with ``EntryWalk``, which blocks. This walk serves a running broker: it yields the
+pieces of the log that it needs (``cold_reads.py``), and retention may delete segments meanwhile.
+``LogScanner`` decides if an entry is good, or ``pack_run`` for many entries at a time. The use of
+an entry is unknown here.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from turbopump.store.log.scanner import LogScanner, ScanResult, entry_starts
 from turbopump.store.mapped_file import MappedFile
 
 SECTOR: Final = 4096
-"""Bytes that a disk reads whole or not at all."""
+"""Number of bytes that a disk reads whole or not at all."""
 SLICE: Final = 64 * 1024
-"""Bytes walked in one step, about: 0.1 ms for messages of 1 KiB."""
+"""Approximate number of bytes walked in one step: 0.1 ms for messages of 1 KiB."""
 SLICE_ENTRIES: Final = 100
-"""Entries walked one by one in one step at most."""
+"""Largest number of entries that one step walks one by one."""
 READ_SIZE: Final = 1 << 20
-"""Bytes read at a time, unless the user of the walk says otherwise."""
+"""Number of bytes read at a time by default."""
 
 
 @dataclass(slots=True)
@@ -38,13 +38,14 @@ class WalkNumbers:
 
 
 class SteppedWalk:
-    """Walks ``log``. ``take`` gets each good entry with its offset, and may return steps of its
+    """Walk over ``log``. ``take`` gets each good entry with its offset, and may return steps of its
     own.
 
-    ``take_run`` gets a buffer, the byte of an entry in it, the byte before which it must stop, and
-    the offset of that entry in the log; it takes good entries side by side and returns their bytes
-    (0: ``take`` gets the next one). ``on_bad`` gets each range without a good entry, and its fault.
-    ``on_unread`` gets the file and the offset of what the system cannot read, and the error.
+    - ``take_run``: processes adjacent good entries and returns their bytes; 0 if ``take``
+      should get the next entry. It gets a buffer, the position of an entry in it, the
+      position to stop at, and the entry's log offset.
+    - ``on_bad``: gets each range without a good entry, and its fault.
+    - ``on_unread``: gets the file, the offset of an unreadable part, and the error.
     """
 
     def __init__(
@@ -68,8 +69,8 @@ class SteppedWalk:
         self._scanner = LogScanner(log.requires_crc)
 
     def entries(self, position: int, end: int) -> ReadSteps[int]:
-        """Hand on the entries that begin in a range of the log; return where the next one
-        begins."""
+        """Pass on the entries that begin in a range of the log. Return the offset of the next
+        entry."""
         log, numbers = self._log, self._numbers
         entries, slice_end = 0, position + SLICE
         self._scanner.hold(0, b"")
@@ -106,7 +107,7 @@ class SteppedWalk:
         return position
 
     def _run_at(self, file: MappedFile, position: int, end: int) -> int:
-        """Bytes of the entries side by side that ``take_run`` took of what is held."""
+        """Return the bytes of the adjacent held entries that ``take_run`` has processed."""
         scanner = self._scanner
         at = position - scanner.start
         if self._take_run is None or not 0 <= at < len(scanner.data):
@@ -115,7 +116,7 @@ class SteppedWalk:
         return self._take_run(scanner.data, at, stop, position)
 
     def _judge(self, file: MappedFile, offset: int) -> ReadSteps[ScanResult]:
-        """Judge what lies at an offset of a file. Where that cannot be read, go on behind the
+        """Judge an offset of a file. If it cannot be read, continue behind the unreadable
         sector."""
         while isinstance(found := self._scanner.judge(offset, file.end), int):
             data = yield from self._bytes_at(file, offset, found)
@@ -126,8 +127,8 @@ class SteppedWalk:
         return found
 
     def _next_good(self, file: MappedFile, offset: int) -> ReadSteps[int]:
-        """Find the next good entry of the file at ``offset`` or later; return the file's end if
-        there is none."""
+        """Return the offset of the next good entry of the file at ``offset`` or later, or the
+        file's end."""
         while offset < file.end:
             size = min(SLICE, file.end - offset)
             data = yield from self._bytes_at(file, offset, size)
@@ -146,8 +147,8 @@ class SteppedWalk:
         return file.end
 
     def _bytes_at(self, file: MappedFile, offset: int, size: int) -> ReadSteps[Found]:
-        """Return ``size`` bytes of the log, which the scanner then holds, with more behind them if
-        it can."""
+        """Return ``size`` bytes of the log. The scanner then holds them, and more behind them if
+        possible."""
         scanner = self._scanner
         begin = offset - scanner.start
         if not 0 <= begin <= len(scanner.data) - size:

@@ -1,14 +1,14 @@
-"""Checking a queue's entries: its units say where in the log they are.
+"""Reading and checking the log entries to which the units of a queue point.
 
-``gather`` copies the entries of neighbouring units out of a buffer, as long as they are good at
-first sight. It serves every read, wherever the buffer is from: the map of a segment, the page
-cache, or a thread that read the file. ``checked_entries`` reads units that lie anywhere, gathers,
-and judges each entry that ``gather`` leaves over:
+``gather`` copies the entries of adjacent units out of a buffer, as long as they pass a quick check.
+It serves every read, from any buffer: the map of a segment, the page cache, or bytes read by a
+thread. ``checked_entries`` reads any units, gathers their entries, and judges each entry that
+``gather`` leaves out:
 
-- A unit may be wrong: then it is marked, to be rebuilt from the log (``queue_rebuild.py``), and the
-  read ends before it.
-- A message that is not good is passed over and reported.
-- One that the system cannot read now ends the read before it: the same read may work later.
+- A wrong unit is marked, to be rebuilt from the log (``queue_rebuild.py``), and the read ends
+  before it.
+- A damaged message is passed over and reported.
+- The read ends before a message that the system cannot read now: a later read may succeed.
 """
 
 from __future__ import annotations
@@ -46,31 +46,31 @@ from turbopump.store.queues.read_result import (
 )
 
 PIECE_SIZE_MAX: Final = 512 * 1024
-"""Bytes of the log that are read in one piece."""
+"""Largest piece of the log read at once, in bytes."""
 _GAP_READ: Final = 32 * 1024
-"""Bytes between two wanted entries up to which both are read in one piece: another read costs
-more."""
+"""Largest gap between two wanted entries that are read in one piece, in bytes. Another read costs
+more than a smaller gap."""
 _SLICE: Final = 16
-"""Entries judged one by one in one turn: some 50 µs."""
+"""Number of entries judged one by one in one turn: about 50 µs."""
 _LARGE_COUNT_MAX: Final = 4096 if IS_COMPILED else 512
 _LARGE_SIZE_MAX: Final = 1 << 20
-"""The most that a reader gets that asks for more than the usual limits: about a millisecond of the
+"""Largest result in bytes for a reader that asks for more than the usual limits: about 1 ms of the
 loop."""
 
 
 REBUILDING: Final = (
     "its unit in the consume queue is damaged and is being rebuilt from the log: ask again"
 )
-"""The answer to a reader that met a damaged unit."""
+"""Answer to a reader that met a damaged unit."""
 
 MarkDamaged = Callable[[ConsumeQueue, int], str | None]
-"""Marks a damaged unit of a queue. Returns why its message cannot be given now; None if the log has
-no such message."""
+"""Marks a damaged unit of a queue. Returns the reason why its message is not available now; None if
+the log has no message for it."""
 
 
 class Unit(NamedTuple):
-    """A unit of a queue whose message is wanted: its queue offset, and where in the log it says
-    that the message is."""
+    """Unit of a queue whose message is wanted: its queue offset, and the offset and size of the
+    message in the log."""
 
     queue_offset: int
     offset: int
@@ -79,9 +79,12 @@ class Unit(NamedTuple):
 
 @dataclass(slots=True)
 class ReadContext:
-    """The settings of every read of a store's queues. ``is_lost`` says of an offset of the log that
-    the system cannot read whether to pass it over. What lies before ``opened_at`` in the log was
-    not written by this process; ``after_crash``: more may have been, and is lost."""
+    """Settings of every read of a store's queues.
+
+    - ``is_lost``: returns True if an unreadable offset of the log should be passed over.
+    - ``opened_at``: log offset from which on this process has written the log.
+    - ``after_crash``: a crash may have lost messages behind ``opened_at``.
+    """
 
     log: CommitLog
     limits: ReadLimits
@@ -91,8 +94,8 @@ class ReadContext:
     after_crash: bool = False
 
     def for_large_read(self, count: int, size: int) -> ReadContext:
-        """The same for a reader that asks for this many messages and bytes, within bounds of its
-        own: it does not hold up others for more than about a millisecond."""
+        """Return the context with limits for this many messages and bytes, up to larger bounds.
+        Such a read takes at most about 1 ms."""
         count, size = min(count, _LARGE_COUNT_MAX), min(size, _LARGE_SIZE_MAX)
         limits = replace(
             self.limits, count_hot=count, bytes_hot=size, count_cold=count, bytes_cold=size
@@ -100,20 +103,26 @@ class ReadContext:
         return replace(self, limits=limits)
 
     def count_of(self, asked: int) -> int:
-        """How many messages a reader gets at most that asks for so many: one at least."""
+        """Return the largest number of messages for a reader that asks for ``asked``; at least
+        1."""
         return min(max(asked, 1), max(self.limits.count_hot, self.limits.count_cold))
 
     @property
     def hot_from(self) -> int:
-        """Offset of the log from which on all is in memory, and was written by this process."""
+        """Log offset from which on everything is in memory and was written by this process."""
         return max(self.log.end - self.limits.hot_size, self.opened_at)
 
 
 @dataclass(slots=True)
 class CheckedEntries:
-    """``count`` good entries in order, neighbours in one piece, and what was passed over.
-    ``unread`` is the first unit whose entry the system cannot read now: nothing from there on is in
-    here. ``removed`` counts units whose messages the log no longer has."""
+    """Good entries in order, and the faults of the others.
+
+    - ``good``: the entries; adjacent ones form one piece. ``count`` is their number.
+    - ``damages``: messages that were passed over.
+    - ``removed``: number of units whose messages are no longer in the log.
+    - ``unread``: the first unit whose entry the system cannot read now. The entries from
+      there on are left out.
+    """
 
     good: list[bytes] = field(default_factory=list)
     count: int = 0
@@ -123,18 +132,19 @@ class CheckedEntries:
     why_unread: str = ""
 
     def add(self, data: bytes, count: int = 1) -> None:
-        """More good entries."""
+        """Add ``count`` good entries."""
         if count:
             self.good.append(data)
             self.count += count
 
     def stop_at(self, unit: Unit, why: str) -> None:
-        """End the read before a unit whose entry cannot be given now."""
+        """End the read before a unit whose entry is not available now."""
         self.unread = unit
         self.why_unread = why
 
     def put_into(self, result: GetResult) -> None:
-        """Say in the result of a read what was found. Its ``next_offset`` is behind all units."""
+        """Add the entries and faults to the result of a read. Its ``next_offset`` must be behind
+        all units."""
         result.damages = tuple(self.damages)
         if self.unread is not None:
             result.next_offset = self.unread.queue_offset
@@ -150,8 +160,10 @@ class CheckedEntries:
 @dataclass(slots=True)
 class _Span:
     """Units whose entries lie close together in one file of the log, from ``start`` to ``end``.
-    ``fault`` says of a single unit why its entry can be nowhere. ``data``: what was found there, or
-    why it cannot be read."""
+
+    - ``fault``: the reason why the entry of a single unit can be nowhere.
+    - ``data``: the bytes there, or the error of reading them.
+    """
 
     file: MappedFile | None
     start: int
@@ -169,7 +181,7 @@ class _Span:
 def checked_entries(
     units: list[Unit], queue: ConsumeQueue, context: ReadContext
 ) -> ReadSteps[CheckedEntries]:
-    """The entries to which units of ``queue`` point, read from the files."""
+    """Read and check the entries to which units of ``queue`` point."""
     checked, log = CheckedEntries(), context.log
     start = log.start
     if any(unit.offset < start for unit in units) and not queue.is_trimmed(start):
@@ -194,8 +206,8 @@ def checked_entries(
 
 
 def _spans(units: list[Unit], log: CommitLog) -> list[_Span]:
-    """Where the entry of each unit should be in the files, in the order of the units: what lies
-    close together is read in one piece."""
+    """Return the file ranges of the units' entries, in the order of the units. Entries that lie
+    close together share one range."""
     spans: list[_Span] = []
     log_end = log.end
     last: _Span | None = None
@@ -219,7 +231,8 @@ def _spans(units: list[Unit], log: CommitLog) -> list[_Span]:
 
 
 def _unit_fault(unit: Unit, log: CommitLog, log_end: int) -> str | None:
-    """What is wrong with where a unit points, before anything is read there."""
+    """Return the reason why a unit's offset or size is impossible, before anything is read there;
+    None if they are possible."""
     _, offset, size = unit
     if offset < log.start:
         return f"its unit in the consume queue points to {offset}, before the first message"
@@ -232,8 +245,8 @@ def _unit_fault(unit: Unit, log: CommitLog, log_end: int) -> str | None:
 
 
 def _fetched(spans: list[_Span]) -> ReadSteps[list[_Span]]:
-    """The same spans with their bytes. Of one that cannot be read, each unit by itself: a part may
-    be readable."""
+    """Return the spans with their bytes. An unreadable span is split into single units, because a
+    part may be readable."""
     wanted = [span for span in spans if span.fault is None]
     if wanted:
         found: list[Found] = yield [span.piece for span in wanted]
@@ -255,7 +268,7 @@ def _fetched(spans: list[_Span]) -> ReadSteps[list[_Span]]:
 def gather_units(
     units: list[Unit], queue: ConsumeQueue, buffer: Any, start: int, *, with_crc: bool
 ) -> tuple[bytes, int]:
-    """What ``gather`` takes of the entries of these units."""
+    """Call ``gather`` for the entries of these units."""
     packed = b"".join([pack_unit(offset, size, 0) for _, offset, size in units])
     numbers = [queue_offset for queue_offset, _, _ in units]
     fields = entry_fields(queue.queue_id, queue.topic)
@@ -265,7 +278,7 @@ def gather_units(
 def _judge(
     span: _Span, unit: Unit, queue: ConsumeQueue, context: ReadContext, checked: CheckedEntries
 ) -> None:
-    """Judge one unit and its entry; what it comes to is added to ``checked``."""
+    """Judge one unit and its entry, and add the finding to ``checked``."""
     # There are four cases beside a good entry:
     # - The unit cannot be right (it points outside of the log), or leads to an entry of another
     #   queue: the unit is damaged. It is marked, and the read ends before it.
@@ -313,8 +326,8 @@ def _judge(
 
 
 def _head_is_of(entry: bytes, queue: ConsumeQueue, unit: Unit) -> bool:
-    """True if what begins where the unit points says that it is the unit's message: then the unit
-    is right, the message is damaged."""
+    """Return True if the bytes at the unit's offset begin like the unit's message. Then the unit is
+    right and the message is damaged."""
     if len(entry) < FIXED_SIZE:
         return False
     said = entry_size_at(entry), queue_id_of(entry), queue_offset_of(entry)
@@ -322,8 +335,8 @@ def _head_is_of(entry: bytes, queue: ConsumeQueue, unit: Unit) -> bool:
 
 
 def _foreign_fault(entry: bytes, queue: ConsumeQueue, unit: Unit) -> str | None:
-    """What is wrong with a unit that points to a good entry of another position; None if it is the
-    right one."""
+    """Describe the fault of a unit that points to a good entry of another queue offset; None if the
+    unit is right."""
     if queue.topic.startswith(LMQ_PREFIX):
         return None
     topic, queue_id, queue_offset = position = queue_position(entry)
@@ -358,13 +371,15 @@ def gather(
     topic: bytes,
     with_crc: bool,
 ) -> tuple[bytes, int]:
-    """The entries that packed ``units`` point to, side by side, and how many: at most
-    ``count_max``, and ``size_max`` bytes but for the first.
+    """Return the adjacent entries to which packed ``units`` point, and their number. At most
+    ``count_max`` entries, and ``size_max`` bytes unless the first is larger.
 
-    It ends before the first that does not lie in ``buffer``, which begins at offset ``start`` of
-    the log; that does not begin as the message of its unit does; or, ``with_crc``, whose CRC is not
-    right. ``queue_offsets`` are those of the units, or that of the first, which the others follow.
-    ``queue_id`` and ``topic`` are the entry's fields. Some 1.6 µs an entry of 1 KiB, compiled 0.1.
+    Stop before an entry that lies outside ``buffer``, does not begin like the message of its unit,
+    or, ``with_crc``, has a wrong CRC. About 1.6 µs an entry of 1 KiB, compiled 0.1.
+
+    - ``start``: log offset of the begin of ``buffer``.
+    - ``queue_offsets``: queue offset of each unit, or of the first of adjacent units.
+    - ``queue_id``, ``topic``: packed fields from ``entry_fields``.
     """
     taken: list[bytes] = []
     size = 0
@@ -394,15 +409,15 @@ def gather(
 
 
 def _has_topic(entry: bytes, topic: bytes, body_at: int) -> bool:
-    """True if ``topic`` is the topic field of an entry whose body begins at ``body_at``."""
+    """Return True if ``topic`` is the topic field of an entry whose body begins at ``body_at``."""
     at = body_at + int.from_bytes(entry[body_at - 4 : body_at])
     return at + len(topic) <= len(entry) and entry.startswith(topic, at)
 
 
 @lru_cache(4096)
 def entry_fields(queue_id: int, topic: str) -> tuple[bytes, bytes]:
-    """The bytes of a queue's entries that say which queue it is, and which topic: the length of its
-    name, in 1 byte or (v2) 2, and the name."""
+    """Return the packed queue id and topic in the entries of a queue. The topic field has the
+    length in 1 byte, or 2 (v2), and the name."""
     name = topic.encode()
     size_of_length = 1
     if len(name) > TOPIC_SIZE_MAX_V1:

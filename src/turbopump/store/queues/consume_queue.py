@@ -7,8 +7,8 @@
     gap, a message that was damaged in the log (ours):           (offset, 7FFFFFFF, 0)
     end of the queue: a unit of size 0
 
-``index`` counts units and is what clients call the queue offset. Source: apache/rocketmq
-``ConsumeQueue``. Derived data: it can be rebuilt from the log at any time.
+``index`` is the number of a unit; clients call it the queue offset. Source: apache/rocketmq
+``ConsumeQueue``. Units are derived data: they can be rebuilt from the log at any time.
 """
 
 from __future__ import annotations
@@ -25,22 +25,21 @@ from turbopump.store.watermark import Watermark
 
 UNIT_SIZE: Final = 20
 NO_MESSAGE_SIZE: Final = 0x7FFFFFFF
-"""The size in a unit that points to no message: leading units and gaps."""
+"""Size field of a unit without a message: leading units and gaps."""
 EXTENDED_TAGS_MAX: Final = -0x8000_0001
-"""A tagsCode at or below this is an address in one of Apache's ConsumeQueueExt files."""
+"""Largest tagsCode that is an address in one of Apache's ConsumeQueueExt files."""
 
 OFFSET_MAX: Final = 1 << 60
-"""No log is that long."""
+"""Upper bound of valid log offsets."""
 UNIT: Final = struct.Struct(">qiq")
 _pack_into = UNIT.pack_into
 pack_unit: Final = UNIT.pack
-"""20 bytes from commit-log offset, entry size and tagsCode."""
+"""Packs commit-log offset, entry size and tagsCode into 20 bytes."""
 unpack_unit: Final = UNIT.unpack_from
 
 
 class ConsumeQueue:
-    """The queue in ``directory``. ``end`` is the watermark of visible units: held pulls wait on
-    it."""
+    """Queue in ``directory``. ``end`` is the watermark of visible units: held pulls wait on it."""
 
     __slots__ = (
         "_file",
@@ -76,13 +75,13 @@ class ConsumeQueue:
         self._file: MappedFile | None = None
         self._found: _FoundEnd | None = None
         self.min_index = 0
-        """Index of the first unit whose message is still there."""
+        """Index of the first unit whose message is still in the log."""
         self.max_index = 0
         """Index of the next unit."""
         self.opened_at = 0
-        """Index of the first unit that this process wrote: those before may not be in memory."""
+        """Index of the first unit that this process wrote. Units before it may not be in memory."""
         self.deleted_until = 0
-        """Offset of the log up to which the messages of its topic were deleted with it."""
+        """Log offset up to which the messages of the topic were deleted with it."""
         self.end = Watermark()
 
     def load(self) -> None:
@@ -100,8 +99,8 @@ class ConsumeQueue:
         self._skip_leading()
 
     def append(self, index: int, physical_offset: int, size: int, tags_code: int) -> bool:
-        """Put the unit ``index``; False if units before it are missing. One that is already there
-        is written again, the same."""
+        """Append the unit ``index``; return False if units before it are missing. An existing unit
+        is overwritten with the same bytes."""
         if index != self.max_index:
             return self._append_elsewhere(index, physical_offset, size, tags_code)
         position = index * UNIT_SIZE
@@ -115,8 +114,8 @@ class ConsumeQueue:
         return True
 
     def append_many(self, index: int, units: bytes) -> bool:
-        """``append`` for units that follow each other, packed: one copy for each file that holds
-        some of them."""
+        """Append adjacent packed units, with one copy for each file; return False as ``append``
+        does."""
         if index != self.max_index:
             return all(
                 self.append(index + number, *unit)
@@ -127,12 +126,12 @@ class ConsumeQueue:
         return True
 
     def overwrite(self, index: int, units: bytes) -> None:
-        """Overwrite packed units that are there. Raises OSError."""
+        """Overwrite existing units with packed units. Raises OSError."""
         self._write_units(index, units, None)
 
     def _write_units(self, index: int, units: bytes, file: MappedFile | None) -> MappedFile | None:
-        """Write packed units, from ``file`` on if that has their first; return the file of the
-        last."""
+        """Write packed units, beginning in ``file`` if their first lies in it. Return the file of
+        the last unit."""
         position = index * UNIT_SIZE
         while units:
             if file is None or position >= file.room:
@@ -147,7 +146,7 @@ class ConsumeQueue:
         return file
 
     def rewrite(self, index: int, physical_offset: int, size: int, tags_code: int) -> None:
-        """Overwrite a unit that is there. Raises OSError."""
+        """Overwrite an existing unit. Raises OSError."""
         position = index * UNIT_SIZE
         file = self._writable(position, position + UNIT_SIZE)
         _pack_into(file.buffer, position - file.start, physical_offset, size, tags_code)
@@ -155,41 +154,44 @@ class ConsumeQueue:
             self.files.note_written(file)
 
     def fill_gap(self, index: int, physical_offset: int) -> None:
-        """Mark the units from the end up to ``index`` as gaps: their messages were damaged at
-        ``physical_offset``."""
+        """Append gap units up to ``index``: their messages were damaged at ``physical_offset``."""
         while self.max_index < index:
             # with 0 it would be a leading unit
             self.append(self.max_index, max(physical_offset, 1), NO_MESSAGE_SIZE, 0)
 
     def begin_empty_at(self, index: int) -> None:
-        """Let an empty queue go on at ``index`` (above 0), as one whose messages the log no longer
-        has. Its last leading unit then has the size 1: RocketMQ takes offset + size of the last
-        unit for the newest message of the queue, and drops others up to there."""
+        """Set the next index of an empty queue to ``index`` (above 0), because its messages are no
+        longer in the log.
+
+        The last leading unit then has the size 1. RocketMQ takes offset + size of the last unit for
+        the newest message of the queue, and drops others up to there.
+        """
         self.begin_at(index)
         if self.files.start < index * UNIT_SIZE:
             self.rewrite(index - 1, 0, 1, 0)
 
     def room_missing(self, count: int) -> int:
-        """Bytes of the disk that ``make_room`` would take at most; 0 if it needs none."""
+        """Return an upper bound of the disk space in bytes that ``make_room`` needs; 0 if it needs
+        none."""
         return self.files.room_missing((self.max_index + count) * UNIT_SIZE)
 
     def make_room(self, count: int) -> None:
-        """Make the files that the next ``count`` units need, and give them their blocks, so that
-        appending them cannot fail. Raises OSError."""
+        """Make the files for the next ``count`` units and allocate their blocks, so that appending
+        cannot fail. Raises OSError."""
         file, begin = self._file, self.max_index * UNIT_SIZE
         end = begin + count * UNIT_SIZE
         if file is None or end > file.room:
             self._file = self._writable(begin, end)
 
     def _writable(self, begin: int, end: int) -> MappedFile:
-        """The file with the byte ``begin`` of the row; up to ``end`` may be written. Raises
+        """Return the file with byte ``begin`` of the row, writable up to ``end``. Raises
         OSError."""
         self._found = None
         return self.files.make_room(begin, end)
 
     def units(self, index: int, count: int) -> bytes:
-        """Up to ``count`` units from ``index`` on as raw bytes, as many as one file holds; empty
-        where there are none."""
+        """Return up to ``count`` packed units from ``index`` on, from one file. Empty if there are
+        none."""
         found = self._found
         if found is not None and self.min_index <= index and found.begin <= index:
             return found.units(index, min(count, self.max_index - index))
@@ -197,7 +199,7 @@ class ConsumeQueue:
         return piece.segment.read(piece.at, piece.size) if piece is not None else b""
 
     def piece(self, index: int, count: int) -> Piece | None:
-        """Where ``units`` reads; None where there are none."""
+        """Return the piece of a file that ``units`` would read; None if there are no units."""
         count = min(count, self.max_index - index)
         if count <= 0 or index < self.min_index:
             return None
@@ -209,16 +211,18 @@ class ConsumeQueue:
         return Piece(file.segment, at, min(count * UNIT_SIZE, file.segment.size - at))
 
     def unit(self, index: int) -> tuple[int, int, int] | None:
-        """(commit-log offset, size, tagsCode) of one unit."""
+        """Return (commit-log offset, size, tagsCode) of one unit, or None."""
         raw = self.units(index, 1)
         return UNIT.unpack(raw) if raw else None
 
     def cut_at(
         self, physical_offset: int, is_there: Callable[[ConsumeQueue, int, int, int], bool]
     ) -> None:
-        """Cut every unit whose message lies at or after ``physical_offset``, an offset up to which
-        units are known to be on the disk, and the last ones for which not ``is_there(queue, index,
-        offset, size)``: after a power cut what is behind may point anywhere.
+        """Cut the units whose messages lie at or after ``physical_offset``. Units before that
+        offset are known to be on the disk.
+
+        Also cut the last units for which ``is_there(queue, index, offset, size)`` is False: after a
+        power cut they may point anywhere.
         """
         last = self._offset_of(self.max_index - 1)
         nothing = last is not None and last < physical_offset
@@ -238,57 +242,58 @@ class ConsumeQueue:
             self._file = self.files.at(index * UNIT_SIZE)
 
     def forget_found(self) -> None:
-        """Let go of what ``load`` has read, which saves a start many reads."""
+        """Free the units that ``load`` has read and kept. They save a start many reads."""
         self._found = None
 
     @property
     def ends_with_a_file(self) -> bool:
-        """Whether the next unit would be the first of a file: then the files behind may have been
-        taken away."""
+        """True if the next unit would be the first of a file. Then later files may have been
+        removed unnoticed."""
         return self.max_index * UNIT_SIZE % self.files.file_size == 0
 
     def first_at(self, physical_offset: int) -> int:
-        """The index of the first unit at or after this offset of the log (binary search). Damaged
-        ones are passed over, and never a reason to pass over others."""
+        """Return the index of the first unit at or after this log offset (binary search). Damaged
+        units are passed over, but never a good one because of them."""
         return first_unit_at(physical_offset, self.min_index, self.max_index, self._offset_of)
 
     def _offset_of(self, index: int) -> int | None:
-        """Where in the log a unit points; None if it is damaged, as far as the unit alone shows."""
+        """Return the log offset in a unit; None if the unit itself is visibly damaged."""
         offset, size, _ = self.unit(index) or (0, 0, 0)
         return possible_offset(offset, size)
 
     def raise_min(self, log_start: int) -> None:
-        """Let the queue begin at its first unit whose message is at or after ``log_start``."""
+        """Set the begin of the queue to its first unit whose message is at or after
+        ``log_start``."""
         if not self.is_trimmed(log_start):
             self.min_index = self._first_from(log_start)
 
     def is_trimmed(self, log_start: int) -> bool:
-        """Whether the queue begins where a log does that begins at ``log_start``: then a unit that
-        points before that is damaged."""
+        """Return True if the queue begins at the first unit for a log that begins at ``log_start``.
+        A unit that points before ``log_start`` is then damaged."""
         first = self.unit(self.min_index) if log_start > 0 else None
         return (
             first is None or first[0] >= log_start or self._first_from(log_start) == self.min_index
         )
 
     def lower_min(self, index: int) -> None:
-        """The log has the message ``index``: let the queue begin there, if it begins behind it and
-        has a unit for it."""
+        """Lower the begin of the queue to ``index``, whose message is in the log, if the queue has
+        a unit for it."""
         if self.files.start <= index * UNIT_SIZE and index < self.min_index:
             self.min_index = index
 
     def files_before(self, log_start: int) -> list[MappedFile]:
-        """The files from the front on whose messages all lie before ``log_start``; never the last,
-        which knows where the queue goes on."""
+        """Return the files at the front whose messages all lie before ``log_start``. The last file
+        is never among them, because it holds the next index."""
         self.raise_min(log_start)
         return [file for file in self.files.files[:-1] if file.end <= self.min_index * UNIT_SIZE]
 
     def forget_first(self, file: MappedFile) -> None:
-        """The first file was removed."""
+        """Forget the first file, which was removed."""
         self.files.forget_first(file)
 
     @property
     def last_unit(self) -> tuple[int, int, int] | None:
-        """The last unit that points to a message; None for an empty queue."""
+        """Last unit, if it points to a message; else None."""
         unit = self.unit(self.max_index - 1)
         return unit if unit is not None and unit[1] != NO_MESSAGE_SIZE else None
 
@@ -302,16 +307,16 @@ class ConsumeQueue:
         self._file = None
 
     def _first_from(self, log_start: int) -> int:
-        """The first unit at or after ``log_start``. One that says that its message is before that
-        of the unit before it is not believed."""
+        """Return the first unit at or after ``log_start``. Units whose offset lies before that of
+        the unit before them are not trusted."""
         index = self.first_at(log_start)
         while index > self.min_index and not self._follows(index - 1, log_start):
             index -= 1
         return index
 
     def _follows(self, index: int, log_start: int) -> bool:
-        """Whether what a unit says, which is that its message lies before ``log_start``, can be: it
-        lies behind that of the unit before."""
+        """Return True if a unit points before ``log_start`` and is plausible: its message lies
+        behind that of the unit before."""
         here, position = self._offset_of(index), (index - 1) * UNIT_SIZE
         if here is None or here >= log_start:
             return False
@@ -338,8 +343,8 @@ class ConsumeQueue:
         return self.append(index, physical_offset, size, tags_code)
 
     def begin_at(self, index: int) -> None:
-        """Start an empty queue in the middle: units before ``index`` in its first file are marked
-        as leading."""
+        """Set the begin of an empty queue to ``index``. Units before it in its first file are
+        marked as leading."""
         self.files.remove_all()
         per_file = self.files.file_size // UNIT_SIZE
         first = index - index % per_file
@@ -357,7 +362,7 @@ class ConsumeQueue:
         self._file = self.files.at(index * UNIT_SIZE)
 
     def _skip_leading(self) -> None:
-        """Let the queue begin behind its leading units."""
+        """Set the begin of the queue behind its leading units."""
 
         def is_other(index: int) -> bool:
             offset, size, _ = self.unit(index) or (0, 0, 0)
@@ -367,8 +372,8 @@ class ConsumeQueue:
 
 
 class _FoundEnd:
-    """Where the units in a file end, found when it was opened: at ``index``. The units from
-    ``begin`` on were read for it, and are kept until the queue is written."""
+    """End of the units in a file, found when the file was opened. ``index`` is the end. The units
+    from ``begin`` on were read for the search, and are kept until the queue is written."""
 
     __slots__ = ("_is_all", "_units", "begin", "file", "index")
 
@@ -382,7 +387,7 @@ class _FoundEnd:
 
     @classmethod
     def of(cls, file: MappedFile) -> _FoundEnd:
-        """A unit of size 0 is the end."""
+        """Find the first unit of size 0 in a file."""
         # Behind the last page that has data all is zero, so the end nearly always lies in that
         # page. A binary search of the whole file would bring twenty pages into memory.
         segment = cast(SparseSegment, file.segment)
@@ -403,26 +408,27 @@ class _FoundEnd:
         return cls(file, before + used, before + begin, tail)
 
     def units(self, index: int, count: int) -> bytes:
-        """So many units from ``index`` on, of those that were read."""
+        """Return ``count`` of the kept units from ``index`` on."""
         at = (index - self.begin) * UNIT_SIZE
         return self._units[at : at + count * UNIT_SIZE] if count > 0 else b""
 
     def ends(self, files: MappedFiles, index: int) -> bool:
-        """Whether a queue that is cut at ``index`` ends there as it is: all behind is zero."""
+        """Return True if everything behind ``index`` is known to be zero, so that a cut there
+        changes nothing."""
         return self._is_all and index >= self.index and files.files[-1] is self.file
 
 
 def possible_offset(offset: int, size: int) -> int | None:
-    """Where in the log a unit points; None if it is damaged, as far as the unit alone shows."""
+    """Return the log offset in a unit; None if the unit itself is visibly damaged."""
     return offset if 0 <= offset < OFFSET_MAX and size > 0 else None
 
 
 def first_unit_at(
     physical_offset: int, low: int, high: int, offset_of: Callable[[int], int | None]
 ) -> int:
-    """The number of the first unit, of those from ``low`` to ``high``, at or after this offset of
-    the log. ``offset_of`` says where a unit points; damaged ones (None) are passed over, and never
-    a reason to pass over others."""
+    """Return the index of the first unit from ``low`` to ``high`` at or after this log offset.
+    ``offset_of`` returns a unit's log offset, or None if it is damaged. Damaged units are passed
+    over, but never a good one because of them."""
     first = low
     while low < high:
         middle = at = (low + high) // 2

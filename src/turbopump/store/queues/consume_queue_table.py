@@ -1,8 +1,7 @@
-"""Every consume queue of a store: topic, then queue id. Queues come into being with their first
-unit.
+"""All consume queues of a store, by topic and queue id. A queue is created with its first unit.
 
-Topics with ``queue.type=BatchCQ`` are not served: they have no queue here. Their messages stay in
-the log, and Apache's files of their queues (``batchconsumequeue/``) stay as they are.
+Topics with ``queue.type=BatchCQ`` are not served, and have no queue here. Their messages stay in
+the log, and Apache's files of their queues (``batchconsumequeue/``) stay unchanged.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from turbopump.store.queues.queue_ends import QueueEnds
 
 
 def unserved_text(topic: str) -> str:
-    """The refusal of whatever asks for a queue of a BatchCQ topic."""
+    """Return the refusal text for a request about a queue of a BatchCQ topic."""
     return (
         f"topic={topic} is a BatchCQ topic (queue.type=BatchCQ), which this broker does not serve; "
         "serve it with Apache's broker, or use a topic without that attribute"
@@ -30,11 +29,12 @@ def unserved_text(topic: str) -> str:
 
 
 class ConsumeQueueTable:
-    """The queues of the store at ``paths``; ``file_size`` in bytes.
+    """Queues of the store at ``paths``; ``file_size`` is in bytes.
 
-    ``is_batch`` tells whether a topic has ``queue.type=BatchCQ``; None: the topic is not known.
-    ``deleted_until`` tells up to which offset of the log the messages of a topic were deleted with
-    it.
+    - ``is_batch``: returns True if a topic has ``queue.type=BatchCQ``, and None for an
+      unknown topic.
+    - ``deleted_until``: returns the log offset up to which the messages of a topic were
+      deleted with it.
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class ConsumeQueueTable:
         self._open_files = OpenFiles(disk.maps_max)
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self.batch_topics: dict[str, int] = {}
-        """Topics of which Apache's broker left batch queues, and how many queues each may have."""
+        """Topics with batch queues of Apache's broker, and the largest number of queues of each."""
         self.damaged = False
-        """Whether there are files that do not belong together: then every queue must be rebuilt."""
+        """True if some files do not belong together. Then every queue must be rebuilt."""
 
     def load(self) -> None:
-        """Open the queues that are on disk. Directories that are not queues are passed over; the
-        files of a topic that is not served are removed."""
+        """Open the queues on the disk. Other directories are passed over. The files of topics that
+        are not served are removed."""
         for topic in self._disk.list_directory(self._paths.batch_consume_queues):
             ids = self._queue_ids(self._paths.batch_consume_queues / topic)
             self.batch_topics[topic] = max(ids, default=0) + 1
@@ -84,18 +84,18 @@ class ConsumeQueueTable:
             self.damaged = True
 
     def is_known(self, topic: str) -> bool:
-        """True if there is such a topic."""
+        """Return True if the topic exists."""
         return self._is_batch(topic) is not None
 
     def is_unserved(self, topic: str) -> bool:
-        """True for a BatchCQ topic. Where the topic is not known (its table is lost), Apache's
-        files of its queues tell."""
+        """Return True for a BatchCQ topic. Apache's queue files decide if the topic is unknown
+        because its table is lost."""
         known = self._is_batch(topic)
         return topic in self.batch_topics if known is None else known
 
     def remove_unserved(self) -> None:
-        """Remove queues that were begun before their topic was known to be a BatchCQ topic. With
-        them Apache's broker would not start."""
+        """Remove queues that were created before their topic was known to be a BatchCQ topic.
+        Apache's broker would not start with them."""
         for key, queue in list(self._queues.items()):
             if self.is_unserved(queue.topic):
                 del self._queues[key]
@@ -108,12 +108,12 @@ class ConsumeQueueTable:
             self._disk.remove(directory)
 
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The queue if it has ever had a message."""
+        """Return the queue, or None if it has never had a message."""
         return self._queues.get((topic, queue_id))
 
     def find_or_make(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue; a new, empty one has no files yet. Raises MessageError for a topic that is not
-        served."""
+        """Return the queue; a new, empty one has no files yet. Raises MessageError for a topic that
+        is not served."""
         queue = self._queues.get((topic, queue_id))
         if queue is not None:
             return queue
@@ -126,16 +126,16 @@ class ConsumeQueueTable:
 
     @property
     def units(self) -> int:
-        """The sum of all queues' ends: less than it was, if a queue or the last of its files is
-        lost."""
+        """Sum of all queues' ends. It shrinks if a queue or its last file is lost."""
         return sum(queue.max_index for queue in self)
 
     def delete(self, topic: str, until: int | None = None) -> int:
-        """Delete a topic's queues with their files; how many there were. Its messages stay in the
-        log until that is trimmed. ``until``: only queues whose last message lies before that offset
-        of the log.
+        """Delete a topic's queues with their files; return their number. The messages stay in the
+        log until it is trimmed. ``until``: delete only queues whose last message lies before that
+        log offset.
 
-        In one piece, so that a queue made anew finds its directory empty. Raises OSError.
+        Runs without interruption, so that a queue created later finds its directory empty. Raises
+        OSError.
         """
         gone = [
             queue
@@ -155,8 +155,8 @@ class ConsumeQueueTable:
         return len(gone)
 
     def _remove_batch_files(self, topic: str) -> None:
-        """Remove Apache's files of a deleted topic: its broker does not start with queues whose
-        topic it does not know."""
+        """Remove Apache's files of a deleted topic. Apache's broker does not start with queues of
+        an unknown topic."""
         directory = self._paths.batch_consume_queues / topic
         for queue in self._disk.list_directory(directory):
             for file in self._disk.list_directory(directory / queue):
@@ -166,14 +166,14 @@ class ConsumeQueueTable:
         del self.batch_topics[topic]
 
     def finish_deletions(self, deleted: Mapping[str, int]) -> dict[str, int]:
-        """Delete what a kill has left of queues whose topic was deleted when the log ended at the
-        offset given. Raises OSError.
+        """Finish deletions that a kill interrupted. ``deleted`` maps each topic to the end of the
+        log at its deletion. Raises OSError.
 
-        Only queues whose messages all lie before that offset are deleted. The topics returned have
-        a queue that goes on behind it. The kill came before the deletion, nobody got an answer to
-        it, and the topic stays as it is. (Or the queue's first unit is wrong, which is no reason to
-        lose the others.) The value for each is the offset of the first message that it still has:
-        what may have been deleted earlier lies before that.
+        Only queues whose messages all lie before that offset are deleted. The returned topics have
+        a queue that continues behind it: the kill came before the deletion and its answer, so the
+        topic stays. (Or the first unit of the queue is wrong, which is no reason to lose the
+        others.) The value of a returned topic is the log offset of its first remaining message.
+        Messages deleted by an earlier deletion lie before that offset.
         """
         old, across = [], dict[str, int]()
         for queue in self:
@@ -203,18 +203,18 @@ class ConsumeQueueTable:
         return unit is not None and unit[1] > 1 and unit[0] < offset
 
     def make_anew(self, queue: ConsumeQueue) -> ConsumeQueue:
-        """An empty queue instead of this one, whose files are deleted."""
+        """Delete the files of a queue, and return an empty queue in its place."""
         queue.remove()
         return self._make(queue.topic, queue.queue_id)
 
     def rebuild(self) -> None:
-        """Delete every queue's files: the dispatcher will fill them again from the log."""
+        """Delete every queue's files. The dispatcher will fill them again from the log."""
         self.damaged = False
         for queue in list(self):
             self.make_anew(queue)
 
     def take_dirty(self) -> list[Segment]:
-        """What was written since this was last asked; it counts as clean from now on."""
+        """Return the segments written since the last call. They count as clean from now on."""
         return self._open_files.take_dirty()
 
     def close(self) -> None:
@@ -236,13 +236,13 @@ class ConsumeQueueTable:
 # with later ones.
 
 DeletionDone = Callable[[int | OSError], None]
-"""Gets how many queues there were, or why they are still there."""
+"""Called with the number of deleted queues, or the error because of which they remain."""
 
 
 @dataclass(slots=True, eq=False)
 class QueueDeletions:
-    """Deletions of ``queues``, saved in ``ends`` first. A second deletion of a topic that is being
-    deleted gets the outcome of the first."""
+    """Deletions of ``queues``, which are first saved in ``ends``. Concurrent deletions of one topic
+    share the outcome of the first."""
 
     log: CommitLog
     queues: ConsumeQueueTable
@@ -250,8 +250,8 @@ class QueueDeletions:
     _under_way: dict[str, list[DeletionDone]] = field(default_factory=dict)
 
     def delete(self, topic: str, then: DeletionDone, until: int | None = None) -> None:
-        """Delete a topic's queues with their files, and tell ``then``. ``until``: what lies behind
-        that offset of the log is of a newer topic of that name, and stays."""
+        """Delete a topic's queues with their files, then call ``then``. ``until``: keep messages
+        behind that log offset, because they belong to a newer topic of that name."""
         if topic in self._under_way:
             self._under_way[topic].append(then)
         elif topic in self.queues.batch_topics or any(

@@ -1,8 +1,8 @@
-"""Finding single messages: by offset in the log or in a queue, by key or unique id, by time.
+"""Search for single messages: by log or queue offset, by key or unique id, by time.
 
-Each answer comes in ``ReadSteps`` (``log/cold_reads.py``): the caller decides whether bytes are
-read at once or without holding up a loop. What is found has been checked: magic, offset, CRC, and
-for a key that the message really has it. The index knows hashes only.
+Each search is ``ReadSteps`` (``log/cold_reads.py``), so the caller decides if its reads may block.
+Each found message has been checked: magic, offset and CRC. For a search by key, the message really
+has the key, because the index knows only hashes.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT, UNIT_SIZ
 from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
 
 COUNT_MAX: Final = 64
-"""Messages that a question by key gives at most, as many as RocketMQ's ``maxMsgsNumBatch``."""
+"""Largest number of messages found by key, as RocketMQ's ``maxMsgsNumBatch``."""
 BYTES_MAX: Final = 8 << 20
-"""Bytes of messages that one question gathers at most, but always one message."""
+"""Largest number of message bytes in one result; a single message may be larger."""
 
 _PAUSE_EVERY: Final = 16
-"""Messages that are looked at in one go, some 0.3 ms."""
+"""Number of messages examined in one step: about 0.3 ms."""
 _TIME_HEAD: Final = 76
-"""Bytes of an entry up to its store time, wherever that is."""
+"""Bytes of an entry up to its store time, for every size of host address."""
 _UNITS_AT_ONCE: Final = 100
-"""Units that are looked at for one that has a time, in one go."""
+"""Number of units examined in one step, in search of one with a time."""
 _TIMES: Final = struct.Struct(">q")
 
 
 class StoredEntry(NamedTuple):
-    """An entry as it lies in the log. ``fault`` says what is wrong with it; None: it is good."""
+    """Entry as stored in the log. ``fault`` describes its damage; None: the entry is good."""
 
     offset: int
     data: bytes
@@ -57,7 +57,7 @@ class StoredEntry(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Its bytes."""
+        """Size in bytes."""
         return len(self.data)
 
     @property
@@ -66,8 +66,12 @@ class StoredEntry(NamedTuple):
 
 
 class ByKey(NamedTuple):
-    """``found``, newest first; ``damaged`` are entries that may have been meant and are not good;
-    ``errors``, those of the index."""
+    """Result of a search by key.
+
+    - ``found``: messages, newest first.
+    - ``damaged``: damaged entries that may have had the key.
+    - ``errors``: errors of the index.
+    """
 
     found: list[StoredEntry]
     damaged: list[StoredEntry]
@@ -75,8 +79,8 @@ class ByKey(NamedTuple):
 
 
 class StoredUnits(NamedTuple):
-    """Where a queue begins and ends, and (commit-log offset, size, tagsCode) of units of it; None:
-    it has none where they were looked for."""
+    """Begin and end of a queue, and (commit-log offset, size, tagsCode) of some of its units. None:
+    no units were found."""
 
     min_index: int
     max_index: int
@@ -85,9 +89,9 @@ class StoredUnits(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Lookup:
-    """Questions about an open store that are not pulls. ``index`` None: nothing is found by key.
+    """Searches in an open store. ``index`` None: nothing is found by key.
 
-    ``confirmed``: messages at or after this offset of the log are not to be seen yet.
+    ``confirmed``: messages at or after this log offset are not visible yet.
     """
 
     log: CommitLog
@@ -107,7 +111,7 @@ class Lookup:
 
     @property
     def no_index_because(self) -> str | None:
-        """Why messages may not be found by key although they are there; None: they are found."""
+        """Reason why existing messages may not be found by key; None if all are found."""
         if self.index is None:
             return "this broker keeps no index (messageIndexEnable=false)"
         if self.index.failed:
@@ -123,7 +127,7 @@ class Lookup:
         return None
 
     def entry_at(self, offset: int) -> ReadSteps[StoredEntry | None]:
-        """The entry that begins at this offset of the log, good or with its fault; None if none
+        """Return the entry that begins at this log offset, good or with its fault; None if no entry
         begins there."""
         if not 0 <= offset < self.confirmed.value:
             return None
@@ -147,9 +151,12 @@ class Lookup:
         )
 
     def proven_entry_at(self, offset: int) -> ReadSteps[StoredEntry | None]:
-        """As ``entry_at``, of a good entry that its queue has there; None for anything else. A body
-        may hold what looks like an entry, with lengths that reach into the messages behind it, and
-        a CRC that fits whatever they are: who may not read those asks here."""
+        """Return the entry at this log offset if it is good and its queue has a unit for it; else
+        None.
+
+        Use this method for callers that may not read all topics. A message body may contain a
+        forged entry whose length and CRC include the messages behind it.
+        """
         entry = yield from self.entry_at(offset)
         if entry is None or entry.fault is not None:
             return None
@@ -160,7 +167,7 @@ class Lookup:
     def entry_in_queue(
         self, topic: str, queue_id: int, index: int
     ) -> ReadSteps[StoredEntry | None]:
-        """The entry of a queue offset; None if it is not there (yet, or any more)."""
+        """Return the entry of a queue offset; None if it is not there (yet, or no longer)."""
         entry = yield from self._entry_in_queue(topic, queue_id, index)
         if entry is not None and entry.fault is REBUILDING:  # a short rebuild is over at once
             entry = yield from self._entry_in_queue(topic, queue_id, index)
@@ -207,8 +214,8 @@ class Lookup:
     def units(
         self, topic: str, queue_id: int, index: int, count: int
     ) -> ReadSteps[StoredUnits | None]:
-        """The units of up to ``count`` messages from ``index`` on as they lie there; None if the
-        queue never had a message.
+        """Return the stored units of up to ``count`` messages from ``index`` on; None if the queue
+        never had a message.
 
         Raises StoreError if the system cannot read them.
         """
@@ -244,10 +251,13 @@ class Lookup:
         behind: int = 0,
         bytes_max: int = BYTES_MAX,
     ) -> ReadSteps[ByKey]:
-        """The newest messages of ``topic`` that have ``key`` among their keys or as their unique id
-        (``unique``: as their unique id only) and were stored between the times (ms, both count),
-        ``COUNT_MAX`` at most. ``behind``: only the index files are read that reach this offset of
-        the log."""
+        """Return the newest messages of ``topic`` with this key or unique id, ``COUNT_MAX`` at
+        most.
+
+        - ``begin_ms``, ``end_ms``: range of store times, both included.
+        - ``unique``: compare only the unique id.
+        - ``behind``: read only index files that reach this log offset.
+        """
         found: list[StoredEntry] = []
         damaged: list[StoredEntry] = []
         if self.index is None:
@@ -284,11 +294,13 @@ class Lookup:
     def offset_in_time(
         self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False
     ) -> ReadSteps[int]:
-        """The queue offset at a store time in ms. Lower: the first message at or after it (the end
-        if none is); upper: the last at or before it (0 if none is). 0 for a queue without messages.
-        Damaged messages have no time and are passed over.
+        """Return the queue offset at a store time in ms; 0 for an empty queue.
 
-        Raises StoreError if the system cannot read what it takes.
+        - lower: the first message at or after the time, or the end if there is none.
+        - ``upper``: the last message at or before the time, or 0 if there is none.
+
+        Damaged messages have no time and are passed over. Raises StoreError if the system cannot
+        read the needed entries.
         """
         queue = self.queues.find(topic, queue_id)
         if queue is None:
@@ -310,7 +322,7 @@ class Lookup:
         return last_before if upper else first_after
 
     def earliest_time(self, topic: str, queue_id: int) -> ReadSteps[int]:
-        """When the first message that a queue still has was stored (ms); −1 if it has none."""
+        """Return the store time (ms) of the first message of a queue; −1 if it has none."""
         queue = self.queues.find(topic, queue_id)
         if queue is None:
             return -1
@@ -318,7 +330,7 @@ class Lookup:
         return found[1] if found is not None else -1
 
     def newest_time(self, topic: str, queue_id: int) -> ReadSteps[int]:
-        """When the last message of a queue was stored (ms); 0 if it has none."""
+        """Return the store time (ms) of the last message of a queue; 0 if it has none."""
         queue = self.queues.find(topic, queue_id)
         if queue is None:
             return 0
@@ -329,8 +341,8 @@ class Lookup:
     def _first_with_time(
         self, index: int, end: int, queue: ConsumeQueue
     ) -> ReadSteps[tuple[int, int] | None]:
-        """The first message of a queue from ``index`` on, before ``end``, whose store time can be
-        read: (index, time).
+        """Return (index, time) of the first message from ``index`` on, before ``end``, whose store
+        time can be read.
 
         Raises StoreError if there is none because the system cannot read them.
         """
@@ -360,8 +372,8 @@ class Lookup:
     def _time_at(
         self, queue: ConsumeQueue, offset: int, index: int
     ) -> ReadSteps[int | OSError | None]:
-        """The store time (ms) of the entry at an offset of the log, if that may be the one of a
-        message of the queue."""
+        """Return the store time (ms) of the entry at a log offset, if the entry may belong to the
+        queue; else None."""
         head = yield from self._read(offset, _TIME_HEAD)
         if head is None or isinstance(head, OSError):
             return head
@@ -372,8 +384,8 @@ class Lookup:
         )
 
     def _read(self, offset: int, size: int) -> ReadSteps[Found | None]:
-        """Bytes of the log; None if there are none at this offset, or they go past the end of their
-        segment."""
+        """Return bytes of the log; None if the offset is outside the log, or the bytes would cross
+        the end of their segment."""
         file = self.log.files.at(offset) if offset >= 0 else None
         if file is None or offset + size > file.end:
             return None
@@ -386,9 +398,11 @@ class Lookup:
 def possible_units(
     queue: ConsumeQueue, index: int, count: int, mark_damaged: MarkDamaged
 ) -> ReadSteps[Found]:
-    """Up to ``count`` packed units from ``index`` on, as many as one file holds; none if there are
-    none. The first that cannot be a message's (zeros, of a damaged file) is marked, and is the
-    error, unless the log has no such message."""
+    """Return up to ``count`` packed units from ``index`` on, from one file.
+
+    The first impossible unit (zeros in a damaged file) is marked, and the result is an error. If
+    the log has no message for it, the unit is ignored.
+    """
     raw: Found = b""
     for _ in range(2):  # a short rebuild is over at once
         why = None
@@ -407,14 +421,14 @@ def possible_units(
 
 
 def _is_of(entry: bytes, queue: ConsumeQueue, index: int) -> bool:
-    """Whether a good entry is the one that a unit should point to."""
+    """Return True if a good entry is the one that a unit should point to."""
     return queue_position(entry) == (queue.topic, queue.queue_id, index) or queue.topic.startswith(
         LMQ_PREFIX
     )
 
 
 def _may_be_of(head: bytes, queue: ConsumeQueue, index: int) -> bool:
-    """The same by its head alone, which does not name the topic."""
+    """Return True if the head of an entry fits a unit. The head does not contain the topic."""
     position = (queue_id_of(head), queue_offset_of(head))
     return position == (queue.queue_id, index) or queue.topic.startswith(LMQ_PREFIX)
 

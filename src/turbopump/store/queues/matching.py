@@ -1,10 +1,8 @@
-"""Reads for a filter of properties: each message is read, and those that do not match are passed
-over.
+"""Reads with a filter of properties: each message is read, and the others are passed over.
 
-A read passes at most ``UNITS_MAX`` units. After ``TURN_S``, or ``TURN_UNITS``, others have their
-turn, so that nobody waits for a filter, however slow it is. This module does not know what a filter
-is. Source of the window: apache/rocketmq ``DefaultMessageStore.getMessage``
-(``maxFilterMessageSize``).
+A read passes at most ``UNITS_MAX`` units. After ``TURN_S`` or ``TURN_UNITS`` it lets other reads
+run, so that no read waits for a slow filter. The kind of filter is unknown here. Source of the
+window: apache/rocketmq ``DefaultMessageStore.getMessage`` (``maxFilterMessageSize``).
 """
 
 from __future__ import annotations
@@ -19,17 +17,17 @@ from turbopump.store.log.cold_reads import ReadSteps
 from turbopump.store.queues.read_result import GetResult, GetStatus
 
 UNITS_MAX: Final = 800
-"""Queue offsets that one filtered read passes at most."""
+"""Largest number of queue offsets that one filtered read passes."""
 TURN_UNITS: Final = 256
-"""So many are looked at before others have their turn: about 0.4 ms with a short filter."""
+"""Number of messages examined before other reads run: about 0.4 ms with a short filter."""
 TURN_S: Final = 0.001
-"""A filter of many terms has so long, and one message more, before others have their turn."""
+"""Time in seconds that a long filter may use, plus one message, before other reads run."""
 BYTES_MAX: Final = 256 * 1024
-"""Bytes of messages that one filtered read gives at most, but always one message."""
+"""Largest number of message bytes in a filtered read; a single message may be larger."""
 
 
 class PropertyText:
-    """A message's properties as they are stored; only what is asked for is decoded."""
+    """Stored properties of a message. Each property is decoded when it is asked for."""
 
     __slots__ = ("_text",)
 
@@ -50,11 +48,11 @@ def read_matching(
     wanted: PropertyFilter,
     monotonic: Callable[[], float],
 ) -> ReadSteps[GetResult]:
-    """Messages from queue offset ``offset`` on that are ``wanted``. ``read`` gives a piece of the
-    queue from an offset on.
+    """Return messages from queue offset ``offset`` on that ``wanted`` accepts. ``read`` reads a
+    piece of the queue from an offset on.
 
-    A read that finds none says NO_MATCHED_MESSAGE and where it stopped; damages and gaps on the way
-    are reported.
+    A read that finds none returns NO_MATCHED_MESSAGE and its last offset. Damages and gaps on the
+    way are reported.
     """
     whole: GetResult | None = None
     pieces: list[bytes] = []
@@ -100,8 +98,8 @@ def read_matching(
 
 @has_twin
 def property_texts(data: bytes) -> list[tuple[int, int, str]]:
-    """Of each of the good entries that lie back to back in what a read gave: where it begins, where
-    it ends, and its property text. About 1.1 µs for each, compiled 0.1."""
+    """Return begin, end and property text of each good entry in ``data``, where they are adjacent.
+    About 1.1 µs for each, compiled 0.1."""
     found: list[tuple[int, int, str]] = []
     at = 0
     while at < len(data):

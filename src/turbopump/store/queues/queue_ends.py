@@ -1,5 +1,5 @@
-"""Where each queue ended at some offsets of the log: what a recovery that does not read all of the
-log cannot know otherwise.
+"""Record of each queue's end at some log offsets. A recovery that reads only a part of the log
+needs it.
 
 ::
 
@@ -9,17 +9,16 @@ log cannot know otherwise.
         "deleted": {"U": 900}}}
 
 An entry of ``places`` is a snapshot: the next index of each queue when all of the log before ``at``
-had been dispatched, and nothing behind it. Queues that it does not name were empty. A snapshot is
-taken when a segment of the log begins, after each recovery, and at a clean stop. ``firsts`` is the
-index at which each queue begins (0 if it is not named). It is raised before files are deleted, so
-that a queue never begins behind it. ``deleted`` says up to which offset of the log the messages of
-a topic have no queue any more. It is saved before the queues are deleted.
+had been dispatched, and nothing behind it. Queues without a number were empty. A snapshot is taken
+when a segment of the log begins, after each recovery, and at a clean stop. ``firsts`` has the index
+at which each queue begins (default 0). It is raised before files are deleted, so that a queue never
+begins behind it. ``deleted`` has the log offset up to which the messages of a deleted topic have no
+queue. It is saved before the queues are deleted.
 
-The rule: this is derived data. What does not agree with it makes recovery read more of the log.
-Only segments that are missing before a snapshot are a reason to refuse a start
-(``known_log_end.py``). A save that fails is repeated. This module must not know how queues are
-rebuilt. Apache's broker leaves the file alone; if one has had the store since, the file is stale
-and counts as absent.
+This is derived data: recovery reads more of the log if the queues contradict the file. Only missing
+segments before a snapshot are a reason to refuse a start (``known_log_end.py``). A failed save is
+repeated. The rebuild of queues is unknown here. Apache's broker leaves the file alone; after it has
+used the store, the file is stale and counts as absent.
 """
 
 from __future__ import annotations
@@ -37,39 +36,40 @@ from turbopump.store.queues.consume_queue import ConsumeQueue
 from turbopump.struct_decoders import decoder_of
 
 SNAPSHOTS_KEPT: Final = 8
-"""Recovery begins at the checkpoint's segment, which is seldom more than two before the last."""
+"""Number of kept snapshots. Recovery begins at the checkpoint's segment, seldom more than two
+before the last."""
 
 ByTopic = dict[str, dict[int, int]]
 
 
 class EndsSnapshot(msgspec.Struct, frozen=True):
-    """An offset of the log, and the next index of every queue that was not empty there."""
+    """Log offset, and the next index of every queue that was not empty at that offset."""
 
     at: int
     ends: ByTopic
 
 
 class NotedQueueEnds(msgspec.Struct, frozen=True):
-    """What a file says."""
+    """Content of the file."""
 
     snapshots: list[EndsSnapshot] = msgspec.field(default_factory=list, name="places")
     firsts: ByTopic = {}
     deleted: dict[str, int] = {}
 
     def newest(self, log_end: int) -> EndsSnapshot | None:
-        """The newest snapshot at or before ``log_end``."""
+        """Return the newest snapshot at or before ``log_end``, or None."""
         return next(
             (snapshot for snapshot in reversed(self.snapshots) if snapshot.at <= log_end), None
         )
 
     def back_from(self, offset: int, log_start: int) -> Iterator[EndsSnapshot]:
-        """The snapshots from ``log_start`` to ``offset``, newest first."""
+        """Return the snapshots from ``log_start`` to ``offset``, newest first."""
         return (
             snapshot for snapshot in reversed(self.snapshots) if log_start <= snapshot.at <= offset
         )
 
     def ends_at(self, snapshot: EndsSnapshot) -> dict[tuple[str, int], int]:
-        """The next index of each queue in a snapshot, without those that were deleted since."""
+        """Return the next index of each queue in a snapshot, without the queues deleted since."""
         return {
             (topic, queue_id): end
             for topic, queues in self._alive(snapshot).items()
@@ -77,8 +77,8 @@ class NotedQueueEnds(msgspec.Struct, frozen=True):
         }
 
     def least_ends(self, snapshot: EndsSnapshot) -> dict[tuple[str, int], int]:
-        """The least index at which each queue may end: its end in a snapshot, or its noted first
-        index, which may be newer than that."""
+        """Return the least possible end of each queue: its end in a snapshot, or its recorded first
+        index, which may be newer."""
         ends = self.ends_at(snapshot)
         for topic, firsts in self.firsts.items():
             for queue_id, first in firsts.items() if topic not in self.deleted else ():
@@ -86,8 +86,8 @@ class NotedQueueEnds(msgspec.Struct, frozen=True):
         return ends
 
     def mismatch(self, snapshot: EndsSnapshot, queues: Iterable[ConsumeQueue]) -> str | None:
-        """Which of ``queues``, cut at the offset of a snapshot, does not end as the snapshot says;
-        None if all do."""
+        """Describe the first of ``queues``, cut at the offset of a snapshot, whose end differs from
+        the snapshot; None if all agree."""
         ends = self.ends_at(snapshot)
         for queue in queues:
             end = ends.pop((queue.topic, queue.queue_id), 0)
@@ -98,8 +98,8 @@ class NotedQueueEnds(msgspec.Struct, frozen=True):
         )
 
     def lost_front(self, queues: Iterable[ConsumeQueue]) -> str | None:
-        """Which of the queues, as they were found, begins behind the first unit that it should
-        have; None if none does."""
+        """Describe the first of the loaded queues whose begin is behind the recorded one; None if
+        there is none."""
         for queue in queues if self.snapshots else ():
             first = self.firsts.get(queue.topic, {}).get(queue.queue_id, 0)
             if queue.min_index > first:
@@ -110,15 +110,14 @@ class NotedQueueEnds(msgspec.Struct, frozen=True):
         return None
 
     def since(self, log_start: int) -> NotedQueueEnds:
-        """The same without deletions that no message of the log tells of, and without the queues
-        that were deleted."""
+        """Return a copy without deleted queues, and without deletions before ``log_start``."""
         snapshots = [
             EndsSnapshot(snapshot.at, self._alive(snapshot)) for snapshot in self.snapshots
         ]
         return NotedQueueEnds(snapshots, self.firsts, deletions_since(log_start, self.deleted))
 
     def without(self, is_left_out: Callable[[str], bool]) -> NotedQueueEnds:
-        """The same without the queues of some topics."""
+        """Return a copy without the queues of some topics."""
 
         def kept(ends: ByTopic) -> ByTopic:
             return {topic: queues for topic, queues in ends.items() if not is_left_out(topic)}
@@ -135,8 +134,9 @@ class NotedQueueEnds(msgspec.Struct, frozen=True):
 
 
 class QueueEnds:
-    """The file at ``path``, about ``queues``. ``load`` before recovery, ``begin`` behind it,
-    ``end`` at a clean stop. ``log_error`` gets a sentence when it cannot be read or saved."""
+    """Record of the ends of ``queues``, stored in ``path``. Call ``load`` before recovery,
+    ``begin`` after it, ``end`` at a clean stop. ``log_error`` gets a line when the file cannot be
+    read or saved."""
 
     def __init__(
         self,
@@ -153,12 +153,12 @@ class QueueEnds:
         self._snapshots: list[_SavedSnapshot] = []
         self._deleted: dict[str, int] = {}
         self._leaving: set[str] = set()
-        """Topics whose queues are about to be deleted: no snapshot names them any more."""
+        """Topics whose queues are about to be deleted. New snapshots leave them out."""
         self._stale = False
 
     def load(self, *, trusted: bool) -> NotedQueueEnds:
-        """What is known of the last run. Nothing, if not ``trusted``: another program has had the
-        store since."""
+        """Return the record of the last run. It is empty if not ``trusted``: another program has
+        used the store since."""
         try:
             known = self.file.load(decode_known, NotedQueueEnds)
         except OSError as error:
@@ -176,12 +176,15 @@ class QueueEnds:
     def begin(
         self, log_start: int, log_end: int, deleted: dict[str, int], *, agreed: bool, all_read: bool
     ) -> None:
-        """Recovery has ended; ``deleted`` are the deletions that it knows of. ``agreed``: it found
-        no queue that contradicts what was known. ``all_read``: a start after a kill will read all
-        of the log, from 0 on, so that nothing need be known.
+        """Start the record after recovery.
 
-        Raises OSError if the log has become shorter than it was when a topic was deleted, and that
-        cannot be saved: new messages get these offsets, and they are not deleted.
+        - ``deleted``: the deletions known to recovery.
+        - ``agreed``: recovery found no queue that contradicts the old record.
+        - ``all_read``: a start after a kill will read the whole log, from 0 on, so no record is
+          needed.
+
+        Raises OSError if the log has become shorter than at the deletion of a topic, and that
+        cannot be saved. New messages get these offsets, and would count as deleted.
         """
         shorter = any(at > log_end for at in deleted.values())
         snapshots = [
@@ -203,23 +206,25 @@ class QueueEnds:
             self._save()  # reported, and repeated
 
     def note(self, at: int) -> None:
-        """Take a snapshot at this offset of the log: all before it has been dispatched, and nothing
-        behind it. It is saved in a thread.
+        """Take a snapshot at this log offset and save it in a thread. All of the log before the
+        offset must be dispatched, and nothing behind it.
 
-        Cost: some 50 ns a queue here, the rest in the thread.
+        Cost: about 50 ns a queue here, the rest in the thread.
         """
         self._add(at)
         self._save()
 
     def save_firsts(self, then: Callable[[bool], None]) -> None:
-        """Save at which index queues begin now; ``then`` gets whether that is on the disk."""
+        """Save the begin of each queue. ``then`` gets True if the save is on the disk."""
         self._save(then)
 
     def forget_topic(self, topic: str, at: int, then: Callable[[bool], None]) -> None:
-        """Save that a topic's queues are deleted, where the log ends at ``at``; ``then`` gets
-        whether that is on the disk. If not, they must stay. It is saved twice, so that the backup
-        has it too; where only the second save fails, it is on the disk, and that save is
-        repeated."""
+        """Save the deletion of a topic's queues, when the log ends at ``at``. ``then`` gets True if
+        the save is on the disk; if not, the queues must stay.
+
+        A second save brings the deletion into the backup too. If only the second save fails, it is
+        repeated.
+        """
         before = self._deleted.get(topic)
         self._deleted[topic] = at
         self._leaving.add(topic)
@@ -239,32 +244,36 @@ class QueueEnds:
         self._save(settled)
 
     def deleted_now(self, topic: str, at: int) -> None:
-        """The queues went only now: messages of the topic that came since ``forget_topic`` went
-        with them."""
+        """Record that the queues were deleted at ``at``, with all messages since
+        ``forget_topic``."""
         self._leaving.discard(topic)
         if self._deleted.get(topic) != at:
             self._deleted[topic] = at
             self._save(lambda _good: self._save())  # twice, as above
 
     def deleted_until(self, topic: str) -> int:
-        """Up to which offset of the log the messages of a topic were deleted with it."""
+        """Return the log offset up to which the messages of a topic were deleted with it; 0 if
+        none."""
         return self._deleted.get(topic, 0)
 
     def follow(self, deleted: dict[str, int], log_end: int) -> None:
-        """Take the deletions of the master whose log this one is a copy of, also those behind
-        ``log_end``, where it ends here. Deletions of another master behind that are forgotten. This
-        is saved with the next save: until then the master can be asked again."""
+        """Accept the deletions of the master whose log this one copies, also those behind
+        ``log_end``, the end of this log.
+
+        Our own deletions behind ``log_end`` come from another master, and are reduced to
+        ``log_end``. The next save includes the change; until then the master can be asked again.
+        """
         ours = {topic: min(at, log_end) for topic, at in self._deleted.items()}
         self._deleted.clear()
         self._deleted.update(ours | {t: max(at, ours.get(t, 0)) for t, at in deleted.items()})
 
     @property
     def deletions(self) -> dict[str, int]:
-        """``deleted_until`` of each topic that was deleted, also of those made again."""
+        """Result of ``deleted_until`` for each deleted topic, including topics created again."""
         return self._deleted
 
     def end(self, log_end: int, *, all_read: bool) -> None:
-        """The store stops cleanly; ``all_read`` as for ``begin``. Raises OSError."""
+        """Save the record at a clean stop; ``all_read`` as for ``begin``. Raises OSError."""
         if all_read and not self._snapshots and not self._deleted:
             return
         self._add(log_end)
@@ -288,7 +297,7 @@ class QueueEnds:
             then(good)
 
     def _content(self) -> Callable[[], bytes]:
-        """Makes the bytes of the file, as things are now, in whatever thread."""
+        """Return a function that encodes the present record. Any thread may call it."""
         snapshots, deleted, queues = tuple(self._snapshots), dict(self._deleted), list(self._queues)
         firsts = [queue.min_index for queue in queues]
 
@@ -305,7 +314,7 @@ class QueueEnds:
 
 
 class _SavedSnapshot:
-    """A snapshot, encoded once, by the first thread that saves it."""
+    """Snapshot that is encoded once, by the first thread that saves it."""
 
     __slots__ = ("_ends", "_queues", "_raw", "at")
 
@@ -337,7 +346,7 @@ class _File(msgspec.Struct):
 
 
 def decode_known(data: bytes) -> NotedQueueEnds:
-    """Raises ValueError for bytes that are not what was saved."""
+    """Decode the content of the file. Raises ValueError for other bytes."""
     file = decoder_of(_File, strict=True).decode(data)
     if crc32(file.ends) != file.crc:
         raise ValueError("its CRC is wrong")
@@ -346,12 +355,12 @@ def decode_known(data: bytes) -> NotedQueueEnds:
 
 
 def deletions_since(log_start: int, deleted: dict[str, int]) -> dict[str, int]:
-    """The deletions that a message of the log may tell of."""
+    """Return the deletions that concern messages in a log that begins at ``log_start``."""
     return {topic: at for topic, at in deleted.items() if at >= log_start}
 
 
 def wrong_end(topic: str, queue_id: int, found: int, expected: int, at: int) -> str:
-    """The text for a queue whose end is not the one that it had when the log was at ``at``."""
+    """Return the text for a queue whose end differs from the one recorded at log offset ``at``."""
     return (
         f"topic={topic} queue={queue_id}: its units end at {found}, and ended at {expected} "
         f"when the log was at {at}"
@@ -359,7 +368,7 @@ def wrong_end(topic: str, queue_id: int, found: int, expected: int, at: int) -> 
 
 
 def _by_topic(queues: list[ConsumeQueue], numbers: list[int]) -> ByTopic:
-    """The numbers of queues, without zeros."""
+    """Return the numbers of queues by topic, without zeros."""
     table: dict[str, dict[int, int]] = {}
     for queue, number in zip(queues, numbers, strict=True):
         if number:

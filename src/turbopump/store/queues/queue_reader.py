@@ -1,13 +1,13 @@
-"""Reading a queue: which messages a pull gets, and where it goes on.
+"""Reads of a queue: the messages for a pull, and the next offset.
 
-Every read does the same four things:
+Every read has the same four steps:
 
-1. Select the units of the messages that it may give: neighbours in the queue (``_neighbours``), or
-   those that a filter lets through (``_select``).
-2. Fetch the pieces of the log that they point to. What this process wrote, and not long ago, is in
-   the map. Everything else is in the page cache, or a thread reads it (``cold_reads.py``).
+1. Select units: adjacent ones in the queue (``_neighbours``), or those that a filter accepts
+   (``_select``).
+2. Fetch the pieces of the log to which they point. Recent writes of this process are in the map.
+   All others are in the page cache, or a thread reads them (``cold_reads.py``).
 3. Gather the entries, and check them (``gather``). The CRC is checked unless they are from the map.
-4. Judge what is left over, one by one: it may be damaged (``checked_entries.py``).
+4. Judge the remaining entries one by one: they may be damaged (``checked_entries.py``).
 
 Source of the rules and limits: apache/rocketmq ``DefaultMessageStore.getMessage``.
 """
@@ -39,29 +39,29 @@ from turbopump.store.queues.matching import PropertyFilter, read_matching
 from turbopump.store.queues.read_result import GetResult, GetStatus, ReadLimits, unreadable_text
 
 SCAN_SIZE: Final = 16_000
-"""Bytes of queue units that one filtered read looks at, at least."""
+"""Smallest number of bytes of queue units that one filtered read examines."""
 
 GAP_SCAN: Final = 10_000
-"""Units of damaged messages that one read passes over at most."""
+"""Largest number of units of damaged messages that one read passes over."""
 
 _UNITS_HOT: Final = 2_000_000
-"""Units at the end of a queue that count as in memory, if this process wrote them."""
+"""Number of units at the end of a queue that count as in memory, if this process wrote them."""
 
 _NEIGHBOURS: Final = 32
-"""So many messages are read as a whole however far they lie apart, if one piece of a file holds
-them."""
+"""Number of messages that one read fetches if one piece of a file holds them, whatever the gaps
+between them."""
 
 _UNITS_AHEAD: Final = 512
-"""Units that are seen together: those of 16 usual reads, 10 KB."""
+"""Number of units read together: those of 16 usual reads, 10 KB."""
 _SEEN_QUEUES_MAX: Final = 256
-"""Queues whose units are kept: 2.6 MB of them at most."""
+"""Largest number of queues whose units are kept: at most 2.6 MB."""
 
 TagsFilter = Callable[[int], bool] | None
-"""Judges tag codes."""
+"""Returns True if a tag code is accepted. None accepts all."""
 
 
 class QueueReader:
-    """Reads the queues of one store."""
+    """Reader of all queues of one store."""
 
     def __init__(
         self,
@@ -79,22 +79,22 @@ class QueueReader:
         self._seen_units = _SeenUnits()
 
     def open_at(self, log_end: int, *, after_crash: bool) -> None:
-        """What lies before ``log_end`` in the log was not written by this process; ``after_crash``:
-        more may have been, and is lost."""
+        """Record that this process writes the log from ``log_end`` on. ``after_crash``: a crash may
+        have lost messages behind it."""
         self._context.opened_at, self._context.after_crash = log_end, after_crash
 
     def get(
         self, topic: str, queue_id: int, offset: int, count_max: int, accept: TagsFilter = None
     ) -> GetResult:
-        """See ``read_messages``. Waits for the disk where messages are not in memory."""
+        """Return the result of ``read_messages``. Waits for the disk if messages are not in
+        memory."""
         return self._reads.finish(self.steps(topic, queue_id, offset, count_max, accept))
 
     def at_once(
         self, topic: str, queue_id: int, offset: int, count_max: int, size_max: int | None = None
     ) -> GetResult | None:
-        """Nearly every read of a queue that wants all messages: they are in the map, or the system
-        has them in memory and nobody is waiting in line. None: ``steps`` reads them, or says why
-        not."""
+        """Return messages at once if they are in the map, or if they are in memory and no other
+        read waits. Nearly every read without a filter ends here. None: use ``steps``."""
         queue = self._queues.find(topic, queue_id)
         if queue is None:
             return None
@@ -120,8 +120,8 @@ class QueueReader:
         return self._reads.at_once(seen)
 
     def _context_for(self, count_max: int, size_max: int | None) -> ReadContext:
-        """Java's clients ask for all the bytes that there are, but for few messages: theirs is the
-        usual read."""
+        """Return the context for a read of this size. Java's clients ask for all bytes, but for few
+        messages, so they get the usual limits."""
         context = self._context
         limits = context.limits
         if size_max is None or size_max <= limits.bytes_hot or count_max <= limits.count_hot:
@@ -138,9 +138,12 @@ class QueueReader:
         matches: PropertyFilter | None = None,
         size_max: int | None = None,
     ) -> ReadSteps[GetResult]:
-        """See ``read_messages``. ``matches`` judges properties, about a millisecond a turn.
-        ``size_max``: a reader that asks for more bytes than the usual limit gets them, with as many
-        messages as it asks for (``ReadContext.for_large_read``)."""
+        """Return the steps of ``read_messages``.
+
+        - ``matches``: filter of properties, which works about 1 ms a turn.
+        - ``size_max``: bytes wanted. A read for more than the usual limits gets the limits of
+          ``ReadContext.for_large_read``.
+        """
         context = self._context_for(count_max, size_max)
         if matches is None:
             queue = self._queues.find(topic, queue_id)
@@ -160,8 +163,8 @@ def read_messages(
     count_max: int,
     accept: TagsFilter = None,
 ) -> ReadSteps[GetResult]:
-    """Messages from queue offset ``offset`` on; ``accept`` judges tag codes. Never splits a
-    message, always gives one if it can."""
+    """Return messages from queue offset ``offset`` on whose tag codes pass ``accept``. Never splits
+    a message, and returns at least one if possible."""
     if queue is None:
         return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
     try:
@@ -174,7 +177,7 @@ def read_messages(
 
 
 def _unreadable(queue: ConsumeQueue, offset: int, error: OSError) -> GetResult:
-    """The answer where a queue's file cannot be read, or opened."""
+    """Return the result for a queue file that cannot be opened or read."""
     result = GetResult(GetStatus.OFFSET_FOUND_NULL, offset, queue.min_index, queue.end.value)
     result.unreadable = unreadable_text(error, "the queue")
     return result
@@ -233,10 +236,13 @@ def _read(
 
 
 def _outside(queue: ConsumeQueue, offset: int, *, after_crash: bool) -> GetResult | None:
-    """The answer for an offset that the queue does not have. A reader beyond the end after a crash
-    has read messages that the crash lost. Their offsets are given again: it reads on from where the
-    queue ended at the start. Else what is beyond the shown end may be there, not confirmed yet: a
-    slave shows a message before its master knows that it has it."""
+    """Return the result for an offset outside the queue; None for an offset inside.
+
+    A reader beyond the end after a crash has read messages that the crash lost. New messages reuse
+    their offsets, so the reader restarts at the queue's end when the store was opened. Without a
+    crash, the messages beyond the visible end may be unconfirmed: a slave shows a message before
+    its master learns that the slave has it.
+    """
     low, high = queue.min_index, queue.end.value
     if high < offset <= queue.max_index and not after_crash:
         return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
@@ -256,8 +262,9 @@ def _outside(queue: ConsumeQueue, offset: int, *, after_crash: bool) -> GetResul
 
 
 class _Stretch(NamedTuple):
-    """Where the messages of neighbouring units lie: in ``piece`` of the log, which begins at offset
-    ``start``. So many are ``wanted``, as ``size_max`` bytes hold."""
+    """Range of the log with the messages of adjacent units: ``piece``, which begins at log offset
+    ``start``. ``wanted`` is the number of messages to return, as far as ``size_max`` bytes
+    allow."""
 
     piece: Piece
     start: int
@@ -268,8 +275,8 @@ class _Stretch(NamedTuple):
 def _read_hot(
     queue: ConsumeQueue, context: ReadContext, index: int, count_max: int
 ) -> GetResult | None:
-    """Nearly every read of what this process wrote not long ago: all that lies in the segment of
-    the first message, out of the map. None if that is nothing, or is not hot."""
+    """Return recent messages of this process out of the map, up to the end of the first message's
+    segment. None if there are none. Nearly every read of recent messages ends here."""
     high, limits = queue.end.value, context.limits
     first = max(queue.opened_at, queue.min_index, queue.max_index - _UNITS_HOT)
     if not first <= index < high:
@@ -298,7 +305,8 @@ def _read_hot(
 def _neighbours(
     queue: ConsumeQueue, context: ReadContext, index: int, units: bytes, count_max: int
 ) -> _Stretch | None:
-    """Where the messages of the units lie, if it is close together in one segment."""
+    """Return the range of the units' messages if they lie close together in one segment, else
+    None."""
     log = context.log
     if not units:
         return None
@@ -326,8 +334,8 @@ def _neighbours(
 
 
 def _within_a_piece(units: bytes, count: int, first: int) -> int:
-    """How many of the messages end within ``PIECE_SIZE_MAX`` bytes from ``first`` on, at least
-    ``_NEIGHBOURS``. The units are expected to be in the order of the log, as they are written."""
+    """Return the number of messages that end within ``PIECE_SIZE_MAX`` bytes from ``first`` on, at
+    least ``_NEIGHBOURS``. The units must be in log order, as they are written."""
 
     def end(number: int) -> int:
         offset, size, _ = UNIT.unpack_from(units, number * UNIT_SIZE)
@@ -339,7 +347,7 @@ def _within_a_piece(units: bytes, count: int, first: int) -> int:
 def _gathered(
     queue: ConsumeQueue, index: int, units: bytes, stretch: _Stretch, found: Any
 ) -> GetResult | None:
-    """The messages in what was ``found``, if all are good that there is room for."""
+    """Return the messages in ``found``, if all that fit into the limits are good; else None."""
     _, start, wanted, size_max = stretch
     fields = entry_fields(queue.queue_id, queue.topic)
     data, count = gather(units, wanted, size_max, found, start, index, *fields, True)
@@ -352,14 +360,14 @@ def _gathered(
 
 
 class _SeenUnits:
-    """Units of reads at once, seen ahead: a reader of a backlog wants the next ones next. A unit
-    that was changed since does no harm: its message is checked before it is given."""
+    """Read-ahead cache of queue units, for readers of a backlog. A unit changed since does no harm:
+    its message is checked before it is returned."""
 
     def __init__(self) -> None:
         self._seen: dict[ConsumeQueue, tuple[int, bytes]] = {}
 
     def get(self, queue: ConsumeQueue, index: int, count: int, look: Look) -> bytes:
-        """Up to ``count`` units from ``index`` on; none if they are not seen in memory."""
+        """Return up to ``count`` units from ``index`` on; none if they are not in memory."""
         count = min(count, queue.end.value - index)
         if count <= 0 or index < queue.min_index:
             return b""
@@ -382,7 +390,7 @@ class _SeenUnits:
 
 
 class _SelectedUnits(NamedTuple):
-    """What one read is to give: ``units`` in order, and the ``next_index`` behind them."""
+    """Selection for one read: ``units`` in order, and the ``next_index`` behind them."""
 
     units: list[Unit]
     next_index: int
@@ -390,8 +398,8 @@ class _SelectedUnits(NamedTuple):
 
 
 def _is_hot(queue: ConsumeQueue, index: int, hot_from: int) -> bool:
-    """True if this process wrote the unit and its message, and not long ago; then it wrote all
-    behind it as well."""
+    """Return True if this process wrote the unit and its message recently. Then it also wrote all
+    later ones."""
     if index < queue.opened_at or index < queue.max_index - _UNITS_HOT:
         return False
     unit = queue.unit(index)
@@ -401,8 +409,8 @@ def _is_hot(queue: ConsumeQueue, index: int, hot_from: int) -> bool:
 def _read_selected_hot(
     queue: ConsumeQueue, context: ReadContext, selected: _SelectedUnits
 ) -> GetResult | None:
-    """The selected messages out of the map, before the first that is not as its unit says. None if
-    that is the first: then the files are read."""
+    """Return the selected messages out of the map, up to the first that differs from its unit. None
+    if that is the first message: then the files are read."""
     units = selected.units
     result = GetResult(
         GetStatus.NO_MATCHED_MESSAGE, selected.next_index, queue.min_index, queue.end.value
@@ -447,9 +455,12 @@ def _select(
     *,
     hot: bool,
 ) -> _SelectedUnits:
-    """Which of the units' messages one read gives; a read that is not ``hot`` ends before the first
-    that is. The tags of a unit that cannot be right do not count, nor those of the one before it if
-    they may end with zeros of a damaged page: their messages are read, and the reader judges."""
+    """Select the units whose messages one read returns. A read that is not ``hot`` ends before the
+    first hot message.
+
+    The filter is not applied to an impossible unit, nor to a unit before one if its tags may end
+    with zeros of a damaged page. Their messages are read, and the reader judges them.
+    """
     chosen: list[Unit] = []
     limits, log_end = context.limits, context.log.end
     in_memory_from = log_end - limits.hot_size
@@ -486,13 +497,14 @@ def _select(
 
 
 def _zeros_follow(units: bytes, number: int) -> bool:
-    """True if the unit behind this number is none."""
+    """Return True if the unit after this number is blank or too small."""
     at = (number + 1) * UNIT_SIZE
     return at < len(units) and int.from_bytes(units[at + 8 : at + 12], signed=True) < FIXED_SIZE
 
 
 def _behind_gaps(queue: ConsumeQueue, index: int, high: int) -> ReadSteps[int]:
-    """The first unit from ``index`` on that is no gap; at most ``GAP_SCAN`` units further."""
+    """Return the index of the first unit from ``index`` on that is no gap, at most ``GAP_SCAN``
+    units further."""
     end = min(high, index + GAP_SCAN)
     while index < end:
         units = yield from _units(queue, index, end - index)

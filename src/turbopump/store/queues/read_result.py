@@ -1,6 +1,6 @@
-"""The outcome of reading a queue: messages, or why there are none, and how much one read may give.
+"""Result of a read of a queue: messages or a status, and the limits of one read.
 
-Apache's names of statuses are the remarks of answers.
+The status names are Apache's, because answers contain them as remarks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from turbopump.store.disk_space import descriptor_advice
 
 
 class GetStatus(Enum):
-    """Apache's names; they are the remarks of answers."""
+    """Status of a read. Apache's names, because answers contain them as remarks."""
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
@@ -27,8 +27,8 @@ class GetStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DamagedMessage:
-    """A message that is not given out: its queue offset, the offset and size in the log that its
-    unit holds, and what is wrong."""
+    """Message that is left out of the result: its queue offset, the offset and size in its unit,
+    and its fault."""
 
     queue_offset: int
     offset: int
@@ -47,18 +47,17 @@ class GetResult:
     data: bytes = b""
     count: int = 0
     gaps: int = 0
-    """Queue offsets passed over because their messages are damaged in the log; ``damages`` says
-    what is wrong with those found now."""
+    """Number of queue offsets passed over because their messages are damaged in the log.
+    ``damages`` describes those found now."""
     damages: tuple[DamagedMessage, ...] = ()
     unreadable: str | None = None
-    """Why nothing could be read at the offset although something is there; the same read may work
-    later."""
+    """Reason why an existing message could not be read; a later read may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """How much one read may give: messages and bytes, while data is hot and when it is cold (more
-    than ``hot_size`` bytes back)."""
+    """Limits of one read in messages and bytes, for hot data and for cold data (more than
+    ``hot_size`` bytes before the end of the log)."""
 
     count_hot: int = 32
     bytes_hot: int = 256 * 1024
@@ -68,6 +67,6 @@ class ReadLimits:
 
 
 def unreadable_text(error: OSError, what: str) -> str:
-    """The answer to a reader where something cannot be read."""
+    """Return the answer text for data that cannot be read."""
     advice = descriptor_advice(error) or "check the disk"
     return f"{what} cannot be read now ({error.strerror or error}): {advice}"
