@@ -2,8 +2,8 @@
 pulls. All calls block.
 
 Only requests that may be repeated are sent (105, 106, 206, 351, 11, 14, 15, 29, 30, 31). A failed
-call is repeated on a new connection. It goes to the broker that has the queue then, according to
-the name servers. The use of the messages is unknown here.
+call is repeated on a new connection. The name servers tell which broker has the queue then. The use
+of the messages is unknown here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Start and stop of a Spark session for ``format("rocketmq")``.
 
 The user's own settings stay. The session sets three things that are often wrong: the Python of
-Spark's workers, the Java of Spark, and the number of tasks (the planner process cannot see the
-number of cores). It also enables pushed filters, makes workers start without compiling PySpark, and
+Spark's workers, the Java of Spark, and the number of tasks. (Spark's planner process cannot see the
+number of cores.) It also enables pushed filters, makes workers start without compiling PySpark, and
 uses the faster connection to them. Reading is unknown here.
 """
 

@@ -257,8 +257,8 @@ def archive(
 
 def rejected_limit(text: int | str | None) -> Callable[[int, int], bool]:
     """Return a function that checks the good and rejected rows of a run. The limit is a number of
-    rejected rows or a share of all rows. By default, at least one row must be good. Raises
-    ConfigError."""
+    rejected rows or a share of all rows. By default, the check fails only if all rows were
+    rejected. Raises ConfigError."""
     if text is None:
         return lambda good, rejected: good > 0 or rejected == 0
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", str(text), re.ASCII)
@@ -273,8 +273,8 @@ def rejected_limit(text: int | str | None) -> Callable[[int, int], bool]:
 
 
 def compact(lake: str | Path, *, files_min: int = 2, size_target: int = COMPACT_TARGET) -> int:
-    """Merge small files in each partition that has at least ``files_min`` of them. Return the
-    number of files saved. Raises LakeError and LakeInUseError."""
+    """Merge small files in each partition that has at least ``files_min`` of them. Return by how
+    many the number of files has decreased. Raises LakeError and LakeInUseError."""
     opened = open_lake(lake_place(lake))
     with opened.writing():
         return opened.compact(files_min=files_min, size_target=size_target)

@@ -54,7 +54,7 @@ Read = Callable[[Any], Any]
 
 
 class Misfit(Exception):  # noqa: N818
-    """Raised for a body that does not fit. It has a code, a sentence, and for some codes the
+    """Raised for a body that does not fit. The error has a code, a sentence, and for some codes the
     field."""
 
     def __init__(self, code: str, text: str, field: str = "") -> None:

@@ -277,7 +277,7 @@ class Lake(ABC):
 
     def compact(self, *, files_min: int, size_target: int) -> int:
         """Merge the small files of each partition that has at least ``files_min`` of them. Return
-        the number of files saved. Offsets and rows stay.
+        by how many the number of files has decreased. Offsets and rows stay.
 
         Only allowed inside ``writing()``. Raises LakeInUseError while another host compacts.
         """

@@ -8,9 +8,9 @@
     {"v":1, "version":12, "time_ms":…, "stretches":[["T","broker-a",0,{"begin":0,"end":123}],…],
      "add":[{"name":…},…], "remove":["data/…"], "files":null}
 
-The manifest is written first. After that, the files of a version are moved from the staging folder
-into the table's folder, so that a glob of the table never sees uncommitted rows. Each version has
-all offsets. Each tenth version also has the whole list of files; a reader begins there, and older
+The manifest is written first. Then the files of the version are moved from the staging folder into
+the table's folder. So a glob of the table never sees uncommitted rows. Each version has all
+offsets. Each tenth version also has the whole list of files; a reader begins there, and older
 versions may be deleted. The content of the files is unknown here, except for merging them.
 """
 

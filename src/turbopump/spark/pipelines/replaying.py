@@ -80,8 +80,8 @@ class ReplayState(msgspec.Struct, kw_only=True):
     """Ends of the target's queues before the first message with a store time from ``done_before_s``
     on."""
     sent_before_s: int | None = None
-    """Second before which messages of the part may have been sent. None of a later second was
-    sent."""
+    """Second before which messages of the part may have been sent. Messages stored from this second
+    on were not sent."""
     done_before_s: int | None = None
     """Second before which all messages of the part are sent."""
     done: int = 0
@@ -147,9 +147,9 @@ def replay(
     - ``at_step``: called for each batch with ``begun``, ``looked`` (after the search in the
       target), ``sent`` and ``noted``.
 
-    Raises ConfigError for an invalid argument; LakeError if there is no lake, or the lake has no
-    bodies or lacks the topic; LakeInUseError while the same replay runs elsewhere; and the errors
-    of a write with ``format("rocketmq")``.
+    Raises ConfigError for an invalid argument. Raises LakeError if there is no lake, or if the lake
+    has no bodies or lacks the topic. Raises LakeInUseError while the same replay runs elsewhere.
+    Also raises the errors of a write with ``format("rocketmq")``.
     """
     lake = lake_place(lake)
     spark = spark or rocketmq_session()

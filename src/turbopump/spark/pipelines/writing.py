@@ -90,7 +90,8 @@ _GENERATION_FIELDS: Final = (pa.field(GENERATION, pa.int32()),)
 
 def check_names(definition: Definition) -> None:
     """Raise ConfigError if two columns of a table have the same name (case is ignored, as in Spark
-    and Delta), or if a type cannot be stored, such as a struct without fields."""
+    and Delta). Also raise ConfigError for a type that cannot be stored, such as a struct without
+    fields."""
     if definition.bodies is None:
         return
     for column in body_columns(definition.bodies):
