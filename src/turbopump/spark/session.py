@@ -71,9 +71,8 @@ def rocketmq_session(
     for name, value in (conf or {}).items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
-    if workers and str(spark.sparkContext.master).startswith(
-        "local"
-    ):  # other machines may not have this program
+    # other machines may not have this program
+    if workers and str(spark.sparkContext.master).startswith("local"):
         spark.sparkContext.pythonExec = workers
         spark.sparkContext.environment["PYSPARK_PYTHON"] = sys.executable
     if FILTER_PUSHDOWN not in spark.conf.getAll:  # getAll has only settings that were set
