@@ -310,8 +310,8 @@ class Cluster:
         wanted: PullFilter = EVERY_MESSAGE,
         group: str = GROUP,
     ) -> Callable[[], list[Command]]:
-        """Send pulls like ``pull``, and return a function that waits for the answers. The broker
-        works meanwhile. No other call may be made before the answers are read."""
+        """Send pulls like ``pull``, and return a function that waits for the answers. The caller
+        can work in the meantime, but no other call may be made before the answers are read."""
         requests = [
             PullMessage(
                 consumer_group=group,

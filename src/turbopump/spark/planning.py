@@ -74,7 +74,7 @@ def chosen(queues: Iterable[MessageQueue], options: ReadOptions) -> list[Message
 
 
 def is_asked_for(queue: MessageQueue, options: ReadOptions) -> bool:
-    """Return True if the options name this queue, whether it exists or not."""
+    """Return True if the options select this queue. The queue need not exist."""
     if options.assigned is not None:
         brokers = options.assigned.get(queue.topic, {})
         ids = brokers.get(queue.broker_name, brokers.get(EVERY_BROKER, frozenset()))

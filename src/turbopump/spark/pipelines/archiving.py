@@ -516,8 +516,8 @@ class ArchiveRun:
     ) -> tuple[Offsets, Offsets]:
         """Return the begins and ends of the next batch; empty if there is nothing to read.
 
-        Queues that begin at their end come first, as a batch of their own without messages. It
-        stores their offset in the lake, so that messages sent from now on are read.
+        Queues that begin at their end come first, as a batch of their own without messages. That
+        batch stores their offset in the lake, so that later messages are read.
         """
         begins = {queue: self._begin(snapshot, queue, end) for queue, end in ends.items()}
         progress.expect(sum(max(0, end - begins[queue]) for queue, end in ends.items()))

@@ -170,10 +170,11 @@ def body_columns(bodies: Bodies) -> list[pa.Field]:
 
 
 def split_bodies(rows: pa.Table, bodies: Bodies) -> dict[str, pa.Table]:
-    """Split rows by whether their body fits the schema. ``rows`` have ``bodyFault``.
+    """Split rows into those whose body fits the schema, and rejected ones. ``rows`` have
+    ``bodyFault``.
 
     Rows that fit have the new columns after their own, which may have the same names. Rejected rows
-    have a ``reason``: a fixed code, and what is wrong.
+    have a ``reason``: a fixed code, and a text.
     """
     read, fields = _json_row(bodies) if bodies.kind == "json" else _avro_row(bodies)
     values: list[list[Any]] = [[] for _ in fields]
