@@ -1,11 +1,11 @@
 """The real file system.
 
-The rule: nothing else in ``store/`` and ``disk/`` opens, maps, syncs, renames or removes a file, or
-starts a thread, but what this module is built on (its neighbours).
+Only this module and the modules below it open, map, sync, rename or remove files, or start threads,
+in ``store/`` and ``disk/``.
 
-Threads: ``start`` runs a blocking operation beside the owner's thread and hands the outcome back
-*in* the owner's thread, by way of the ``post`` function given (``loop.call_soon_threadsafe`` under
-asyncio). Without ``post`` it runs on the spot, which suits tools.
+``start`` runs a blocking operation in a thread. The result returns to the owner's thread through
+the function ``post`` (``loop.call_soon_threadsafe`` under asyncio). Without ``post``, operations
+run at once, which suits tools.
 """
 
 from __future__ import annotations
@@ -41,19 +41,22 @@ from turbopump.errors import StoreError
 
 PRIVATE_MODE = 0o600
 _READERS = 4
-"""Threads of their own for reads, so that no sync waits behind a device that reads."""
+"""Number of threads for reads. They are separate, so that no sync waits for a read."""
 _SYNCERS = 3
-"""Threads for syncs of the log, of derived files and of the checkpoint: none of these waits for a
-saved table or a new file."""
+"""Number of threads for syncs: of the log, of derived files and of the checkpoint. They do not wait
+for a saved table or a new file."""
 _SYNCED_SINGLY = 32
-"""Maximum number of sparse segments that are synced one by one; for more, a sync of their whole
+"""Largest number of sparse segments that are synced one by one. For more, a sync of their whole
 file system costs less."""
 
 
 class SystemDisk(ReadOnlyDisk):
-    """The real file system. ``post`` brings results of ``start`` back into the owner's thread. With
-    ``loop``, a sync of a single file is done by the kernel if it can, without a thread, and the
-    loop gets the outcome (SYNC_FLUSH)."""
+    """Disk on the real file system.
+
+    - ``post``: runs a function in the owner's thread; used for the results of ``start``.
+    - ``loop``: event loop for results of the kernel. With it, the kernel syncs a single file
+      without a thread if it can (SYNC_FLUSH).
+    """
 
     def __init__(self, post: Post | None = None, loop: Loop | None = None) -> None:
         self._post = post
@@ -291,8 +294,8 @@ class SystemDisk(ReadOnlyDisk):
     def _run(
         self, threads: ThreadPoolExecutor | None, operation: Callable[[], Callable[[], None]]
     ) -> None:
-        """Run ``operation`` in a thread, or here if there is none, and what it returns in the
-        owner's thread."""
+        """Run ``operation`` in a thread, or here without threads. Then run the function it returns
+        in the owner's thread."""
         if self._closed:
             raise RuntimeError("the disk is closed")
         if threads is None:
@@ -315,8 +318,8 @@ class SystemDisk(ReadOnlyDisk):
 
 
 def _allocate(fd: int, size: int) -> None:
-    """Reserve every block now. macOS has no posix_fallocate: there the file is only made that long,
-    and may be sparse."""
+    """Reserve every block now. macOS has no posix_fallocate: there the file only gets its size, and
+    may be sparse."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(fd, 0, size)
     else:

@@ -1,13 +1,13 @@
-"""Checking index files as they lie on the disk, and filling damaged ones again from the log.
+"""Check of index files on the disk, and refilling of damaged ones from the log.
 
-A file is what its header says, every entry leads back to the one before it in its slot, every slot
-leads to its newest entry, and a sample of the entries is what their messages in the log say. One
-that is not is set apart, and another is made of the same part of the log: from the last message of
-the file before it to the first of the file behind it. That one is built beside the directory and
-takes the name of the damaged one when it is whole and on the disk, so a crash meanwhile leaves what
-there was.
+Four things are checked: the header, the link of every entry to the one before it in its slot, the
+link of every slot to its newest entry, and a sample of entries against their messages. A file with
+a fault is set apart, and a new file is filled from the same part of the log. That part reaches from
+the last message of the file before to the first message of the file behind. The new file is built
+beside the directory. It takes the name of the damaged one when it is complete and on the disk, so a
+crash meanwhile leaves the old file.
 
-The rule is that of ``scrub.py``, whose steps these are: nobody waits for it.
+The steps are driven by ``scrub.py``, and block no other work.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from turbopump.store.log.parsed_entry import parse_entry
 from turbopump.store.log.stepped_walk import SteppedWalk
 
 ENTRIES_AT_ONCE: Final = 1000
-"""Entries of an index file that are looked at in one step: some 0.4 ms."""
+"""Number of index entries checked in one step: about 0.4 ms."""
 SAMPLE: Final = 1000
-"""Of so many entries one is compared with its message."""
+"""One of this many entries is compared with its message."""
 
 LOG_AT_ONCE: Final = 1 << 20
-"""Bytes of the log whose keys are put into a new file at a time."""
+"""Number of bytes of the log whose keys are put into a new file at a time."""
 
 _SLOTS_AT_ONCE: Final = 16_384
 _MAGICS: Final = (MAGIC_V1.to_bytes(4), MAGIC_V2.to_bytes(4))
@@ -43,9 +43,12 @@ _MAGICS: Final = (MAGIC_V1.to_bytes(4), MAGIC_V2.to_bytes(4))
 
 @dataclass(slots=True, eq=False)
 class IndexScrub:
-    """Checks the files of ``index``. ``log_error`` gets a line for each
-    header that was written again, and for each file that cannot be filled again now; ``log_info``
-    for each file that was filled again."""
+    """Check of the files of ``index``.
+
+    - ``log_error``: gets a line for each rewritten header, and for each file that cannot be
+      refilled now.
+    - ``log_info``: gets a line for each refilled file.
+    """
 
     disk: Disk
     log: CommitLog
@@ -54,10 +57,10 @@ class IndexScrub:
     log_info: Callable[[str], None]
     passes: int = 0
     damaged: int = 0
-    """Files that were found damaged."""
+    """Number of files found damaged."""
 
     def check(self) -> ReadSteps[None]:
-        """Look at every file; set apart those that are damaged."""
+        """Check every file, and set the damaged ones apart."""
         self.passes += 1
         for file in list(self.index.files):
             if file.damaged or file not in self.index.files:
@@ -68,7 +71,7 @@ class IndexScrub:
                 self.damaged += 1
 
     def fill(self) -> ReadSteps[None]:
-        """Fill every file again that was set apart."""
+        """Refill every file that was set apart."""
         index = self.index
         for file in [one for one in index.files if one.damaged]:
             if index.failed:
@@ -82,8 +85,7 @@ class IndexScrub:
             yield from self._fill(file)
 
     def _fault(self, file: IndexFile) -> ReadSteps[str | None]:
-        """What is wrong with a file; None: nothing. One that grows is checked as far as it goes
-        now."""
+        """Return the fault of a file, or None. A growing file is checked up to its present end."""
         known = file.header
         (header,) = yield [Piece(file.segment, 0, HEADER_SIZE)]
         if isinstance(header, bytes) and header != known == file.header and file.count > 1:
@@ -127,8 +129,8 @@ class IndexScrub:
     def _entry_fault(
         self, file: IndexFile, number: int, key_hash: int, offset: int, seconds: int
     ) -> ReadSteps[str | None]:
-        """Whether an entry says what its message does. Messages that are gone or damaged themselves
-        say nothing."""
+        """Return the fault of an entry that contradicts its message, or None. An entry whose
+        message is gone or damaged is not judged."""
         log = self.log
         segment = log.files.at(offset)
         if segment is None or segment.end - offset < FIXED_SIZE:
@@ -177,7 +179,7 @@ class IndexScrub:
         return None
 
     def _fill(self, damaged: IndexFile) -> ReadSteps[None]:
-        """Fill another file from the log, and put it into the place of the damaged one."""
+        """Fill a new file from the log, and replace the damaged one by it."""
         made: list[IndexFile] = []
 
         def make() -> None:
@@ -211,8 +213,9 @@ class IndexScrub:
         self.log_error(f"index file {file.segment.path} cannot be filled again now ({fault})")
 
     def _part_of_log(self, damaged: IndexFile) -> ReadSteps[tuple[int, int, int]]:
-        """From where to where in the log the messages of a damaged file are, by the whole files
-        beside it, and how many keys of the first are in the file before."""
+        """Return the begin and the end of a damaged file's part of the log, and the number of keys
+        of the first message that the file before already has. The intact files on both sides show
+        the part."""
         index, log = self.index, self.log
         at = index.files.index(damaged)
         before = next(
@@ -232,8 +235,8 @@ class IndexScrub:
     def _fill_from_log(
         self, fresh: IndexFile, start: int, end: int, skip: int
     ) -> ReadSteps[str | None]:
-        """Index what is between two offsets of the log, but for ``skip`` keys of the first message,
-        until the file is full; what went wrong."""
+        """Index the messages between two log offsets until the file is full, but skip ``skip`` keys
+        of the first message. Return the fault, or None."""
         waiting: list[tuple[int, int, int]] = []
 
         def take(entry: bytes, offset: int) -> None:
@@ -258,8 +261,8 @@ class IndexScrub:
         return None
 
     def _keys_of_last(self, file: IndexFile) -> ReadSteps[int]:
-        """How many keys of its last message a file has: a message's keys may be divided between two
-        files."""
+        """Return the number of keys of its last message in a file. The keys of a message may be
+        divided between two files."""
         number = file.count
         while number > 1:
             (entry,) = yield [file.entries_piece(number - 1, 1)]
@@ -269,7 +272,7 @@ class IndexScrub:
         return file.count - number
 
     def _in_thread(self, operation: Callable[[], None]) -> ReadSteps[str | None]:
-        """Do something in a thread; what went wrong."""
+        """Run an operation in a thread. Return the fault, or None."""
         outcome: list[OSError | None] = []
         self.disk.start(operation, outcome.append)
         while not outcome:
@@ -278,7 +281,7 @@ class IndexScrub:
 
 
 def _make_ready(file: IndexFile, count: int) -> None:
-    """Let ``count`` entries be added without waiting for the disk. Raises OSError."""
+    """Make ``count`` entries writable without waiting for the disk. Raises OSError."""
     file.make_room(count)
     _populate(file.entries_piece(file.count, count))
 
