@@ -152,8 +152,8 @@ class Disk(Protocol):
 
     def make_directory(self, path: Path) -> None: ...
     def list_directory(self, path: Path) -> list[str]:
-        """Return the names in a directory, sorted; an empty list if the directory does not
-        exist."""
+        """Return the names in a directory, sorted; an empty list if there is no directory at the
+        path."""
 
     def is_directory(self, path: Path) -> bool: ...
     def is_writable(self, path: Path) -> bool:

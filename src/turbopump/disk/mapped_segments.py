@@ -1,6 +1,5 @@
-"""Mapped files of the system's disk: whole ones, such as the log's, and sparse ones, such as a
-queue's, of which there may be thousands. ``Segment`` and ``SparseSegment`` in ``disk.py`` describe
-the methods."""
+"""Mapped files of the system's disk: whole ones for the log, and sparse ones for queues, of which
+there may be thousands. ``Segment`` and ``SparseSegment`` in ``disk.py`` describe the methods."""
 
 from __future__ import annotations
 

@@ -405,8 +405,8 @@ class MessageStore:
 
         Raises StoreClosedError if the store accepts no writes, for example on a full disk. Raises
         MessageError if no file can hold the message, and OSError if a new file cannot be made.
-        Hosts have the form of ``codec.encode_host``. Cost: about 6 µs, of which the CRC takes 1 and
-        the key index 2.
+        Hosts have the form of ``codec.encode_host``. Cost: about 6 µs, including 1 for the CRC and
+        2 for the key index.
         """
         short_of_room = self.space.refusal is not None
         if self._sealed or self.durable.error is not None or (short_of_room and not own):

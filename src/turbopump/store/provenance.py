@@ -2,8 +2,9 @@
 that must exist.
 
 Our entries have a whole-entry CRC, so a missing one is damage; Apache's usually have none. The file
-``turbopump.json`` in the root records our ranges (the last has no end until the clean stop). The
-abort file together with the lock file shows if a crashed run was ours: Apache's 4.9 leaves an
+``turbopump.json`` in the root records our ranges (the last has no end until the clean stop).
+
+The abort file and the lock file together show if a crashed run was ours. Apache's 4.9 leaves an
 existing abort file unchanged, but every broker of Apache's first writes ``lock`` over the lock
 file. If somebody removed the abort file, ``turbopump.json`` still shows that our run has not ended.
 """

@@ -42,8 +42,8 @@ MANUAL_ROUNDS: Final = 20
 """Number of rounds that delete expired files after a manual request. RocketMQ:
 ``MAX_MANUAL_DELETE_FILE_TIMES``."""
 QUEUES_AT_ONCE: Final = 32
-"""Number of queues trimmed in one step. It takes under 1 ms, or about 10 ms if their first units
-must be read from the disk."""
+"""Number of queues trimmed in one step. A step lasts under 1 ms, or about 10 ms if their first
+units must be read from the disk."""
 QUEUE_FILES_AT_ONCE: Final = 50
 """Number of queue files deleted in one step."""
 

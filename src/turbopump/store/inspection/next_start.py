@@ -1,7 +1,7 @@
-"""Forecast of the next start's work on the queues (``recovery.py``): the recorded ends, the part of
-the log to read, and the checks of queues without a record.
+"""Forecast of the next start's work on the queues (``recovery.py``).
 
-The forecast promises nothing that ``Recovery`` does not do. The check of units is unknown here.
+It covers the recorded ends, the part of the log to read, and the checks of queues without a record.
+It promises nothing that ``Recovery`` does not do. The check of units is unknown here.
 """
 
 from __future__ import annotations
@@ -75,9 +75,13 @@ def files_have_all_written_again(disk: ReadOnlyDisk, store: StoreFiles, *, ours:
     """Return True if the next start will certainly rebuild all queues, after a kill and without a
     record of the queues.
 
-    One of these files must be missing: a file between others of a queue, the first file of a queue
-    whose log has its front, or an index file of our run (``ours``). The settings, which are unknown
-    here, may demand a rebuild too.
+    It does so if one of these files is missing:
+
+    - a file between others of a queue,
+    - the first file of a queue whose log has its front,
+    - an index file of our run (``ours``).
+
+    The settings, which are unknown here, may demand a rebuild too.
     """
     if any(
         one.end != other.start

@@ -1,11 +1,11 @@
 """Reads of data that may not be in memory, without blocking the owner's loop.
 
-A page fault inside a map holds the GIL until the device has answered, and blocks every send. Reads
-of data from an earlier run, or written long ago, are therefore ``ReadSteps``: generators that yield
-the pieces of files they need, are sent the bytes, and return an outcome. ``ColdReads.run`` drives
-them. It copies pieces at once if the system has them in memory (a ``preadv`` that does not wait).
-Threads read the other pieces, and the generator continues afterwards. ``ColdReads.finish`` reads
-everything at once, and blocks.
+A page fault inside a map holds the GIL until the device has answered, and blocks every send. So
+data from an earlier run, or written long ago, is read by ``ReadSteps``: generators that yield the
+pieces of files they need, are sent the bytes, and return an outcome. ``ColdReads.run`` drives them.
+It copies pieces at once if the system has them in memory (a ``preadv`` that does not wait). Threads
+read the other pieces, and the generator continues afterwards. ``ColdReads.finish`` reads everything
+at once, and blocks.
 
 All other work happens in the owner's thread, one step at a time, between the loop's other work
 (``take_turns``). So a reader of a backlog slows nobody down. A broker reads through

@@ -94,8 +94,8 @@ class ReadContext:
     after_crash: bool = False
 
     def for_large_read(self, count: int, size: int) -> ReadContext:
-        """Return the context with limits for this many messages and bytes, up to larger bounds.
-        Such a read takes at most about 1 ms."""
+        """Return the context with limits for this many messages and bytes, up to larger bounds. One
+        read within these bounds lasts at most about 1 ms."""
         count, size = min(count, _LARGE_COUNT_MAX), min(size, _LARGE_SIZE_MAX)
         limits = replace(
             self.limits, count_hot=count, bytes_hot=size, count_cold=count, bytes_cold=size

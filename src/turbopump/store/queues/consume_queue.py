@@ -163,8 +163,8 @@ class ConsumeQueue:
         """Set the next index of an empty queue to ``index`` (above 0), because its messages are no
         longer in the log.
 
-        The last leading unit then has the size 1. RocketMQ takes offset + size of the last unit for
-        the newest message of the queue, and drops others up to there.
+        The last leading unit then has the size 1, because RocketMQ derives the end of the queue's
+        newest message from the last unit: offset + size. It drops messages up to there.
         """
         self.begin_at(index)
         if self.files.start < index * UNIT_SIZE:

@@ -1,35 +1,36 @@
-"""Opening a store: where the log ends, what of it is damaged, and queues and indexes that agree
-with it.
+"""Recovery of a store when it is opened: the end of the log, its damaged ranges, and queues and
+indexes that agree with it.
 
 1. Queues and indexes are loaded and their last entries found.
-2. Where to begin reading the log: after a clean stop behind the last entry a queue points to; after
-   a crash at the newest segment whose first message is older than the checkpoint (it was on the
-   disk, in the log, the queues and the indexes), and not behind the offset that our own part of the
-   checkpoint gives (store times go back when the wall clock does); at the start of the log if
-   derived files are missing.
-3. Queues and indexes are cut there: what they say of messages behind it may never have reached the
-   disk. Every entry from there on is checked and handed to the dispatcher, which writes it to them
-   again.
-4. A bad entry with a good one somewhere behind it is damage: the range is set apart, its queues get
-   gaps, and reading goes on behind it (``scanner.py``). A bad entry with nothing good behind
-   it is a torn tail: the log ends there, and everything is cut to it.
-5. What was recovered after a crash may be in the page cache only (the process was killed, the
-   machine was not), and what was cut off is still on the disk: both count as dirty, so that the
-   store syncs them before it says what is flushed.
-6. Derived files are disposable. Snapshots say where each queue ended when the log was at some
-   offsets, and where each begins (``queue_ends.py``). They are used three times:
+2. The begin of reading is chosen:
+   - After a clean stop, the log is read from the end of the last entry to which a queue points.
+   - After a crash, it is read from the newest segment whose first message is older than the
+     checkpoint: that message was on the disk, in the log, the queues and the indexes. The segment
+     must not begin behind the offset in our own part of the checkpoint, because store times go back
+     when the wall clock does.
+   - If derived files are missing, it is read from its start.
+3. Queues and indexes are cut there, because their later entries may never have reached the disk.
+   Every log entry from there on is checked and dispatched to them again.
+4. A bad entry with a good one anywhere behind it is damage: the range is set apart, its queues get
+   gaps, and reading continues (``scanner.py``). A bad entry with no good one behind it is a torn
+   tail: the log ends there, and everything is cut to this end.
+5. After a crash, recovered files count as dirty, so that the store syncs them before it reports
+   them as flushed. If only the process was killed, their data may be in the page cache only. Parts
+   that were cut off are still on the disk.
+6. Derived files are disposable. Snapshots record the end of each queue at some offsets of the log,
+   and the begin of each queue (``queue_ends.py``). They are used three times:
 
    - Reading begins at the newest snapshot, not behind the offset of 2, at which every queue ends as
      the snapshot says, once it is cut there.
-   - When all is read, no queue may end before it did in the newest snapshot that the log reaches.
-   - A queue that lacks units, queue files that do not belong together, or a count of units that is
-     not the one of the clean stop make recovery begin again at the start of the log, with empty
-     queues and indexes. An entry that fits into no queue even then is damage. A queue of which the
-     log has no message goes on where it ended.
+   - When all is read, no queue may end before its end in the newest snapshot that the log reaches.
+   - Recovery begins again at the start of the log, with empty queues and indexes, if a queue lacks
+     units, queue files do not belong together, or the count of units differs from the clean stop.
+     An entry that fits into no queue even then is damage. A queue without messages in the log
+     continues at its old end.
 
-   Where there is no snapshot after a crash (the file is lost, or another program had the store),
-   the log before the offset of 2 is read as well: no queue may end before its last message there,
-   or begin behind its first. The same is done after a clean stop of ours if the checkpoint is lost.
+   If there is no snapshot after a crash (the file is lost, or another program used the store), the
+   log before the offset of 2 is read as well: no queue may end before its last message there, or
+   begin behind its first. The same is done after a clean stop of ours if the checkpoint is lost.
 
 Source of the file rules: apache/rocketmq ``CommitLog.recoverNormally`` / ``recoverAbnormally``;
 Apache ends the log at the first bad entry.

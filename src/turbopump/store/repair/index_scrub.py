@@ -1,11 +1,15 @@
 """Check of index files on the disk, and refilling of damaged ones from the log.
 
-Four things are checked: the header, the link of every entry to the one before it in its slot, the
-link of every slot to its newest entry, and a sample of entries against their messages. A file with
-a fault is set apart, and a new file is filled from the same part of the log. That part reaches from
-the last message of the file before to the first message of the file behind. The new file is built
-beside the directory. It takes the name of the damaged one when it is complete and on the disk, so a
-crash meanwhile leaves the old file.
+Four things are checked:
+- the header,
+- the link of every entry to the one before it in its slot,
+- the link of every slot to its newest entry,
+- a sample of entries against their messages.
+
+A file with a fault is set apart, and a new file is filled from the same part of the log. That part
+reaches from the last message of the file before to the first message of the file behind. The new
+file is built beside the directory. When it is complete and on the disk, it gets the name of the
+damaged one. So a crash meanwhile leaves the old file.
 
 The steps are driven by ``scrub.py``, and block no other work.
 """
@@ -213,9 +217,9 @@ class IndexScrub:
         self.log_error(f"index file {file.segment.path} cannot be filled again now ({fault})")
 
     def _part_of_log(self, damaged: IndexFile) -> ReadSteps[tuple[int, int, int]]:
-        """Return the begin and the end of a damaged file's part of the log, and the number of keys
-        of the first message that the file before already has. The intact files on both sides show
-        the part."""
+        """Return the damaged file's part of the log: its begin and its end, according to the intact
+        files on both sides. Also return the number of keys of the first message that the file
+        before already has."""
         index, log = self.index, self.log
         at = index.files.index(damaged)
         before = next(

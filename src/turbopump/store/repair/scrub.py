@@ -3,8 +3,8 @@ may still exist.
 
 Every entry gets the check of recovery and cold reads. Its unit in the consume queue is compared
 with it, and rewritten if it is wrong. The log is not changed. The check blocks no other work:
-``step`` checks a slice of the bytes in memory, or asks a thread for more, and returns the time of
-its next call. Pages that were not in memory before are released again.
+``step`` checks a slice of the bytes in memory, or starts a read in a thread. It returns the time
+until its next call. Pages that were not in memory before are released again.
 """
 
 from __future__ import annotations

@@ -282,9 +282,12 @@ class LostMessages(NamedTuple):
 def lost_messages(
     disk: Disk, paths: StorePaths, segments: Sequence[StoreFile], ranges: Sequence[UnreadableRange]
 ) -> tuple[list[LostMessages], int, list[Path]]:
-    """Return the messages that were in ``ranges``, queue by queue, the end of the last good message
-    of the log, and the queue files that are not fully readable. Walks over all of the log, 7 to 9
-    µs a message. Raises OSError."""
+    """Find the messages that were in ``ranges``. Walks over all of the log, 7 to 9 µs a message.
+    Raises OSError.
+
+    Return the messages queue by queue, the end of the last good message of the log, and the queue
+    files that are not fully readable.
+    """
     walk = _Walk(disk, segments, ranges)
     between = list(_between(walk, segments[0].start, ranges))
     unread: list[Path] = []

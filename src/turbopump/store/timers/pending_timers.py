@@ -46,8 +46,8 @@ _PAUSE_EVERY: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class TimerConfig:
-    """Settings of the timers. ``roll_window_slots``: number of slots after which a message
-    rolls."""
+    """Settings of the timers. ``roll_window_slots``: largest number of slots between now and a
+    message's slot; a later message rolls."""
 
     paths: StorePaths
     slots: int = SLOTS
@@ -57,8 +57,8 @@ class TimerConfig:
 
     @property
     def window_ms(self) -> int:
-        """Time in ms after which a message rolls. RocketMQ: a window of less than two slots, or
-        nearly a whole round, counts as a round."""
+        """Largest time in ms between now and a message's slot. RocketMQ: a window of less than two
+        slots, or nearly a whole round, counts as a round."""
         most = self.slots - BLANK_SLOTS
         return (
             self.roll_window_slots if 2 <= self.roll_window_slots <= most else most
