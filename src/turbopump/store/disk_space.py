@@ -333,7 +333,7 @@ class StartReserve:
                 try:
                     self.disk.create_segment(self.path, size).close()
                     break
-                except (OSError, ValueError):  # no room, or nothing at all
+                except (OSError, ValueError):  # no space left, or nothing allocated at all
                     continue
             else:
                 return

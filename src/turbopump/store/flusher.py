@@ -151,7 +151,7 @@ class Flusher:
                 )
                 return
             if not whole:
-                return  # a crash must bring back what the index has no room for
+                return  # after a crash, entries still waiting for space are read from the log
             checkpoint = self.checkpoint
             checkpoint.queues_timestamp = max(
                 checkpoint.queues_timestamp, min(timestamp, checkpoint.log_timestamp or timestamp)

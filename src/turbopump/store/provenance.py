@@ -38,7 +38,7 @@ class Provenance:
         self._disk = disk
         self.path = path
         self._written: list[list[int | None]] = []
-        self._saving = Lock()  # it is saved in threads, too
+        self._saving = Lock()  # because threads save the record, too
         self.index_names: list[str] | None = None
         """Names of the index files of the last run; None if unknown."""
         self.roots: dict[str, int] = {}
@@ -66,7 +66,7 @@ class Provenance:
         self.roots = known.get("roots", {})
         self.index_incomplete = "indexes" in known and self.index_names is None
         if self._written and self._written[-1][1] is None and not crashed_here:
-            # another program has written since our crash: where ours ended is not known
+            # another program has written since our crash, so the end of our part is unknown
             self._written.pop()
             self.index_names = None
         if not clean and not crashed_here:

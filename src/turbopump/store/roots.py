@@ -166,7 +166,7 @@ class LogRoots:
         there = self._segments(without)
         if there != self._provenance.roots:
             for root in self._files.roots:
-                # a segment that the file names must be there after a power cut, too
+                # A segment named in the file must exist after a power cut, too.
                 self._disk.sync_directory(root)
             self._provenance.note_roots(there)
 

@@ -322,7 +322,7 @@ def key_hash(topic: str, key: str) -> int:
     differ in their last characters, so the hash of the first ones is cached."""
     try:
         a, b, c, d = key[-4:].encode("ascii")
-    except ValueError:  # fewer than four, or others than ASCII
+    except ValueError:  # fewer than four characters, or non-ASCII ones
         return index_hash(f"{topic}#{key}")
     # powers of 31
     value = (

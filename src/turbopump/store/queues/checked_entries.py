@@ -280,12 +280,12 @@ def _judge(
 ) -> None:
     """Judge one unit and its entry, and add the finding to ``checked``."""
     # There are four cases beside a good entry:
-    # - The unit cannot be right (it points outside of the log), or leads to an entry of another
+    # - The unit is impossible (it points outside of the log), or leads to an entry of another
     #   queue: the unit is damaged. It is marked, and the read ends before it.
     # - The entry there begins as the unit's message does, but is not good: the message is damaged.
-    #   It is passed over, and the reader goes on behind it.
-    # - The system cannot read it. The read ends before it, since the disk may recover; only what
-    #   ``is_lost`` gives up is passed over.
+    #   It is passed over, and the reader continues behind it.
+    # - The system cannot read it. The read ends before it, since the disk may recover. It is passed
+    #   over only if ``is_lost`` gives it up.
     # - The log has deleted it meanwhile: retention works between the steps of a read.
     log = context.log
     fault, is_unit_wrong = span.fault, True
@@ -348,7 +348,7 @@ def _foreign_fault(entry: bytes, queue: ConsumeQueue, unit: Unit) -> str | None:
     )
 
 
-# --- The usual case: entries that are good at first sight, many at a time.
+# --- The usual case: many entries at a time that pass a quick check.
 #
 # The rule: ``gather`` never takes one that ``codec.entry_fault`` would not call good, or that is
 # not the unit's. What it does not know (no CRC over the whole entry, IPv6 hosts, anything odd) it

@@ -320,7 +320,7 @@ class ConsumeQueue:
         here, position = self._offset_of(index), (index - 1) * UNIT_SIZE
         if here is None or here >= log_start:
             return False
-        file = self.files.at(position)  # it may be one that the queue has no longer
+        file = self.files.at(position)  # the unit may be before the queue's begin
         before, size, _ = (
             UNIT.unpack(file.segment.read(position - file.start, UNIT_SIZE))
             if file is not None
@@ -339,7 +339,7 @@ class ConsumeQueue:
             return True
         if self.max_index > 0:
             return False
-        self.begin_at(index)  # nothing before it is left: the log no longer has it
+        self.begin_at(index)  # its earlier messages are no longer in the log
         return self.append(index, physical_offset, size, tags_code)
 
     def begin_at(self, index: int) -> None:
@@ -388,7 +388,7 @@ class _FoundEnd:
     @classmethod
     def of(cls, file: MappedFile) -> _FoundEnd:
         """Find the first unit of size 0 in a file."""
-        # Behind the last page that has data all is zero, so the end nearly always lies in that
+        # Everything behind the last page with data is zero, so the end nearly always lies in that
         # page. A binary search of the whole file would bring twenty pages into memory.
         segment = cast(SparseSegment, file.segment)
         at, tail = segment.tail(PAGE + UNIT_SIZE)

@@ -236,7 +236,7 @@ class QueueEnds:
                 else:
                     self._deleted[topic] = before
                 self._leaving.discard(topic)
-                self._save()  # instead of what would be saved again
+                self._save()  # replaces the save that would be repeated
                 then(False)
             else:
                 self._save(lambda _good: then(True))

@@ -126,7 +126,7 @@ class Recovery:
         """Bring log, queues and indexes to one consistent end. Raises OSError and
         StoreDamagedError."""
         log, index = self.log, self.index
-        # else its newest file may well be odd, and is rewound first
+        # after a crash the newest file may be incomplete, and is rewound first
         if index is not None and self.clean:
             index.check_headers()
         self.known.deleted.update(
@@ -217,19 +217,19 @@ class Recovery:
 
         Raises QueueHoleError if there are snapshots, and the queues agree with none of them.
         """
-        # A start after a crash trusts a queue only up to an offset at which its end is known from
-        # elsewhere. Its own files do not tell: after a power cut a unit in the middle may be old,
-        # and a missing last file looks like a shorter queue. So the queues are cut at one snapshot
-        # after the other, newest first. Where all of them end as that snapshot says, every unit
-        # before it is there, and the log writes those behind it again. A queue that never agrees
-        # has lost something that no later part of the log brings back: then all is rebuilt.
+        # A start after a crash trusts a queue only up to an offset at which a snapshot records its
+        # end. The queue's own files are no proof: after a power cut a unit in the middle may be
+        # old, and a missing last file looks like a shorter queue. So the queues are cut at one
+        # snapshot after the other, newest first. If all of them then end as the snapshot says,
+        # every unit before it is there, and the log writes the later ones again. A queue that never
+        # agrees has lost units that no later part of the log restores: then all queues are rebuilt.
         if self.queues.damaged:
             raise QueueHoleError("the files of a queue do not belong together")
         fault = self.known.lost_front(self.queues)
         if fault is not None:
             raise QueueHoleError(fault)
         if self.clean and self.known.snapshots and self.known.snapshots[-1].at >= begin:
-            return begin  # ``_restore_ends`` compares, when reading has come there
+            return begin  # ``_restore_ends`` compares the ends after reading
         for snapshot in self.known.back_from(begin, self.log.start):
             self._cut_queues(snapshot.at)
             fault = self.known.mismatch(snapshot, self.queues)
@@ -352,7 +352,7 @@ class Recovery:
             index.rewind(begin if self.index_synced else max(min(begin, index.end_offset), 0)),
             self.log.start,
         )
-        if self.derived_complete:  # else all is written again
+        if self.derived_complete:  # else everything is written again
             begin = begin_for_index(self.log, self.queues, index, begin)
         self._lower_index_time(index)
         return begin
@@ -456,10 +456,10 @@ class Recovery:
         return self.log.start
 
 
-# An entry nearly always follows the last unit of its queue. One that says otherwise is believed
-# where something explains it: damage before it, a topic that was deleted (and made anew), a log
-# that lost its front. What nothing explains is a queue that lacks units, or, where queues are
-# written from the log alone, an entry that is damaged.
+# An entry nearly always follows the last unit of its queue. Any other entry is accepted if
+# something explains it: damage before it, a topic that was deleted (and made again), a log that
+# lost its front. Without an explanation, the queue lacks units. If queues are rebuilt from the log
+# alone, the entry counts as damaged instead.
 
 _ENDS_IN_ZEROS: Final = "its properties end in zeros"
 _PREPARED: Final = int(SysFlag.TRANSACTION_PREPARED)
@@ -575,9 +575,9 @@ class LogReplay:
     def damage_explains(self, queue: ConsumeQueue, missing: int) -> bool:
         """Return True if the damaged ranges behind the queue's last message can hold ``missing``
         messages."""
-        # A message takes at least ``FIXED_SIZE`` bytes. If the damaged bytes behind the
-        # queue's last message are too few for those that are missing, the units are lost and not
-        # the messages: they must not become gaps, for the log has them.
+        # A message needs at least ``FIXED_SIZE`` bytes. If the damaged bytes behind the queue's
+        # last message are too few for the missing messages, only their units are lost. They must
+        # not become gaps, because the log has the messages.
         start, deleted_at = self.log.start, self.known.deleted.get(queue.topic)
         if not queue.max_index and start > 0 and self.begin == start and deleted_at is None:
             return False  # its first messages were deleted with the log
@@ -587,7 +587,7 @@ class LogReplay:
             and not self.queues_agree
             and queue.ends_with_a_file
         ):
-            return False  # the files behind may have been taken away: the messages may all be there
+            return False  # later files may have been removed: the messages may all be in the log
         unit = queue.unit(queue.max_index - 1)
         after = unit[0] if unit is not None else max(self.begin, deleted_at or 0)
         room = missing * FIXED_SIZE
@@ -639,7 +639,7 @@ def has_entry(log: CommitLog, queue: ConsumeQueue, index: int, offset: int, size
         return True
     file = log.files.at(offset)
     if file is not None and FIXED_SIZE <= size <= min(file.end - offset, ENTRY_SIZE_MAX):
-        # Nearly always it is, and good at first sight.
+        # The entry is nearly always there, and passes the quick check.
         entry = file.read_at_start(offset - file.start, size)
         fields = entry_fields(queue.queue_id, queue.topic)
         unit = pack_unit(offset, size, 0)
@@ -654,11 +654,12 @@ def has_entry(log: CommitLog, queue: ConsumeQueue, index: int, offset: int, size
     ) == (size, queue.topic, queue.queue_id, index)
 
 
-# A queue agrees with the log if its last unit does not lie before the last message that the log has
-# of it, and its first not behind the first one, unless it begins with an earlier index (its topic
-# was deleted and made again). A queue without units counts as lost if its topic still exists, or if
-# another queue of the topic is older than that message: a deletion would have deleted that queue,
-# too. It does not count as lost if another queue shows that the topic was made again since.
+# A queue agrees with the log if two conditions hold. Its last unit does not lie before the queue's
+# last message in the log. Its first unit does not lie behind the first message, unless the queue
+# begins with an earlier index (its topic was deleted and made again).
+# A queue without units counts as lost if its topic still exists, or if another queue of the topic
+# is older than that message: a deletion would have deleted that queue, too. It does not count as
+# lost if another queue shows that the topic was made again since.
 
 
 Messages = dict[tuple[str, int], ParsedEntry]

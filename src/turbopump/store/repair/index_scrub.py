@@ -103,7 +103,7 @@ class IndexScrub:
                 f"the head of index file {file.segment.path} was damaged, it is written again"
             )
         count, used = file.count, file.slots_used
-        # unlike an array it takes no time before it is used
+        # unlike an array, it needs no time before its first use
         heads = memoryview(bytearray(file.slots * SLOT_SIZE)).cast("i")
         number, last, there = 1, 0, 0
         while number < count:
@@ -175,8 +175,8 @@ class IndexScrub:
             expected = heads[first : first + len(stored)]
             if stored.tobytes() != expected.tobytes():
                 for slot, (there, wanted) in enumerate(zip(stored, expected, strict=True), first):
-                    # beyond the count: one that came meanwhile; where nothing belongs, whatever
-                    # counts as empty
+                    # Beyond the count: an entry added meanwhile. In a slot without entries, every
+                    # value that counts as empty is right.
                     if there != wanted and not there >= count and not (wanted == 0 and there <= 0):
                         return f"slot {slot} leads to entry {there}; its newest is {wanted}"
             yield []
@@ -230,7 +230,7 @@ class IndexScrub:
             (file for file in index.files[at + 1 :] if not file.damaged and file.count > 1), None
         )
         start = max(before.end_offset, log.start) if before is not None else log.start
-        # what comes now goes into another file
+        # new entries go into another file
         end = behind.begin_offset + 1 if behind is not None else log.end
         if before is None or before.end_offset != start:
             return start, end, 0
@@ -253,8 +253,8 @@ class IndexScrub:
         walk = SteppedWalk(self.log, take)
         while start < end and not fresh.full:
             start = yield from walk.entries(start, min(start + LOG_AT_ONCE, end))
-            # a page of a new file is made at its first write, and that may wait for the file
-            # system: not in the owner's thread
+            # The first write to a page of a new file may wait for the file system, so it must not
+            # happen in the owner's thread.
             fault = yield from self._in_thread(partial(_make_ready, fresh, len(waiting)))
             if fault is not None:
                 return fault
