@@ -75,7 +75,7 @@ class Segment(Protocol):
         hole."""
 
     def data_until(self, at: int) -> int:
-        """Return the begin of the first hole from ``at`` on; the file's size if there is none."""
+        """Return the start of the first hole from ``at`` on; the file's size if there is none."""
 
     def populate(self, at: int, size: int, *, small: bool = False) -> None:
         """Make the pages of a range present and writable ahead of need, without a change of bytes.

@@ -208,7 +208,7 @@ _CLOSER: Final = {ord("{"): b"}", ord("["): b"]"}
 
 
 def before_the_damage(data: bytes) -> Iterator[bytes]:
-    """Yield completed JSON texts from the begin of ``data``, the longest first; none if not even
+    """Yield completed JSON texts from the start of ``data``, the longest first; none if not even
     its first member is whole."""
     cuts: deque[tuple[int, bytes]] = deque(maxlen=TRIES)
     open_: list[bytes] = []

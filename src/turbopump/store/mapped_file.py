@@ -572,7 +572,7 @@ def data_steps(segment: HasData, at: int) -> Iterator[int]:
 
 
 def data_runs(segment: Segment, at: int) -> Iterator[tuple[int, int]]:
-    """Yield begin and end of each run of bytes from ``at`` on that may not all be zero. A run has
+    """Yield start and end of each run of bytes from ``at`` on that may not all be zero. A run has
     at most ``STEP`` bytes."""
     while (start := segment.data_from(at)) is not None:
         at = min(segment.data_until(start), start + STEP)

@@ -136,7 +136,7 @@ def _is_there(disk: Disk, path: Path) -> bool:
 
 @dataclass(slots=True, eq=False)
 class LogRoots:
-    """Check and record of the roots of the log ``files``."""
+    """Checks and records the roots of the log ``files``."""
 
     _disk: Disk
     _files: MappedFiles
@@ -156,7 +156,7 @@ class LogRoots:
                 )
 
     def segment_begun(self) -> None:
-        """In a thread, record a root that has got its first file."""
+        """Record a root that has got its first file, in a thread."""
         parents = [file.segment.path.parent for file in self._files]
         if parents.count(parents[-1]) == 1:
             self._disk.start(self.note, lambda _error: None)

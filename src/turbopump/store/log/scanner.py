@@ -359,7 +359,7 @@ class EntryWalk(SegmentWalk[ParsedEntry]):
     """Entries of a ``log`` that is being opened.
 
     - ``on_damage``: gets a damaged range before the entries behind it are yielded.
-    - ``on_progress``: gets (offset reached, approximate end) at the begin, every few MiB, and
+    - ``on_progress``: gets (offset reached, approximate end) at the start, every few MiB, and
       at the end.
 
     The walk reads files, not their maps: maps would bring the whole log into this process's memory.

@@ -262,7 +262,7 @@ class ConsumeQueue:
         return possible_offset(offset, size)
 
     def raise_min(self, log_start: int) -> None:
-        """Set the begin of the queue to its first unit whose message is at or after
+        """Set the start of the queue to its first unit whose message is at or after
         ``log_start``."""
         if not self.is_trimmed(log_start):
             self.min_index = self._first_from(log_start)
@@ -276,7 +276,7 @@ class ConsumeQueue:
         )
 
     def lower_min(self, index: int) -> None:
-        """Lower the begin of the queue to ``index``, whose message is in the log, if the queue has
+        """Lower the start of the queue to ``index``, whose message is in the log, if the queue has
         a unit for it."""
         if self.files.start <= index * UNIT_SIZE and index < self.min_index:
             self.min_index = index
@@ -320,7 +320,7 @@ class ConsumeQueue:
         here, position = self._offset_of(index), (index - 1) * UNIT_SIZE
         if here is None or here >= log_start:
             return False
-        file = self.files.at(position)  # the unit may be before the queue's begin
+        file = self.files.at(position)  # the unit may be before the queue's start
         before, size, _ = (
             UNIT.unpack(file.segment.read(position - file.start, UNIT_SIZE))
             if file is not None
@@ -343,7 +343,7 @@ class ConsumeQueue:
         return self.append(index, physical_offset, size, tags_code)
 
     def begin_at(self, index: int) -> None:
-        """Set the begin of an empty queue to ``index``. Units before it in its first file are
+        """Set the start of an empty queue to ``index``. Units before it in its first file are
         marked as leading."""
         self.files.remove_all()
         per_file = self.files.file_size // UNIT_SIZE
@@ -362,7 +362,7 @@ class ConsumeQueue:
         self._file = self.files.at(index * UNIT_SIZE)
 
     def _skip_leading(self) -> None:
-        """Set the begin of the queue behind its leading units."""
+        """Set the start of the queue behind its leading units."""
 
         def is_other(index: int) -> bool:
             offset, size, _ = self.unit(index) or (0, 0, 0)

@@ -79,7 +79,7 @@ class ByKey(NamedTuple):
 
 
 class StoredUnits(NamedTuple):
-    """Begin and end of a queue, and (commit-log offset, size, tagsCode) of some of its units. None:
+    """Start and end of a queue, and (commit-log offset, size, tagsCode) of some of its units. None:
     no units were found."""
 
     min_index: int

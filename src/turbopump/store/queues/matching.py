@@ -98,7 +98,7 @@ def read_matching(
 
 @has_twin
 def property_texts(data: bytes) -> list[tuple[int, int, str]]:
-    """Return begin, end and property text of each good entry in ``data``, where they are adjacent.
+    """Return start, end and property text of each good entry in ``data``, where they are adjacent.
     About 1.1 µs for each, compiled 0.1."""
     found: list[tuple[int, int, str]] = []
     at = 0

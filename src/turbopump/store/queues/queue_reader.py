@@ -236,7 +236,7 @@ def _read(
 
 
 def _outside(queue: ConsumeQueue, offset: int, *, after_crash: bool) -> GetResult | None:
-    """Return the result for an offset outside the queue; None for an offset inside.
+    """Return the result for an offset outside the queue, or None for an offset inside.
 
     A reader beyond the end after a crash has read messages that the crash lost. New messages reuse
     their offsets, so the reader restarts at the queue's end when the store was opened. Without a

@@ -2,7 +2,7 @@
 indexes that agree with it.
 
 1. Queues and indexes are loaded and their last entries found.
-2. The begin of reading is chosen:
+2. The start of reading is chosen:
    - After a clean stop, the log is read from the end of the last entry to which a queue points.
    - After a crash, it is read from the newest segment whose first message is older than the
      checkpoint: that message was on the disk, in the log, the queues and the indexes. The segment
@@ -18,7 +18,7 @@ indexes that agree with it.
    them as flushed. If only the process was killed, their data may be in the page cache only. Parts
    that were cut off are still on the disk.
 6. Derived files are disposable. Snapshots record the end of each queue at some offsets of the log,
-   and the begin of each queue (``queue_ends.py``). They are used three times:
+   and the start of each queue (``queue_ends.py``). They are used three times:
 
    - Reading begins at the newest snapshot, not behind the offset of 2, at which every queue ends as
      the snapshot says, once it is cut there.
@@ -92,7 +92,7 @@ class Recovery:
       log must be read.
     - ``index_synced``: False if the crashed program does not sync its index with the
       checkpoint (Apache's only syncs full files).
-    - ``on_progress``: gets (offset reached, approximate end of the log) at the begin, every
+    - ``on_progress``: gets (offset reached, approximate end of the log) at the start, every
       few MiB, and at the end.
     - ``known``: recorded ends of the queues.
     - ``stopped_here``: the clean stop was ours.
@@ -114,7 +114,7 @@ class Recovery:
     known: NotedQueueEnds = field(default_factory=NotedQueueEnds)
     mismatch: str | None = None
     queues_agree: bool = False
-    """True if all queues end at the begin of reading as a snapshot says."""
+    """True if all queues end at the start of reading as a snapshot says."""
     compared: int | None = None
     _cut_to: int | None = None
     """Log offset at which the queues were last cut, if no unit was written since."""
@@ -473,7 +473,7 @@ class QueueHoleError(Exception):
 class LogReplay:
     """Replay of the log from ``begin`` on, one entry at a time.
 
-    - ``rebuilding``: the queues were empty at the begin.
+    - ``rebuilding``: the queues were empty at the start.
     - ``queues_agree``: cut at ``begin``, all queues ended as the snapshot there says.
     - ``known``: recorded ends; deletions that the entries reveal are added.
     """
@@ -673,10 +673,10 @@ def first_and_last_messages(
     on_progress: Callable[[int, int], None],
 ) -> tuple[Messages, Messages, Messages]:
     """Return three messages of each queue, from the log before the offset ``end``. They are the
-    first good one, the last good one, and the last one before the queue's present begin.
+    first good one, the last good one, and the last one before the queue's present start.
 
     - ``deleted``: log offset up to which the messages of a topic belong to no queue.
-    - ``begun``: present begins of the queues, as far as they are known.
+    - ``begun``: present starts of the queues, as far as they are known.
 
     Reads all of that part: about 3 µs a message, or the disk's speed.
     """

@@ -217,7 +217,7 @@ class IndexScrub:
         self.log_error(f"index file {file.segment.path} cannot be filled again now ({fault})")
 
     def _part_of_log(self, damaged: IndexFile) -> ReadSteps[tuple[int, int, int]]:
-        """Return the damaged file's part of the log: its begin and its end, according to the intact
+        """Return the damaged file's part of the log: its start and its end, according to the intact
         files on both sides. Also return the number of keys of the first message that the file
         before already has."""
         index, log = self.index, self.log

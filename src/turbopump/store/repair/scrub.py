@@ -33,7 +33,7 @@ from turbopump.store.repair.index_scrub import IndexScrub
 from turbopump.store.repair.queue_rebuild import QueueRebuild
 
 REST_S: Final = 24 * 3600.0
-"""Shortest time between the begins of two passes, in seconds."""
+"""Shortest time between the starts of two passes, in seconds."""
 REPORTED_MAX: Final = 1000
 """Largest number of findings that are reported and counted. ``turbopump store verify`` finds all of
 them."""
