@@ -1,4 +1,4 @@
-"""The disk of tools that read a store without changing it: every file is opened for reading only.
+"""Disk for tools that read a store without changing it: every file is opened for reading only.
 
 No call here can create, change, lock or remove anything, in the file system or in another process.
 Files are read with ``pread``, not mapped. So a bad sector is an OSError with the offset; in a map

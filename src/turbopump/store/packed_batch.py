@@ -41,7 +41,7 @@ class PackedBatch(msgspec.Struct, frozen=True, gc=False):
     """
 
     data: bytes
-    """The request's body, followed by rewritten property texts."""
+    """Body of the request, followed by rewritten property texts."""
     spans: bytes
     keys: list[int]
     """Index keys in message order: (number of the message) · 2³² + (hash of the key)."""

@@ -264,9 +264,11 @@ class ColdReads:
         return finish_now(steps, lambda pieces: self._count(pieces, _read_all(pieces)))
 
     def is_lost(self, directory: Path, offset: int) -> bool:
-        """Return True if an unreadable offset in the files of a directory should be given up. An
-        offset is given up when it fails although other reads in the directory have worked since its
-        first error. If every read fails, the device may be gone and may come back."""
+        """Return True if an unreadable offset in the files of a directory should be given up.
+
+        It is given up if it fails again after other reads in the directory have worked. If every
+        read fails, the device may be gone and may come back.
+        """
         if len(self._failed) >= _FAILURES_KEPT:
             self._failed.clear()
         worked = self._worked[directory]

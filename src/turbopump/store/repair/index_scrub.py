@@ -36,7 +36,7 @@ from turbopump.store.log.stepped_walk import SteppedWalk
 ENTRIES_AT_ONCE: Final = 1000
 """Number of index entries checked in one step: about 0.4 ms."""
 SAMPLE: Final = 1000
-"""One of this many entries is compared with its message."""
+"""Number of entries of which one is compared with its message."""
 
 LOG_AT_ONCE: Final = 1 << 20
 """Number of bytes of the log whose keys are put into a new file at a time."""
