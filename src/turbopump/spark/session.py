@@ -1,8 +1,8 @@
 """Start and stop of a Spark session for ``format("rocketmq")``.
 
 The user's own settings stay. The session sets three things that are often wrong: the Python of
-Spark's workers, the Java of Spark, and the number of tasks (the planner process cannot see the
-number of cores). It also enables pushed filters, makes workers start without compiling PySpark, and
+Spark's workers, the Java of Spark, and the number of tasks. (Spark's planner process cannot see the
+number of cores.) It also enables pushed filters, makes workers start without compiling PySpark, and
 uses the faster connection to them. Reading is unknown here.
 """
 
@@ -71,9 +71,8 @@ def rocketmq_session(
     for name, value in (conf or {}).items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
-    if workers and str(spark.sparkContext.master).startswith(
-        "local"
-    ):  # other machines may not have this program
+    # other machines may not have this program
+    if workers and str(spark.sparkContext.master).startswith("local"):
         spark.sparkContext.pythonExec = workers
         spark.sparkContext.environment["PYSPARK_PYTHON"] = sys.executable
     if FILTER_PUSHDOWN not in spark.conf.getAll:  # getAll has only settings that were set
