@@ -1,14 +1,14 @@
-"""Client for code without an event loop: the same Producer, consumers and MessageFinder, each
-method a plain call that waits.
+"""Client for code without an event loop: the same Producer, consumers and MessageFinder, with
+methods that block.
 
-One rule: there is one implementation, the asyncio one. A call here runs there, on one background
-thread with one loop per process, and brings back its result. This package must not know brokers.
-Handing over and back costs some tens of µs (``make bench`` has the figure).
+One rule: there is one implementation, the asyncio one. Each call runs on one background thread,
+which has one event loop per process, and returns its result. This package must not know brokers. A
+call costs some tens of µs for the change of threads (``make bench`` has the figure).
 
-After a ``fork`` the thread is gone. A Producer, PullConsumer or MessageFinder starts afresh in the
-child at its next call. A PushConsumer, LitePullConsumer or SimpleConsumer that was started refuses,
-for its messages belong to the parent. A consumer that was not started yet keeps its subscriptions,
-and can be started in the child.
+A ``fork`` does not copy the thread to the child. In the child a Producer, PullConsumer or
+MessageFinder starts again at its next call. A PushConsumer, LitePullConsumer or SimpleConsumer that
+was started raises an error, because its messages belong to the parent. A consumer that was not
+started keeps its subscriptions, and can be started in the child.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Blocking clients but the push consumer: each method calls the asyncio one and waits."""
+"""Blocking clients, except the push consumer. Each method calls the asyncio one and waits."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Producer(ClientOfGroup[producer.Producer]):
     producer: producer.send("t", b"x")``.
 
     Settings, methods and errors are the same. Many threads may use one producer. ``start_send``
-    returns a future of ``concurrent.futures``: it is running, and so cannot be cancelled. Its
-    callbacks run on the client's thread, must be quick and may not call the blocking client.
+    returns a ``concurrent.futures.Future``, which cannot be cancelled. Its callbacks run on the
+    client's thread, must be quick and must not call the blocking client.
     """
 
     @made_as(producer.Producer)
@@ -63,7 +63,7 @@ class Producer(ClientOfGroup[producer.Producer]):
 
     @property
     def late_replies(self) -> int:
-        """Number of replies that came to this client id after their request had ended."""
+        """Number of replies that arrived after their request had ended."""
         return self._ready().late_replies
 
 
@@ -71,8 +71,8 @@ class TransactionProducer(Producer):
     """Blocking ``turbopump.client.transaction_producer.TransactionProducer``; settings, methods and
     errors are the same.
 
-    Executor and checker that are plain functions run in threads of their own, where they may call
-    this producer. Coroutine functions run on the client's thread, where they may not.
+    A plain executor or checker runs in a separate thread and may call this producer. A coroutine
+    function runs on the client's thread and must not call it.
     """
 
     @made_as(transaction_producer.TransactionProducer)
@@ -123,7 +123,7 @@ class LitePullConsumer(ClientOfGroup[lite_pull_consumer.LitePullConsumer]):
 
     @property
     def assigned(self) -> list[MessageQueue]:
-        """Queues assigned to this consumer at the moment, sorted."""
+        """Queues assigned to this consumer now, sorted."""
         return self._ready().assigned
 
 
@@ -167,14 +167,17 @@ class IdempotentConsumer(idempotence.IdempotentConsumer):
     """Blocking ``client.idempotence.IdempotentConsumer``; settings and guarantees are the same."""
 
     def close(self) -> None:
-        """Close the store, with its files and connections."""
+        """Close the store with its files and connections."""
         the_loop_thread().call(self._store.close)
 
     @contextmanager
     def handling(self, message: ReceivedMessage) -> Iterator[bool]:  # type: ignore[override]
         """Guard one message of ``for message in consumer``: ``with idempotent.handling(message) as
-        first: if first: …``. An exception in the block means not done. Raises TwinWaitError if
-        another has held the key for longer than ``wait``."""
+        first: if first: …``.
+
+        An exception in the block means that the message is not done. Raises TwinWaitError if
+        another consumer has held the key for longer than ``wait``.
+        """
         if self.key_of(message) is None:
             yield True
             return

@@ -1,8 +1,8 @@
-"""Tools that make a blocking client of its asyncio one, which lives on the loop thread.
+"""Tools that make a blocking client from an asyncio client on the loop thread.
 
-``waits``, ``waits_anytime`` and ``on_loop`` turn a method of the asyncio class into a blocking one,
-``made_as`` its constructor. Parameters and result keep their types (``ParamSpec``), so that type
-checkers, editors and ``help()`` show the same as for the asyncio class.
+``waits``, ``waits_anytime`` and ``on_loop`` make a blocking method from one of the asyncio class.
+``made_as`` does the same for the constructor. Parameters and result keep their types
+(``ParamSpec``), so type checkers, editors and ``help()`` show the same as for the asyncio class.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ FaceT = TypeVar("FaceT", bound="OnLoopThread[Any]")
 def waits(
     method: Callable[Concatenate[SelfT, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Any, P], T]:
-    """Make a coroutine method of an asyncio client wait for its result."""
+    """Make a blocking method from a coroutine method of an asyncio client."""
     # It has one parameter: with more, mypy keeps only the first overload of ``method``.
     return _face(method, OnLoopThread._call)
 
@@ -55,20 +55,21 @@ def waits(
 def waits_anytime(
     method: Callable[Concatenate[SelfT, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Any, P], T]:
-    """Make a coroutine method wait that may be called before ``start``, too."""
+    """Make a blocking method from a coroutine method that may be called before ``start``."""
     return _face(method, lambda _, *args, **kwargs: the_loop_thread().call(*args, **kwargs))
 
 
 def on_loop(method: Callable[Concatenate[SelfT, P], T]) -> Callable[Concatenate[Any, P], T]:
-    """Make a plain method, which must be called on the asyncio client's loop, callable from any
-    other thread."""
+    """Make a method that runs a plain method of the asyncio client on its loop and waits for the
+    result."""
     return _face(method, lambda self, *args, **kwargs: self._call(now, *args, **kwargs))
 
 
 def starts(
     method: Callable[Concatenate[SelfT, P], Coroutine[Any, Any, asyncio.Future[T]]],
 ) -> Callable[Concatenate[Any, P], Future[T]]:
-    """Make a method that returns a future of asyncio return a future of threads."""
+    """Make a method that returns a ``concurrent.futures.Future`` from one that returns an asyncio
+    future."""
     name = method.__name__
 
     @wraps(method)
@@ -104,15 +105,15 @@ def _face(method: Callable[..., Any], call: Callable[..., Any]) -> Callable[...,
 
 
 async def now(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """Call a plain function where a coroutine is expected."""
+    """Call a plain function as a coroutine."""
     return function(*args, **kwargs)
 
 
 def made_as(
     client: Callable[P, ClientT],
 ) -> Callable[[Callable[[FaceT, Mapping[str, Any]], None]], Callable[Concatenate[FaceT, P], None]]:
-    """Decorate the constructor of a blocking class: it takes the arguments of the asyncio client's.
-    The decorated function is called afterwards, with the keywords."""
+    """Decorate a blocking class's constructor: it gets the signature of the asyncio client's
+    constructor. The decorated function is called afterwards with the keywords."""
 
     def decorate(
         then: Callable[[FaceT, Mapping[str, Any]], None],
@@ -128,8 +129,8 @@ def made_as(
 
 
 class OnLoopThread(Generic[ClientT]):
-    """Asyncio client and the thread it lives on. In a forked child a started client is made anew if
-    it may be."""
+    """Asyncio client on the loop thread. In a forked child a started client is created again, if
+    its class allows that."""
 
     _survives_fork = True
 
@@ -142,7 +143,8 @@ class OnLoopThread(Generic[ClientT]):
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Make ready, once. Raises as the asyncio client's ``start``."""
+        """Start the client; later calls do nothing. Raises the errors of the asyncio client's
+        ``start``."""
         self._heal_after_fork()
         with self._lock:
             if self._state == "new":
@@ -151,7 +153,7 @@ class OnLoopThread(Generic[ClientT]):
         self._call(self._client.start)
 
     def close(self) -> None:
-        """Close as the asyncio client does. May be called twice; does nothing in a forked child."""
+        """Close the asyncio client. May be called twice; does nothing in a forked child."""
         if self._state == "started" and self._pid == os.getpid():
             self._call(self._client.close)
         self._state = "closed"
@@ -187,8 +189,7 @@ class OnLoopThread(Generic[ClientT]):
         return self._client
 
     def _heal_after_fork(self) -> None:
-        """Make a client on a living thread, once in a forked child. Other threads of the child
-        wait."""
+        """Create the client again, once, in a forked child. Other threads of the child wait."""
         if self._pid == os.getpid():
             return
         if not self._survives_fork and self._state != "new":
@@ -226,11 +227,12 @@ class ClientOfGroup(OnLoopThread[MemberT]):
 
 
 _healing = threading.Lock()
-"""Held by the one thread of a forked child that makes a client anew."""
+"""Lock of the thread that creates a client again in a forked child."""
 
 
 def _after_fork() -> None:
-    """Make a new lock in the child, where the thread that held it in the parent does not exist."""
+    """Create a new lock in the child, because no thread would release one that was held in the
+    parent."""
     global _healing
     _healing = threading.Lock()
 

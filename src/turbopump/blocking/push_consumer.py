@@ -1,4 +1,4 @@
-"""Blocking ``turbopump.client.push_consumer``, with its messages as a plain iterator."""
+"""Blocking ``turbopump.client.push_consumer``, with messages as a plain iterator."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     pass
 
 SETTLE_AT_ONCE: Final = 16
-"""Messages that a reader reports as done together: each report costs a thread switch."""
+"""Number of finished messages that a reader reports together, because each report costs a thread
+switch."""
 SETTLE_INTERVAL_S: Final = 0.05
-"""Time after which finished messages of a reader are reported, also while it is busy."""
+"""Seconds after which a reader's finished messages are reported, even if the reader is busy."""
 
 
 class PushConsumer(ClientOfGroup[asyncio_push_consumer.PushConsumer]):
@@ -41,7 +42,7 @@ class PushConsumer(ClientOfGroup[asyncio_push_consumer.PushConsumer]):
         # in order, its queue waits for it
         self._settle_at_once = 1 if settings.get("ordered") else SETTLE_AT_ONCE
         self._unreported: set[_Finished] = set()
-        """Finished messages of readers that wait for their time. Used by the loop's thread only."""
+        """Readers' finished messages that wait for their timer. Used by the loop's thread only."""
 
     set_concurrency = on_loop(asyncio_push_consumer.PushConsumer.set_concurrency)
     pause = on_loop(asyncio_push_consumer.PushConsumer.pause)
@@ -64,7 +65,7 @@ class PushConsumer(ClientOfGroup[asyncio_push_consumer.PushConsumer]):
 
     @property
     def queues(self) -> list[MessageQueue]:
-        """Queues assigned to this consumer at the moment, sorted."""
+        """Queues assigned to this consumer now, sorted."""
         return self._ready().queues
 
     def commit(self, *, acknowledged: bool = False) -> None:
@@ -78,10 +79,11 @@ class PushConsumer(ClientOfGroup[asyncio_push_consumer.PushConsumer]):
         self._call(commit)
 
     def close(self) -> None:
-        """Close as the asyncio ``close`` does, also in a plain handler: there it returns at once,
-        and the close goes on when the handler has ended. Finished messages of all readers are
-        committed, whatever the readers do now. May be called twice; does nothing in a forked
-        child."""
+        """Close the asyncio consumer. May be called twice; does nothing in a forked child.
+
+        A plain handler may call this: then the call returns at once, and the close continues when
+        the handler ends. Finished messages of all readers are committed.
+        """
         caller = threading.get_ident()
 
         async def close() -> bool:
@@ -95,30 +97,33 @@ class PushConsumer(ClientOfGroup[asyncio_push_consumer.PushConsumer]):
         return _Messages(self)
 
     def _on_loop(self, function: Callable[[], object]) -> None:
-        """Call ``function`` on the loop soon, from any thread and without waiting."""
+        """Schedule ``function`` on the loop without waiting. May be called from any thread."""
         if self._thread is not None and self._pid == os.getpid():
             self._thread.loop.call_soon_threadsafe(function)
 
     def _settle_finished(self) -> None:
-        """Settle the finished messages of all readers. On the loop."""
+        """Settle the finished messages of all readers. Runs on the loop."""
         for finished in list(self._unreported):
             finished.settle_messages()
 
 
 class _Finished:
-    """Finished messages of one reader that are not reported yet. Many are reported at once, few
-    after ``SETTLE_INTERVAL_S``. The reader's thread only adds and the loop only takes away, so
-    neither locks; each flag is cleared before the work it stands for."""
+    """Finished messages of one reader that are not reported yet.
+
+    Many are reported at once, few after ``SETTLE_INTERVAL_S``. No lock is needed: the reader's
+    thread only adds messages, and the loop only removes them. Each flag is cleared before the work
+    that it announces.
+    """
 
     def __init__(self, consumer: PushConsumer) -> None:
         self._consumer = consumer
         self._messages: deque[Delivery] = deque()
         self._timed = False
-        """True when a timer is set or about to be, so that the loop is asked for only one."""
+        """True if a timer is set or was requested, so that there is only one."""
         self._called = False
 
     def add_message(self, message: Delivery) -> None:
-        """Add a finished message. In the reader's thread."""
+        """Add a finished message. Runs in the reader's thread."""
         self._messages.append(message)
         if len(self._messages) >= self._consumer._settle_at_once:
             self.report_soon()
@@ -127,7 +132,7 @@ class _Finished:
             self._consumer._on_loop(self._set_timer)
 
     def report_soon(self) -> None:
-        """Have the messages reported now. In the reader's thread."""
+        """Ask the loop to report the messages now. Runs in the reader's thread."""
         if self._messages and not self._called:
             self._called = True
             self._consumer._on_loop(self._report_called)
@@ -151,9 +156,12 @@ class _Finished:
 
 
 class _Messages(Iterator[Delivery]):
-    """One blocking reader. It takes ready messages from its own thread, and waits on the loop only
-    if there is none. Finished messages are reported when it waits, after some messages, or after 50
-    ms; with ``ordered``, at once."""
+    """One blocking reader.
+
+    The reader gets ready messages in its own thread, and waits on the loop only if there is none.
+    Finished messages are reported when the reader waits, when there are many, or after 50 ms. With
+    ``ordered`` they are reported at once.
+    """
 
     def __init__(self, consumer: PushConsumer) -> None:
         self._consumer = consumer
@@ -161,8 +169,8 @@ class _Messages(Iterator[Delivery]):
         self._began = 0.0
         self._finished = _Finished(consumer)
         self._first = True
-        """True before the first message, which comes by way of the loop, behind those that the
-        reader before has put back."""
+        """True before the first message. That message is fetched on the loop, after a previous
+        reader's messages were put back."""
 
     def __iter__(self) -> _Messages:
         return self

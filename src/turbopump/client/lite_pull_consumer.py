@@ -1,8 +1,8 @@
-"""Lite pull consumer: its user polls messages of queues that the group divides or the user names,
-and may seek to any offset.
+"""Lite pull consumer: its user polls messages and may seek to any offset. The group divides the
+queues, or the user names them.
 
-One rule: a queue is read from the group's offset on, without gap and without going back, but for a
-seek or a reset. This file is the life of a consumer and its user's calls. It must not know how a
+One rule: reading starts at the group's offset, leaves no gap and never goes back, except after a
+seek or a reset. This file holds the consumer's start, close and user calls. It must not know how a
 queue is pulled. Source: apache/rocketmq ``DefaultLitePullConsumer``,
 ``DefaultLitePullConsumerImpl``.
 """
@@ -47,11 +47,11 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
     consumer.poll()``.
 
     The keywords are the fields of ``LitePullConsumerSettings``; docs/reference/client-settings.md
-    explains them. ``assign`` takes queues by name instead of subscribing. Raises ConfigError for
+    explains them. Call ``assign`` to name the queues instead of subscribing. Raises ConfigError for
     unusable settings.
 
-    Methods that ask a broker may raise a RemotingError or RouteNotFoundError, all of them
-    NotStartedError. Meant for one reader.
+    Every method may raise NotStartedError. Methods that ask a broker may raise a RemotingError or
+    RouteNotFoundError. Call ``poll`` from one task only.
     """
 
     @keywords_of(LitePullConsumerSettings)
@@ -59,19 +59,20 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         super().__init__(settings)
         self._settings = settings
         self._named: list[MessageQueue] | None = None
-        """Assigned queues, as brokers know them; None: queues come by subscription."""
+        """Queues passed to ``assign``, under the names that brokers know. None: the group assigns
+        queues by subscription."""
         self._listeners = QueueListeners(self._namespace)
         self.lifecycle: Lifecycle[RunningLitePull] = Lifecycle("LitePullConsumer")
 
     # --- life
 
     async def start(self) -> None:
-        """Join the group and begin to pull ahead. Topics and queues that are subscribed or assigned
-        later are read from then on.
+        """Join the group and start prefetching. Topics and queues may be added later. A topic that
+        does not exist yet is no error.
 
-        Raises RouteNotFoundError if no name server answers (a topic that does not exist yet is
-        waited for), NotStartedError after ``close`` or if it is closed meanwhile. A start that
-        fails or is cancelled leaves the group, and may be called again.
+        Raises RouteNotFoundError if no name server answers, and NotStartedError if the consumer is
+        closed before or meanwhile. A start that fails or is cancelled leaves the group, and may be
+        called again.
         """
         if not self.lifecycle.may_start():
             return
@@ -92,16 +93,19 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         await self._run(instance, member, make, RunningLitePull.close)
 
     async def close(self) -> None:
-        """Commit and leave the group. With ``auto_commit`` all polled messages but those of the
-        last poll are committed; without, offsets given to ``commit`` that the brokers do not have
-        yet. May be called twice."""
+        """Commit and leave the group. May be called twice.
+
+        With ``auto_commit`` all polled messages are committed, except those of the last poll.
+        Without ``auto_commit`` only offsets passed to ``commit`` are sent, if the brokers do not
+        have them yet.
+        """
         await self.lifecycle.close_once(RunningLitePull.close)
 
     # --- what it reads
 
     async def subscribe(self, topic: str, tags: Wanted = ALL) -> None:
-        """Read this consumer's share of ``topic`` too, or with other tags; before ``start`` or
-        after. Raises ConfigError after ``assign``."""
+        """Add ``topic`` to the subscription, or change its tags. May be called before and after
+        ``start``. Raises ConfigError after ``assign``."""
         before = self._subscriptions.get(wrap(self._namespace, topic))
         self._subscribe(topic, tags)
         if self.lifecycle.running is None:
@@ -114,7 +118,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         running.balancer.wake()
 
     async def unsubscribe(self, topic: str) -> None:
-        """Read ``topic`` no longer. Nothing happens if it was not read."""
+        """Remove ``topic`` from the subscription. An unknown topic is no error."""
         topic = wrap(self._namespace, topic)
         if (
             self._named is not None
@@ -127,8 +131,8 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         await running.instance.introduce_all()
 
     async def assign(self, queues: Collection[MessageQueue], tags: Wanted = ALL) -> None:
-        """Read exactly these queues, even if other members read them; before ``start`` or after.
-        Raises ConfigError after ``subscribe``."""
+        """Read exactly these queues, even if other members read them. May be called before and
+        after ``start``. Raises ConfigError after ``subscribe``."""
         if self._named is None and self._subscriptions:
             raise ConfigError(
                 "this LitePullConsumer subscribes, so the group divides the queues; make another "
@@ -160,21 +164,21 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
 
     @property
     def assigned(self) -> list[MessageQueue]:
-        """Queues assigned to this consumer at the moment, sorted."""
+        """Queues assigned to this consumer now, sorted."""
         queues = (
             self.lifecycle.running.prefetching.queues if self.lifecycle.running is not None else ()
         )
         return sorted(unwrapped(self._namespace, queue) for queue in queues)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """Ask for the readable queues of a topic, and return them sorted."""
+        """Return the readable queues of a topic, sorted."""
         route = await self.lifecycle.ready().instance.routes.refresh(wrap(self._namespace, topic))
         return [unwrapped(self._namespace, queue) for queue in route.subscribe_queues]
 
     async def on_queue_change(self, topic: str, listener: QueueListener) -> None:
-        """Call ``listener(topic, queues)`` when the readable queues of ``topic`` have changed;
-        before ``start`` or after. The consumer looks every 30 s. A plain function runs in a
-        thread."""
+        """Call ``listener(topic, queues)`` when the readable queues of ``topic`` change. The
+        consumer checks every 30 s. May be called before and after ``start``. A plain function runs
+        in a thread."""
         await self._listeners.add(wrap(self._namespace, topic), listener)
 
     # --- reading
@@ -182,11 +186,11 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
     async def poll(
         self, timeout: float = POLL_TIMEOUT_S, *, max_messages: int = POLL_BATCH
     ) -> list[ReceivedMessage]:
-        """Return the next messages as soon as there is one, ``max_messages`` at most; none after
+        """Wait for a message, and return at most ``max_messages``. Return an empty list after
         ``timeout`` seconds, or once closed.
 
-        Messages of one queue come in its order. With ``auto_commit`` the messages of the poll
-        before are done now.
+        Messages of one queue arrive in order. With ``auto_commit`` this call marks the messages of
+        the previous poll as done.
         """
         _POLL_TIMEOUT.check("timeout", timeout)
         _MESSAGES.check("max_messages", max_messages)
@@ -197,8 +201,8 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         return messages
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Continue ``queue`` at ``offset``. Raises ConfigError if the queue is not assigned to this
-        consumer or has no such offset."""
+        """Set the offset of the next message that ``poll`` returns from ``queue``. Raises
+        ConfigError if the queue is not assigned to this consumer or has no such offset."""
         OFFSET.check("offset", offset)
         self._ours(queue)
         store, wire = self.lifecycle.ready().offsets, wrapped(self._namespace, queue)
@@ -210,32 +214,33 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         self._ours(queue).seek(offset)
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
-        """Continue the queue at its oldest message. Raises ConfigError if it is not assigned to
-        this consumer."""
+        """Seek to the oldest message of the queue. Raises ConfigError if the queue is not assigned
+        to this consumer."""
         offsets, wire = self.lifecycle.ready().offsets, self._ours(queue).queue
         self._ours(queue).seek(await offsets.min_offset(wire))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
-        """Continue the queue after its newest message. Raises ConfigError if it is not assigned to
-        this consumer."""
+        """Seek behind the newest message of the queue. Raises ConfigError if the queue is not
+        assigned to this consumer."""
         offsets, wire = self.lifecycle.ready().offsets, self._ours(queue).queue
         self._ours(queue).seek(await offsets.max_offset(wire))
 
     def pause(self, queues: Collection[MessageQueue]) -> None:
-        """Poll nothing of these queues until ``resume``; messages pulled ahead are kept. Raises
-        ConfigError if one is not assigned to this consumer."""
+        """Stop returning messages of these queues until ``resume``. Prefetched messages are kept.
+        Raises ConfigError if one is not assigned to this consumer."""
         for prefetched in [self._ours(queue) for queue in queues]:
             prefetched.paused = True
 
     def resume(self, queues: Collection[MessageQueue]) -> None:
-        """Poll these queues again. Raises ConfigError if one is not assigned to this consumer."""
+        """Start returning messages of these queues again. Raises ConfigError if one is not assigned
+        to this consumer."""
         for prefetched in [self._ours(queue) for queue in queues]:
             prefetched.paused = False
         self.lifecycle.ready().prefetching.wake()
 
     def position(self, queue: MessageQueue) -> int | None:
-        """Return the offset of the next message that ``poll`` gives of ``queue``; None while the
-        group's offset is not known yet."""
+        """Return the offset of the next message that ``poll`` returns from the queue. Return None
+        until the group's offset is known."""
         return self._ours(queue).position
 
     # --- offsets
@@ -243,11 +248,14 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
     async def commit(
         self, offsets: Mapping[MessageQueue, int] | None = None, *, acknowledged: bool = True
     ) -> None:
-        """Commit everything polled, or these offsets: each is that of the next message wanted.
+        """Commit all polled messages, or the given offsets. An offset is that of the next message
+        to read.
 
-        ``acknowledged``: return when the brokers have the offsets. Otherwise they are sent without
-        waiting, and again at ``close`` if need be. Raises ConfigError for a queue that is not
-        assigned to this consumer, or an offset before finished messages: ``seek`` goes back.
+        ``acknowledged``: wait until the brokers have stored the offsets. Otherwise they are sent
+        without waiting, and sent again at ``close`` if necessary.
+
+        Raises ConfigError for a queue that is not assigned to this consumer, for an offset before
+        finished messages, and for one beyond polled messages. Use ``seek`` for these.
         """
         prefetching = self.lifecycle.ready().prefetching
         if offsets is None:
@@ -273,8 +281,8 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         await prefetching.commit_these(chosen, acknowledged=acknowledged)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the group's offset in the queue, as its broker knows it; None if it has none
-        yet."""
+        """Return the group's committed offset in the queue, as stored at the broker. Return None if
+        there is none."""
         return await (await self._offsets_of(queue)).committed(wrapped(self._namespace, queue))
 
     async def offset_for_time(self, queue: MessageQueue, when: Time) -> int:
@@ -315,9 +323,12 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
 
 
 class RunningLitePull(RunningConsumer):
-    """State of a lite pull consumer from start to close. ``subscriptions``: by topic, as they are
-    at any time. ``named``: assigned queues; None: the group divides those of its topics.
-    ``tracing`` None: nothing is traced."""
+    """State of a lite pull consumer from start to close.
+
+    - ``subscriptions``: current subscriptions by topic.
+    - ``named``: queues passed to ``assign``. None: the group divides the queues of its topics.
+    - ``tracing``: None if nothing is traced.
+    """
 
     what = "LitePullConsumer"
 
@@ -360,7 +371,7 @@ class RunningLitePull(RunningConsumer):
         return await self.prefetching.apply(QueueChange(named, ()))
 
     async def close(self) -> None:
-        """Commit, and leave the group whatever fails on the way."""
+        """Commit and leave the group. Each step is made even if an earlier one fails."""
         for task in self._tasks:
             task.cancel()
         self.prefetching.close()

@@ -1,8 +1,8 @@
-"""Find single messages: by id, by key, by queue offset, by time.
+"""Find single messages by id, key, queue offset or time.
 
-One rule: a finder belongs to no group and leaves no trace on a broker: no heartbeat, no offset.
-Brokers answer with the messages their index points to, which may have another key of the same hash;
-each message is checked against the question, and by its CRC. This module must not know its callers.
+One rule: a finder joins no group and changes nothing on a broker: no heartbeat, no offset. A
+broker's index may also return messages with another key of the same hash, so the finder checks each
+message and its CRC. This module must not know its callers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ _damaged_answer = RepeatedLine(
 )
 
 FOUND_MAX: Final = 64
-"""Messages that a broker gives by key at most, unless its ``maxMsgsNumBatch`` says otherwise."""
+"""Maximum number of messages that a broker returns by key, unless its ``maxMsgsNumBatch``
+differs."""
 QUERY_TIMEOUT_S: Final = 10.0
 EVER: Final = 2**63 - 1
 SECOND_MS: Final = 1000
@@ -60,15 +61,20 @@ _KEY: Final = SettingRule(
 _COUNT: Final = whole_from(1)
 PORT_MAX: Final = 65535
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
-"""The group that every broker has for tools; Apache's mqadmin reads under its name."""
+"""Group for tools, which exists on every broker. Apache's mqadmin reads under this name."""
 TIMEOUT_S: Final = 10.0
-"""For the answer to a pull."""
+"""Timeout of a pull, in seconds."""
 
 
 class FoundMessages(msgspec.Struct, frozen=True):
-    """``messages``, oldest first. ``missing``: brokers (or queues) that could not be asked, and
-    why: there may be more messages there. ``remarks``: what brokers that found nothing by a key say
-    about it: that it is damaged, that they keep no index."""
+    """Result of a search.
+
+    - ``messages``: found messages, oldest first.
+    - ``missing``: brokers or queues that could not be asked, with the reason. They may have
+      more messages.
+    - ``remarks``: remarks of brokers that found nothing by key, for example that the broker
+      keeps no index.
+    """
 
     messages: Sequence[ReceivedMessage]
     missing: Mapping[str, str]
@@ -80,8 +86,8 @@ class MessageFinder(InContext):
     The keywords are the fields of ``ClientSettings``.
 
     Every method asks the name server for the topic's route first, and raises RouteNotFoundError if
-    there is none. Methods for one message raise MessageNotFoundError, whose text names the places
-    that were searched. All raise ConfigError for unusable arguments.
+    there is none. Methods for one message raise MessageNotFoundError, whose text names the searched
+    brokers or offsets. All raise ConfigError for unusable arguments.
     """
 
     @keywords_of(ClientSettings)
@@ -93,7 +99,8 @@ class MessageFinder(InContext):
     # --- life
 
     async def start(self) -> None:
-        """Make ready. The first question opens connections. A second ``start`` does nothing."""
+        """Start the finder. The first request opens connections. A second ``start`` does
+        nothing."""
         if self._instance is not None:
             self._instance.check_usable("MessageFinder")
             return
@@ -108,18 +115,18 @@ class MessageFinder(InContext):
             await self._instance.close()
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """Ask for the readable queues of a topic, and return them sorted."""
+        """Return the readable queues of a topic, sorted."""
         return list((await self._route(topic)).subscribe_queues)
 
     # --- one message
 
     async def view(self, topic: str, msg_id: str) -> ReceivedMessage:
-        """Return the message with this id, of either kind: the unique id that its producer gave it
-        (``SendResult.msg_id``), or the offset message id (``SendResult.offset_msg_id``), which
-        holds the broker's address and the offset in its log.
+        """Return the message with this id. Raises MessageNotFoundError, or the RemotingError of a
+        broker that may have the message and cannot be asked.
 
-        Raises MessageNotFoundError, or the RemotingError of a broker that may have it and cannot be
-        asked.
+        ``msg_id`` is either the unique id from the producer (``SendResult.msg_id``), or the offset
+        message id (``SendResult.offset_msg_id``). The latter holds the broker's address and the
+        offset in its log.
         """
         _MESSAGE_ID.check("msg_id", msg_id)
         route = await self._route(topic)
@@ -160,8 +167,8 @@ class MessageFinder(InContext):
         )
 
     async def at(self, queue: MessageQueue, offset: int) -> ReceivedMessage:
-        """Return the message at a queue offset. Raises MessageNotFoundError, which names the
-        offsets of the queue, or a RemotingError."""
+        """Return the message at a queue offset. Raises MessageNotFoundError, whose text names the
+        queue's offsets, or a RemotingError."""
         _QUEUE.check("queue", queue)
         OFFSET.check("offset", offset)
         await self._route(queue.topic)
@@ -188,11 +195,11 @@ class MessageFinder(InContext):
         begin: Time | None = None,
         end: Time | None = None,
     ) -> FoundMessages:
-        """Return the newest messages of a topic with this key, from all of its brokers, stored
-        between two times (both count).
+        """Return the newest messages of a topic with this key, from all of its brokers. ``begin``
+        and ``end`` limit the store time; both are included.
 
-        A broker gives 64 at most, unless configured otherwise (``maxMsgsNumBatch``). Raises
-        ConfigError for an unusable key.
+        A broker returns at most 64, unless its ``maxMsgsNumBatch`` differs. Raises ConfigError for
+        an unusable key.
         """
         _KEY.check("key", key)
         _COUNT.check("max_messages", max_messages)
@@ -206,8 +213,8 @@ class MessageFinder(InContext):
     async def by_unique_id(
         self, topic: str, unique_id: str, max_messages: int = 32
     ) -> FoundMessages:
-        """Return every message with this unique id. A repeated send may be stored twice, and a
-        batch may have one id for all."""
+        """Return every message with this unique id. There may be several: a repeated send may be
+        stored twice, and all messages of a batch may share one id."""
         _MESSAGE_ID.check("unique_id", unique_id)
         _COUNT.check("max_messages", max_messages)
         return await self._query(
@@ -217,8 +224,8 @@ class MessageFinder(InContext):
     async def by_time(
         self, topic: str, begin: Time, end: Time | None = None, max_messages: int = 32
     ) -> FoundMessages:
-        """Return the first messages of a topic, over all of its queues, stored at or after
-        ``begin`` and not after ``end``."""
+        """Return the first messages of a topic, from all of its queues, with a store time from
+        ``begin`` to ``end`` (both included)."""
         _TIME.check("begin", begin)
         _TIME.check("end", end)
         _COUNT.check("max_messages", max_messages)
@@ -251,8 +258,8 @@ class MessageFinder(InContext):
     async def _view_at(
         self, route: TopicRoute, address: str, offset: int
     ) -> tuple[ReceivedMessage | None, str]:
-        """Return the message at an offset of the log of the broker at ``address``, or the reason
-        why there is none."""
+        """Return the message at a log offset of the broker at ``address``, or None and the
+        reason."""
         request = ViewMessageById(topic=route.topic, offset=offset)
         answer = await self._ready().remoting.exchange(address, request, timeout=QUERY_TIMEOUT_S)
         if answer.code != ResponseCode.SUCCESS:
@@ -295,8 +302,8 @@ class MessageFinder(InContext):
     async def _query_broker(
         self, route: TopicRoute, broker_name: str, request: QueryMessage, remarks: dict[str, str]
     ) -> list[ReceivedMessage]:
-        """Ask the master, or a slave if the master cannot be asked. The remark of an empty answer
-        goes into ``remarks``."""
+        """Send the request to the master, or to a slave if the master cannot be reached. Add the
+        remark of an empty answer to ``remarks``."""
         failure: errors.RemotingError = errors.ConnectError(
             f"no address is known for broker {broker_name}"
         )
@@ -343,8 +350,9 @@ class MessageFinder(InContext):
 async def pull_now(
     instance: ClientInstance, queue: MessageQueue, offset: int, count: int
 ) -> tuple[Sequence[ReceivedMessage], PullMessageReply]:
-    """The good messages from ``offset`` on, if any (a broker gives 32 at most by default), and the
-    reply, which says where to go on and what offsets the queue has. Raises a RemotingError."""
+    """Pull once, without waiting. Return the undamaged messages from ``offset`` on, and the reply
+    with the next offset and the queue's offsets. A broker returns at most 32 messages by default.
+    Raises a RemotingError."""
     address = (await instance.routes.get(queue.topic)).readable_address(queue.broker_name)
     if address is None:
         raise errors.ConnectError(
@@ -358,7 +366,8 @@ async def pull_now(
 
 
 async def each_answer(asked: Mapping[str, Awaitable[list[ReceivedMessage]]]) -> FoundMessages:
-    """All that is found, and by name who could not be asked."""
+    """Collect the messages of all answers, and the error of each broker or queue that could not be
+    asked."""
     outcomes = await asyncio.gather(*asked.values(), return_exceptions=True)
     messages: list[ReceivedMessage] = []
     missing: dict[str, str] = {}
@@ -373,7 +382,7 @@ async def each_answer(asked: Mapping[str, Awaitable[list[ReceivedMessage]]]) -> 
 
 
 def good_messages(body: bytes, broker_name: str, address: str) -> list[ReceivedMessage]:
-    """The messages in a broker's answer; those that are damaged are logged and left out."""
+    """Return the messages in a broker's answer. Damaged ones are logged and left out."""
     messages = []
 
     def report(fault: object) -> None:
@@ -391,7 +400,7 @@ def good_messages(body: bytes, broker_name: str, address: str) -> list[ReceivedM
 
 
 def is_meant(message: ReceivedMessage, request: QueryMessage, begin_ms: int) -> bool:
-    """Whether a message is what the request, at ``begin_ms`` or later, asked for."""
+    """Return True if the message matches the request and was stored at or after ``begin_ms``."""
     if (
         message.topic != request.topic
         or not begin_ms <= message.store_timestamp <= request.end_timestamp
@@ -403,17 +412,17 @@ def is_meant(message: ReceivedMessage, request: QueryMessage, begin_ms: int) -> 
 
 
 def in_order(messages: Iterable[ReceivedMessage]) -> list[ReceivedMessage]:
-    """By store time, oldest first."""
+    """Sort messages by store time, oldest first."""
     return sorted(
         messages, key=lambda one: (one.store_timestamp, one.broker_name, one.commit_log_offset)
     )
 
 
 def log_offset_of(msg_id: str) -> tuple[str, int] | None:
-    """Return address and offset of an offset message id; None for any other id.
+    """Return the address and log offset in an offset message id. Return None for any other id.
 
-    Both kinds look alike. A unique id has the low half of a process id where the other has the high
-    half of a port, which is 0.
+    Both kinds of id look alike. Offset message ids have a 0 where a unique id has the low half of a
+    process id: the high half of the port.
     """
     try:
         ip, port, offset = decode_offset_msg_id(msg_id)

@@ -1,4 +1,5 @@
-"""Producer of messages: its life and its calls. The way of a message is in ``send_attempts.py``."""
+"""Producer of messages: start, close and the send calls. ``send_attempts.py`` holds the sending
+itself."""
 
 from __future__ import annotations
 
@@ -51,8 +52,8 @@ class Producer(InContext):
     producer.send("topic", b"body")``.
 
     The keywords are the fields of ``ProducerSettings``; docs/reference/client-settings.md explains
-    them. Many tasks may send at once. A producer belongs to the event loop and process it was
-    started in. Raises ConfigError for unusable settings.
+    them. Many tasks may send at once. Use a producer only in the event loop and the process that
+    started it. Raises ConfigError for unusable settings.
     """
 
     @keywords_of(ProducerSettings)
@@ -94,10 +95,10 @@ class Producer(InContext):
         return self._started().instance.client_id
 
     async def start(self) -> None:
-        """Make ready: learn the routes of ``topics``. The first send opens connections to brokers.
-        A second call does nothing.
+        """Start the producer and fetch the routes of ``topics``. The first send opens connections
+        to brokers. A second call does nothing.
 
-        Raises RouteNotFoundError for one of ``topics`` that cannot be sent to. Raises ConfigError
+        Raises RouteNotFoundError if one of ``topics`` has no queue to send to. Raises ConfigError
         if another client uses the ``instance_name`` and the two cannot share an instance
         (docs/explanations/clients.md).
         """
@@ -167,12 +168,11 @@ class Producer(InContext):
             raise
 
     async def close(self) -> None:
-        """Wait for sends, replies, recalls and oneway sends under way, and for sends that wait for
-        room, ``send_timeout`` at most. Then leave the brokers and close the connections that no
-        other client shares.
+        """Wait at most ``send_timeout`` for unfinished sends, replies and recalls. Then unregister
+        from the brokers and close the connections that no other client shares. May be called twice.
 
-        A send that is not written by then fails with a SendError, a reply with a ReplyError, a
-        recall with a RemotingError. May be called twice.
+        After that time an unwritten send fails with a SendError, a reply with a ReplyError, and a
+        recall with a RemotingError.
         """
         sender = self._sender
         if sender is None or self._member.left:
@@ -255,17 +255,19 @@ class Producer(InContext):
     ) -> SendResult:
         """Send one message and wait until a broker has stored it.
 
-        Give a ``Message``, or its topic and body with the other arguments of ``Message``: ``tags``,
+        Pass a ``Message``, or its topic and body with the other arguments of ``Message``: ``tags``,
         ``keys``, ``properties``, ``delay`` and so on.
 
-        ``queue``: send to this queue and no other (one attempt). ``selector``: a function of
-        (queues, message) that chooses the queue (see ``turbopump.client.selectors``).
-        ``sharding_key``: messages with an equal key go to the same queue, in the order of sends
-        that await each other. ``timeout``: seconds, instead of ``send_timeout``.
+        - ``queue``: send to this queue only, with one attempt.
+        - ``selector``: function of (queues, message) that chooses the queue
+          (``turbopump.client.selectors``).
+        - ``sharding_key``: messages with an equal key go to the same queue. They keep their order
+          if each send is awaited before the next.
+        - ``timeout``: seconds, instead of ``send_timeout``.
 
         Raises MessageError for an unusable message, RouteNotFoundError if no broker is known,
-        NotStartedError, and SendError if no broker took the message. After a time-out or a lost
-        connection it may be stored all the same.
+        NotStartedError, and SendError if no broker confirmed the message. After a time-out or a
+        lost connection the message may be stored nevertheless.
         """
         if message.__class__ is not Message or body is not None or parts:
             message = as_message(message, body, parts)
@@ -293,8 +295,9 @@ class Producer(InContext):
         queue: MessageQueue | None = None,
         timeout: float | None = None,
     ) -> SendResult:
-        """Send messages of one topic in one request, to one queue, all or none. A batch that is too
-        large is not split: MessageError says so. Other errors as for ``send``."""
+        """Send messages of one topic to one queue in one request. The broker stores all of them or
+        none. Raises MessageError for a batch that is too large: it is not split. Other errors as
+        for ``send``."""
         check_timeout(timeout)
         sender, batch = self._ready(), self._pack.pack_batch(messages)
         return await self._limiter.deliver(sender, batch, queue, timeout)
@@ -322,8 +325,8 @@ class Producer(InContext):
         sharding_key: object = None,
         timeout: float | None = None,
     ) -> asyncio.Future[SendResult]:
-        """Start to send one message, and return when there is room for it (``back_pressure``). The
-        future gets the result or error of ``send``. Raises MessageError, NotStartedError, and
+        """Start to send one message, and return once ``back_pressure`` has room for the message.
+        The future gets the result or error of ``send``. Raises MessageError, NotStartedError, and
         SendError if there is no room in time."""
         check_timeout(timeout)
         sender = self._ready()
@@ -383,8 +386,8 @@ class Producer(InContext):
         sharding_key: object = None,
         **parts: Unpack[MessageParts],
     ) -> None:
-        """Send one message without waiting for an answer. The sender does not learn if it was
-        stored.
+        """Send one message without waiting for an answer. The caller does not learn if the broker
+        stored the message.
 
         Raises MessageError, RouteNotFoundError, NotStartedError, and SendError if there is no
         connection or the broker has not read earlier data for ``send_timeout``.
@@ -406,12 +409,13 @@ class Producer(InContext):
         timeout: float | None = None,
         **parts: Unpack[MessageParts],
     ) -> ReceivedMessage:
-        """Send one message, given as for ``send``, and wait for the reply of the consumer that gets
-        it (docs/guide/request-reply.md).
+        """Send one message and wait for the reply of its consumer (docs/guide/request-reply.md).
 
-        ``timeout``: seconds for both, instead of ``send_timeout``; the rest as for ``send``. Raises
-        RequestTimeoutError if no reply comes in time, RequestError if the producer is closed
-        meanwhile or too many requests wait, and at once the error of a send that failed.
+        ``timeout``: seconds for the send and the reply together, instead of ``send_timeout``. The
+        other arguments are those of ``send``.
+
+        Raises RequestTimeoutError if no reply arrives in time. Raises RequestError if the producer
+        is closed meanwhile or too many requests wait. A failed send raises its error at once.
         """
         check_timeout(timeout)
         sender, message = self._ready(), as_message(message, body, parts)
@@ -428,7 +432,7 @@ class Producer(InContext):
         properties: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> SendResult:
-        """Answer a request that was consumed elsewhere, as ``PushConsumer.reply`` does."""
+        """Reply to a request that another consumer received. See ``PushConsumer.reply``."""
         sender = self._ready()
         if self._replier is None:
             self._replier = Replier(sender.instance, group=sender.group, beside=sender)
@@ -436,19 +440,19 @@ class Producer(InContext):
 
     @property
     def late_replies(self) -> int:
-        """Number of replies that came to this client id after their request had ended."""
+        """Number of replies that arrived after their request had ended."""
         return self._started().instance.requests.late
 
     async def recall(self, topic: str, recall_handle: str, *, timeout: float | None = None) -> str:
-        """Call back a message that waits for its time (``SendResult.recall_handle``), and return
-        its id. Errors: ``client/recall.py``."""
+        """Recall a delayed message before its delivery, and return its id. ``recall_handle``: from
+        ``SendResult.recall_handle``. ``client/recall.py`` lists the errors."""
         check_timeout(timeout)
         timeout = self._rules.timeout if timeout is None else timeout
         topic = self._wire_topic(topic)
         return await recall_message(self._ready(), topic, recall_handle, timeout, self._tracing)
 
     async def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Return the queues that messages of ``topic`` go to, for ``queue=``. Raises
+        """Return the queues of ``topic`` that a producer may send to, for ``queue=``. Raises
         RouteNotFoundError, and ConfigError for an illegal topic name."""
         topic = self._wire_topic(topic)
         fault = topic_fault(topic)

@@ -1,5 +1,4 @@
-"""Pull consumer: reads queues at the offsets its user gives, and commits a group's offsets if asked
-to.
+"""Pull consumer: reads queues at offsets that its user passes, and can commit a group's offsets.
 
 One rule: every fetch and every commit is a call of the user. This module must not know rebalancing.
 """
@@ -63,8 +62,8 @@ class PullConsumer(InContext):
     consumer:``.
 
     The keywords are the fields of ``GroupSettings``; docs/reference/client-settings.md explains
-    them. Every method that asks a broker may raise a RemotingError (ResponseError: the broker
-    refuses, with a code and a remark), RouteNotFoundError or NotStartedError.
+    them. Every method that asks a broker may raise a RemotingError, RouteNotFoundError or
+    NotStartedError. A ResponseError holds the code and remark of a broker that refused.
     """
 
     @keywords_of(GroupSettings)
@@ -82,7 +81,8 @@ class PullConsumer(InContext):
     # --- life
 
     async def start(self) -> None:
-        """Make ready. The first call opens connections. A second ``start`` does nothing."""
+        """Start the consumer. The first request opens connections. A second ``start`` does
+        nothing."""
         if self._instance is not None:
             self._instance.check_usable("PullConsumer", self._member)
             return
@@ -91,7 +91,8 @@ class PullConsumer(InContext):
         self._instance = instance
 
     async def close(self) -> None:
-        """Leave the group and close the connections; nothing is committed. May be called twice."""
+        """Leave the group and close the connections. No offset is committed. May be called
+        twice."""
         if self._instance is not None:
             await self._instance.leave(self._member)
 
@@ -103,7 +104,7 @@ class PullConsumer(InContext):
     # --- reading
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """Ask for the readable queues of a topic, and return them sorted."""
+        """Return the readable queues of a topic, sorted."""
         route = await self._ready().routes.refresh(wrap(self._namespace, topic))
         return [unwrapped(self._namespace, queue) for queue in route.subscribe_queues]
 
@@ -117,11 +118,12 @@ class PullConsumer(InContext):
         wait: float = 0.0,
         timeout: float = 10.0,
     ) -> PullResult:
-        """Return messages of ``queue`` from ``offset`` on, ``max_messages`` at most. Brokers give
-        32 at most by default, fewer if the messages are large.
+        """Return at most ``max_messages`` messages of ``queue``, starting at ``offset``. Brokers
+        return at most 32 by default, fewer if the messages are large.
 
-        ``tags``: ``*``, ``A || B``, ``Tags`` or ``Sql``. ``wait``: seconds that the broker may wait
-        for a message if there is none now. ``timeout``: seconds for the answer, beyond ``wait``.
+        - ``tags``: ``*``, ``A || B``, ``Tags`` or ``Sql``.
+        - ``wait``: seconds that the broker may wait for the first message.
+        - ``timeout``: seconds for the answer, in addition to ``wait``.
         """
         _QUEUE.check("queue", queue)
         _PULLED_OFFSET.check("offset", offset)
@@ -173,14 +175,14 @@ class PullConsumer(InContext):
         return await store.offset_at(queue, as_ms(when))
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the group's offset in the queue (the next message it wants); None if it has none
-        yet."""
+        """Return the group's committed offset in the queue, that of its next message. Return None
+        if there is none."""
         store, queue = await self._offsets_of(queue)
         return await store.committed(queue)
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Set the group's offset: that of the next message it wants. Returns when the broker has
-        it."""
+        """Set the group's committed offset, that of its next message. Returns when the broker has
+        stored the offset."""
         OFFSET.check("offset", offset)
         store, queue = await self._offsets_of(queue)
         instance = self._ready()
@@ -213,7 +215,7 @@ class PullConsumer(InContext):
         return address
 
     async def _offsets_of(self, queue: MessageQueue) -> tuple[OffsetStore, MessageQueue]:
-        """Return the offset store, and the queue as brokers know it."""
+        """Return the offset store, and the queue under the name that brokers know."""
         _QUEUE.check("queue", queue)
         queue = wrapped(self._namespace, queue)
         await self._address(queue)

@@ -1,9 +1,9 @@
-"""Push consumer: a member of a group that gets its share of the messages, one ``async for`` step or
-handler call each.
+"""Push consumer: a member of a group that receives its share of the messages by ``async for`` or a
+handler.
 
 One rule: an offset is committed only when every message before it is done. A message that is not
-done comes again, to this member or the next. This file is the life of a consumer: joining,
-consuming, leaving. It must not know how queues are assigned and lost.
+done is delivered again, to this member or another. This file holds a consumer's start, delivery and
+close. It must not know how queues are assigned and lost.
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ _COUNT: Final = whole_from(1, " of messages")
 
 class PushConsumer(GroupConsumer["RunningPush"]):
     """Consume as a member of ``group``. Use it as ``async with PushConsumer("127.0.0.1:9876",
-    group="g", topic="t") as consumer:`` and then ``async for message in consumer:``, or give a
+    group="g", topic="t") as consumer:`` and then ``async for message in consumer:``, or pass a
     ``handler``.
 
     The keywords are the fields of ``PushConsumerSettings``; docs/reference/client-settings.md
     explains them. Two consumers of a group must not have the same ``instance_name`` and
     ``unit_name``. Raises ConfigError for unusable settings.
 
-    A message is done when its handler returns (None included) or, in ``async for``, when the next
-    one is asked for; see docs/guide/consuming.md.
+    A message is done when its handler returns (also None). With ``async for`` it is done when the
+    loop asks for the next message; see docs/guide/consuming.md.
     """
 
     @keywords_of(PushConsumerSettings)
@@ -84,8 +84,9 @@ class PushConsumer(GroupConsumer["RunningPush"]):
     # --- what it consumes
 
     async def subscribe(self, topic: str, tags: Wanted = ALL) -> None:
-        """Consume ``topic`` too, or with other tags. May be called before ``start`` and after. All
-        members of a group must subscribe alike, or messages are missed. Raises ConfigError."""
+        """Add ``topic`` to the subscription, or change its tags. May be called before and after
+        ``start``. All members of a group must have the same subscription, or messages are missed.
+        Raises ConfigError."""
         self._subscribe(topic, tags)
         if self.lifecycle.running is not None:
             running = self.lifecycle.ready()
@@ -93,14 +94,14 @@ class PushConsumer(GroupConsumer["RunningPush"]):
             running.balancer.wake()
 
     async def unsubscribe(self, topic: str) -> None:
-        """Consume ``topic`` no longer. Nothing happens if it was not consumed. May be called before
-        ``start`` and after, also in a handler.
+        """Remove ``topic`` from the subscription. An unknown topic is no error. May be called
+        before and after ``start``, also in a handler.
 
-        Its queues are given up at once, as when another member gets them. Finished messages are
-        committed; messages in handlers come to the next member that consumes the queue. In order, a
-        queue is free when the handler that has a message of it has ended; ``unsubscribe`` does not
-        wait for that. Messages that failed before still come by the group's retry topic. All
-        members of a group should do the same.
+        The consumer releases the topic's queues at once and commits finished messages. Messages in
+        handlers are delivered again to the next member that reads the queue. An ordered queue is
+        released when its running handler ends; this method does not wait for that. Messages that
+        failed before still arrive through the group's retry topic. All members of a group should
+        unsubscribe together.
         """
         topic = wrap(self._namespace, topic)
         if self.lifecycle.running is None:
@@ -112,7 +113,7 @@ class PushConsumer(GroupConsumer["RunningPush"]):
 
     @property
     def queues(self) -> list[MessageQueue]:
-        """Queues assigned to this consumer at the moment, sorted."""
+        """Queues assigned to this consumer now, sorted."""
         running = self.lifecycle.running
         queues = running.assignment.queues if running is not None else ()
         return sorted(
@@ -135,13 +136,12 @@ class PushConsumer(GroupConsumer["RunningPush"]):
     # --- life
 
     async def start(self) -> None:
-        """Join the group and begin to consume. Returns after the queues have been divided for the
-        first time.
+        """Join the group and start consuming. Returns after the first assignment of queues. A topic
+        that does not exist yet is no error.
 
-        Raises RouteNotFoundError if no name server answers (a topic that does not exist yet is
-        waited for), NotStartedError after ``close`` or if it is closed meanwhile, ConfigError if
-        nothing is subscribed. A start that fails or is cancelled leaves the group, and may be
-        called again.
+        Raises RouteNotFoundError if no name server answers, ConfigError without a subscription, and
+        NotStartedError if the consumer is closed before or meanwhile. A start that fails or is
+        cancelled leaves the group, and may be called again.
         """
         if not self.lifecycle.may_start():
             return
@@ -173,17 +173,18 @@ class PushConsumer(GroupConsumer["RunningPush"]):
         await self._run(instance, member, make, self._close_running)
 
     async def close(self) -> None:
-        """Stop pulling, let running handlers finish (``close_timeout`` at most), commit, leave the
+        """Stop pulling, wait at most ``close_timeout`` for running handlers, commit, and leave the
         group.
 
-        May be called twice. If the caller is cancelled while it waits (``asyncio.wait_for``), the
-        close goes on. In a coroutine handler it returns at once; the close goes on when the handler
-        has ended, and the handler's message is done as well.
+        May be called twice. If the caller is cancelled (``asyncio.wait_for``), the close continues.
+        In a coroutine handler the call returns at once. The close then continues when the handler
+        ends, and the handler's message is done.
         """
         await self._close(None)
 
     async def _close(self, thread: int | None) -> bool:
-        """Close for a caller in ``thread``. False: a handler asked, so the close has not ended."""
+        """Close for a caller in ``thread``. Return False if a handler called it, because the close
+        then ends later."""
         running = self.lifecycle.running
         in_handler = running is not None and running.is_handling(asyncio.current_task(), thread)
         await self.lifecycle.close_once(self._close_running, wait=not in_handler)
@@ -198,22 +199,22 @@ class PushConsumer(GroupConsumer["RunningPush"]):
                 self._replier = None
 
     async def wait_closed(self) -> None:
-        """Wait until the consumer is closed. A program with a handler spends its life here."""
+        """Wait until the consumer is closed. A program with a handler waits here."""
         await self.lifecycle.started().closed.wait()
 
     def __aiter__(self) -> MessageStream:
         return MessageStream(self._readable())
 
     async def take(self, count: int) -> list[Delivery]:
-        """Take at least one message and at most ``count``; settle each with ``done()`` or
-        ``retry()``. For programs that want batches; ``async for`` is simpler. Raises NoMoreMessages
-        when the consumer is closed, ConfigError for an unusable ``count``."""
+        """Wait for a message, and return between one and ``count`` of them. Settle each with
+        ``done()`` or ``retry()``. Use it for batches; ``async for`` is simpler. Raises
+        NoMoreMessages when the consumer is closed, ConfigError for an unusable ``count``."""
         _COUNT.check("count", count)
         return await self._readable().take_some(count)
 
     def _begin_message(self) -> Delivery | None:
-        """Take one message for the blocking client, from any thread and without waiting. None: no
-        message is ready, or messages are not for readers."""
+        """Return the next message for the blocking client without waiting; safe in any thread.
+        Return None if no message is ready or the consumer has a handler."""
         running = self.lifecycle.running
         if running is None or self._settings.handler is not None:
             return None
@@ -222,7 +223,7 @@ class PushConsumer(GroupConsumer["RunningPush"]):
         return message
 
     def give_back(self, messages: Sequence[Delivery]) -> None:
-        """Put back messages that were taken and are not settled. They are the next ones again."""
+        """Return unsettled messages to the front of the queue of ready messages."""
         running = self.lifecycle.running
         if running is not None:
             for message in reversed(messages):
@@ -230,8 +231,8 @@ class PushConsumer(GroupConsumer["RunningPush"]):
                     running.ready.give_back(message)
 
     def set_concurrency(self, concurrency: int) -> None:
-        """Change the number of handler calls at once. Messages in handlers are not disturbed.
-        Raises ConfigError, also without a handler."""
+        """Change the number of concurrent handler calls. Running handlers continue. Raises
+        ConfigError, also if the consumer has no handler."""
         CONCURRENCY.check("concurrency", concurrency)
         if self._settings.handler is None:
             raise ConfigError(
@@ -244,12 +245,12 @@ class PushConsumer(GroupConsumer["RunningPush"]):
             running.handlers.resize(concurrency)
 
     def pause(self) -> None:
-        """Hand out no message and pull none until ``resume``. Running handlers may end. The queues
-        stay assigned."""
+        """Stop pulling and delivering messages until ``resume``. Running handlers continue. The
+        queues stay assigned."""
         self.lifecycle.started().ready.pause()
 
     def resume(self) -> None:
-        """Hand out and pull messages again after ``pause``."""
+        """Start pulling and delivering messages again after ``pause``."""
         self.lifecycle.started().resume()
 
     @property
@@ -264,12 +265,12 @@ class PushConsumer(GroupConsumer["RunningPush"]):
         properties: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> SendResult:
-        """Answer a message that was sent by a producer's ``request``; return when that producer has
-        the answer.
+        """Reply to a message that a producer sent with ``request``. Returns when the producer has
+        the reply.
 
-        ``properties`` of your own go with the answer; ``timeout`` in seconds, 3 by default. Raises
-        ReplyError if the answer did not arrive, MessageError if the message is no request or the
-        body is empty or too long, NotStartedError.
+        ``properties``: your own properties of the reply. ``timeout``: seconds, 3 by default. Raises
+        ReplyError if the reply did not arrive, MessageError if the message is no request or the
+        body is empty or too long, and NotStartedError.
         """
         running = self.lifecycle.ready()
         if self._replier is None:
@@ -289,7 +290,7 @@ class PushConsumer(GroupConsumer["RunningPush"]):
     # --- joining
 
     def consumer_data(self) -> ConsumerData:
-        """Return this consumer's part of a heartbeat."""
+        """Return this consumer's entry in the heartbeat."""
         settings = self._settings
         model = MessageModel.BROADCASTING if settings.broadcast else MessageModel.CLUSTERING
         return self._data(
@@ -314,8 +315,13 @@ class PushConsumer(GroupConsumer["RunningPush"]):
 
 
 class RunningPush(RunningConsumer):
-    """``ready``: what waits to be handled. ``subscriptions``: by topic, as they are at any time.
-    ``tracing`` None: nothing is traced. ``concurrency``: handler calls at once."""
+    """State of a push consumer from start to close.
+
+    - ``ready``: messages that wait for a handler or reader.
+    - ``subscriptions``: current subscriptions by topic.
+    - ``tracing``: None if nothing is traced.
+    - ``concurrency``: maximum number of concurrent handler calls.
+    """
 
     what = "PushConsumer"
 
@@ -376,8 +382,8 @@ class RunningPush(RunningConsumer):
     # --- life
 
     async def begin(self) -> None:
-        """Take up this member's share of the queues, and handle what they hold from now on. Raises
-        NotStartedError if it is closed."""
+        """Assign queues to this member and start handling their messages. Raises NotStartedError if
+        the consumer is closed meanwhile."""
         await super().begin()
         if self.assignment.locks is not None:
             self._spawn(self.assignment.locks.keep(), "locks")
@@ -388,9 +394,8 @@ class RunningPush(RunningConsumer):
                 self._spawn(late, "late handlers")
 
     async def give_up(self, topic: str) -> None:
-        """Consume a topic no longer. Messages that are done are committed, and its queues are left
-        to others. In order, a queue is free when nobody handles a message of it; this does not wait
-        for that."""
+        """Stop consuming a topic: commit finished messages and release its queues. An ordered queue
+        is released when its running handler ends; this method does not wait for that."""
         for name in (topic, pop_retry_topic(topic, self.member.group)):
             if name in self._subscriptions:
                 self.assignment.stop(name)
@@ -398,17 +403,17 @@ class RunningPush(RunningConsumer):
                 await self.assignment.apply(QueueChange((), self.assignment.of_topic(name)))
 
     def is_handling(self, task: asyncio.Task[Any] | None, thread: int | None) -> bool:
-        """Return True if this task, or this thread, calls the handler."""
+        """Return True if this task or thread is running the handler."""
         return self.handlers is not None and task is not None and self.handlers.has(task, thread)
 
     def resume(self) -> None:
-        """Hand out messages and read them, after ``ready`` was paused."""
+        """Start delivering and pulling messages again."""
         self.ready.resume()
         self.assignment.look()
 
     async def close(self, timeout: float) -> None:
-        """Stop pulling, let running handlers finish (``timeout`` seconds at most), commit, leave
-        the group, whatever fails on the way."""
+        """Stop pulling, wait at most ``timeout`` seconds for running handlers, commit, and leave
+        the group. Each step is made even if an earlier one fails."""
         for task in self._tasks:
             task.cancel()
         try:

@@ -1,8 +1,8 @@
-"""Selectors: choose a queue for a message by the hash of a key, at random, by machine room, or on a
-hash ring.
+"""Selectors: choose a message's queue by a key's hash, at random, by machine room, or on a hash
+ring.
 
-A selector is any function of (queues, message) that returns one of the queues; these functions make
-some. One rule: a selector that depends on a key gives the same queue as Apache's selector of that
+A selector is any function of (queues, message) that returns one of the queues. The functions here
+return selectors. One rule: a selector by key chooses the same queue as Apache's selector of that
 name in any other language. This module must not know how sending works. Source: apache/rocketmq
 ``SelectMessageQueueByHash``, ``SelectMessageQueueByRandom``, ``ConsistentHashRouter``.
 """
@@ -26,14 +26,14 @@ T = TypeVar("T")
 Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 
 VIRTUAL_NODES: Final = 10
-"""Points of each queue on a ring, by default."""
+"""Default number of points of each queue on a ring."""
 ROOM_END: Final = "@"
-"""Separator in ``room-1@broker-a``: a broker's name says its room."""
+"""Separator between room and name in a broker's name, as in ``room-1@broker-a``."""
 
 
 def by_hash(key: object) -> Selector:
-    """Select queue ``abs(key.hashCode() % n)`` as in Java. ``key``: str, int (an ``Integer``, a
-    ``Long`` if it needs to be), bool or float."""
+    """Select queue ``abs(key.hashCode() % n)`` as in Java. ``key``: str, int, bool or float. An int
+    is hashed as ``Integer``, or as ``Long`` if it is too large."""
     hash_code = abs(java_hash_code(key))
 
     def select(queues: Sequence[MessageQueue], _message: Message) -> MessageQueue:
@@ -43,7 +43,7 @@ def by_hash(key: object) -> Selector:
 
 
 def at_random(random: random_module.Random | None = None) -> Selector:
-    """Select any queue, each with the same probability."""
+    """Select a queue at random, each with the same probability."""
     source = random or random_module.SystemRandom()
 
     def select(queues: Sequence[MessageQueue], _message: Message) -> MessageQueue:
@@ -53,8 +53,8 @@ def at_random(random: random_module.Random | None = None) -> Selector:
 
 
 def in_rooms(*rooms: str) -> Selector:
-    """Select in turn the queues of brokers named ``room@…`` with one of these rooms; every queue if
-    no such broker exists now.
+    """Select in turn among the queues of brokers named ``room@…`` with one of these rooms. Without
+    any such broker, select among all queues.
 
     RocketMQ: ``SelectMessageQueueByMachineRoom`` is a stub that selects nothing; the naming is that
     of its machine room allocation.
@@ -85,8 +85,8 @@ _RING_KEY: Final = SettingRule(
 
 
 class HashRing:
-    """Consistent-hash ring: when queues come or go, only the keys of those queues move. Keep one
-    ring and ask it ``by(key)`` for each send.
+    """Consistent-hash ring: when queues are added or removed, only the keys of those queues move.
+    Keep one ring and call ``by(key)`` for each send.
 
     Raises ConfigError if there is less than one virtual node.
     """
@@ -99,8 +99,8 @@ class HashRing:
         self._owners: list[MessageQueue] = []
 
     def by(self, key: str) -> Selector:
-        """Select the queue whose point is the next at or after the key's. Raises ConfigError if the
-        key is no text."""
+        """Select the queue with the first point at or after the key's hash. Raises ConfigError if
+        the key is no text."""
         _RING_KEY.check("key", key)
 
         def select(queues: Sequence[MessageQueue], _message: Message) -> MessageQueue:
@@ -120,7 +120,7 @@ class HashRing:
 
 
 def ring_of(owners: Mapping[str, T], virtual_nodes: int) -> dict[int, T]:
-    """Return the points of owners on a ring, by the owners' names."""
+    """Return a ring: the owner of each point. ``owners``: owner by name."""
     numbers = range(virtual_nodes)
     return {ring_hash(f"{name}-{i}"): owner for name, owner in owners.items() for i in numbers}
 
@@ -134,5 +134,6 @@ def node_key(queue: MessageQueue) -> str:
 
 
 def ring_hash(text: str) -> int:
-    """Return the first four bytes of the MD5, unsigned (``ConsistentHashRouter.MD5Hash``)."""
+    """Return the first four bytes of the text's MD5 as an unsigned number
+    (``ConsistentHashRouter.MD5Hash``)."""
     return int.from_bytes(md5(text.encode(), usedforsecurity=False).digest()[:4])

@@ -1,9 +1,9 @@
-"""Simple consumer: its user asks for messages. Each is invisible to other consumers for a while;
-the user acknowledges it, or sets the time when it comes again.
+"""Simple consumer: its user asks for messages, and acknowledges each. Until then a message is
+invisible to other consumers for a limited time.
 
-One rule: the consumer acknowledges nothing by itself. A message that is not acknowledged in its
-time comes again, to the next member of the group that asks. This file is the life of a consumer and
-its user's calls. It must not know how messages are fetched. Source: apache/rocketmq-clients
+One rule: the consumer acknowledges nothing by itself. A message that is not acknowledged in time is
+delivered again to any member of the group. This file holds the consumer's start, close and user
+calls. It must not know how messages are fetched. Source: apache/rocketmq-clients
 ``SimpleConsumer``; on the wire, apache/rocketmq's POP.
 """
 
@@ -46,9 +46,9 @@ __all__ = ["PoppedMessage", "SimpleConsumer"]
 log = logging.getLogger(__name__)
 ANY_QUEUE: Final = -1
 PAUSE_S: Final = 1.0
-"""Time for which a broker that failed, or a topic that does not exist, is passed over."""
+"""Seconds for which a broker that failed, or a topic that does not exist, is skipped."""
 HASTE_S: Final = 0.05
-"""Pause before a broker is asked again that announced messages and had none."""
+"""Pause in seconds before asking a broker again that announced messages but returned none."""
 INVISIBLE_S: Final = 60.0
 TIMEOUT_S: Final = 15.0
 CLOSE_PATIENCE_S: Final = 3.0
@@ -58,17 +58,17 @@ Error = errors.RemotingError | errors.ProtocolError | errors.RouteNotFoundError
 
 
 class SimpleConsumer(GroupConsumer["RunningSimple"]):
-    """Receive messages of ``group`` one by one, beside any number of other consumers. Use it as
-    ``async with SimpleConsumer("127.0.0.1:9876", group="g", topic="t") as consumer:``, then ``await
+    """Receive messages of ``group`` one by one. Use it as ``async with
+    SimpleConsumer("127.0.0.1:9876", group="g", topic="t") as consumer:``, then ``await
     consumer.receive()`` and ``await consumer.ack(message)``.
 
     The keywords are the fields of ``SimpleConsumerSettings``; docs/reference/client-settings.md
     explains them. Raises ConfigError for unusable settings.
 
-    Brokers hand out messages one by one, in no order unless ``ordered``, and record which are done.
-    No queue is divided among the members, and any number of tasks may receive. Apache's brokers do
-    so from 5.0 on. Methods may raise a RemotingError, and NotStartedError before ``start`` and
-    after ``close``.
+    Brokers assign each message separately and record which ones are done. Any number of consumers
+    and tasks may receive at once. Messages have no order unless ``ordered``. Apache's brokers
+    support this from 5.0 on. Methods may raise a RemotingError, and NotStartedError before
+    ``start`` and after ``close``.
     """
 
     @keywords_of(SimpleConsumerSettings)
@@ -80,11 +80,11 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
     # --- life
 
     async def start(self) -> None:
-        """Make the group known to the brokers.
+        """Start the consumer and register the group with the brokers. A topic that does not exist
+        yet is no error.
 
-        Raises RouteNotFoundError if no name server answers (a topic that does not exist yet is
-        waited for), NotStartedError after ``close``. A start that fails or is cancelled may be
-        called again.
+        Raises RouteNotFoundError if no name server answers, and NotStartedError after ``close``. A
+        start that fails or is cancelled may be called again.
         """
         if not self.lifecycle.may_start():
             return
@@ -97,21 +97,21 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
         await self._run(instance, member, make, RunningSimple.close)
 
     async def close(self) -> None:
-        """Let waiting ``receive`` calls return nothing, and leave the group. Messages that are not
-        acknowledged come again in their time. May be called twice."""
+        """Leave the group. Waiting ``receive`` calls return an empty list. Messages that are not
+        acknowledged are delivered again when their invisible time ends. May be called twice."""
         await self.lifecycle.close_once(RunningSimple.close)
 
     # --- what it receives
 
     async def subscribe(self, topic: str, tags: Wanted = ALL) -> None:
-        """Receive messages of ``topic`` too, or with other tags; before ``start`` or after. Raises
-        ConfigError."""
+        """Add ``topic`` to the subscription, or change its tags. May be called before and after
+        ``start``. Raises ConfigError."""
         self._subscribe(topic, tags)
         if self.lifecycle.running is not None:
             await self.lifecycle.ready().instance.introduce_all()
 
     async def unsubscribe(self, topic: str) -> None:
-        """Receive no more of ``topic``. Nothing happens if it was not subscribed to."""
+        """Remove ``topic`` from the subscription. An unknown topic is no error."""
         self._subscriptions.pop(wrap(self._namespace, topic), None)
         if self.lifecycle.running is not None:
             await self.lifecycle.ready().instance.introduce_all()
@@ -129,13 +129,13 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
         invisible_seconds: float = INVISIBLE_S,
         timeout: float = TIMEOUT_S,
     ) -> list[PoppedMessage]:
-        """Return messages as soon as there is one: ``max_messages`` at most, all of one topic and
-        broker. Returns none after ``timeout`` seconds, or once closed.
+        """Wait for messages, and return at most ``max_messages``, all of one topic and broker.
+        Return an empty list after ``timeout`` seconds, or once closed.
 
         The messages are invisible to the rest of the group for ``invisible_seconds``. Acknowledge
-        each in that time, or change its time. If the call is cancelled, messages on their way are
-        given back. Raises ConfigError, and RemotingError or RouteNotFoundError if no broker could
-        be asked until the time was over.
+        each in that time, or extend the time. If the call is cancelled, popped messages are
+        returned to the broker. Raises ConfigError, and RemotingError or RouteNotFoundError if no
+        broker could be asked before the timeout.
         """
         _MESSAGES.check("max_messages", max_messages)
         SECONDS.check("invisible_seconds", invisible_seconds)
@@ -149,13 +149,13 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
     async def ack(
         self, messages: PoppedMessage | Iterable[PoppedMessage], *, timeout: float = CALL_TIMEOUT_S
     ) -> None:
-        """Acknowledge one message or several: they are done and will not come again. Returns when
-        the brokers have it.
+        """Acknowledge one or more messages, so that they are not delivered again. Returns when the
+        brokers have answered.
 
-        Several go as one request to each broker, which gives no answer for each. Brokers answer an
-        acknowledgement that comes too late, or twice, like any other. Raises ResponseError if a
-        broker refuses (code 208: its queue has no such offset), and another RemotingError if the
-        broker was not reached; the message may come again then.
+        Several messages go to each broker in one request, which has one answer for all. A late or
+        repeated acknowledgement is no error. Raises ResponseError if a broker refuses (code 208:
+        the queue has no such offset), or another RemotingError if the broker was not reached. The
+        message may be delivered again then.
         """
         check_timeout(timeout)
         running = self.lifecycle.ready()
@@ -167,11 +167,11 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
     async def change_invisible_time(
         self, message: PoppedMessage, seconds: float, *, timeout: float = CALL_TIMEOUT_S
     ) -> str:
-        """Let a message come again ``seconds`` from now instead, and return its new handle, which
-        ``message.handle`` is from then on.
+        """Deliver a message again ``seconds`` from now. Return the message's new handle, which is
+        also set as ``message.handle``.
 
-        Use it to have more time, or to have the message later. It counts as another attempt only
-        when it comes again. Raises ConfigError, RemotingError.
+        Use this to get more time for a message, or to postpone it. The attempt is counted when the
+        message is delivered again. Raises ConfigError, RemotingError.
         """
         SECONDS.check("seconds", seconds)
         check_timeout(timeout)
@@ -196,13 +196,13 @@ def _refuse_others(message: object) -> None:
 
 
 class RunningSimple(RunningMember):
-    """State of a simple consumer from start to close. Messages come from every broker of every
-    topic in ``subscriptions`` (as they are at any time), asked in turn.
+    """State of a simple consumer from start to close. Every broker of every topic in
+    ``subscriptions`` is asked in turn.
 
-    A message is popped only for a reader that waits. While there is nothing, brokers are asked to
-    notify (long polls that take nothing), and a pop whose reader has gone meanwhile is given back.
-    A message that comes again after ``max_reconsume_times`` retries becomes a dead letter. With
-    ``ordered`` none does, for there brokers count for all messages that were taken together.
+    A message is popped only when a reader waits. If no broker has a message, long polls ask the
+    brokers to announce new ones. A pop whose reader has gone is returned to the broker. A message
+    becomes a dead letter after ``max_reconsume_times`` retries. With ``ordered`` there are no dead
+    letters, because brokers count attempts for a whole pop, not for a message.
     """
 
     def __init__(
@@ -227,7 +227,8 @@ class RunningSimple(RunningMember):
         self._subscriptions = subscriptions
         self._ordered = settings.ordered
         self._unanswered: dict[str, str] = {}
-        """Attempt of an ordered pop that got no answer and may have taken messages, by source."""
+        """Attempt id of an ordered pop without an answer, by source. The broker may have popped
+        messages."""
         self._loop = asyncio.get_running_loop()
         self._turn = 0
         self._failed: dict[str, Error] = {}
@@ -236,8 +237,8 @@ class RunningSimple(RunningMember):
         self._closed = asyncio.Event()
 
     async def close(self) -> None:
-        """End waiting readers with nothing. Finish what is being sent, give back messages for
-        readers that have gone, and leave the group, also if a step fails."""
+        """End waiting readers, finish requests being sent, return unread messages to the brokers,
+        and leave the group. Each step is made even if an earlier one fails."""
         self._closed.set()
         try:
             if self._late:
@@ -249,9 +250,9 @@ class RunningSimple(RunningMember):
             await self.instance.leave(self.member)
 
     async def receive(self, count: int, invisible_s: float, timeout: float) -> list[PoppedMessage]:
-        """Return the messages of one source, as soon as one has some; nothing after ``timeout``
+        """Wait for messages of one source and return them. Return an empty list after ``timeout``
         seconds or once closed. If no source could be asked by then, raise the last error:
-        RemotingError, ProtocolError, or RouteNotFoundError if no name server answers."""
+        RemotingError, ProtocolError, or RouteNotFoundError."""
         deadline = self._loop.time() + timeout
         announced = False
         while not self._closed.is_set():
@@ -273,7 +274,7 @@ class RunningSimple(RunningMember):
     # --- which
 
     async def _sources(self) -> list[MessageQueue]:
-        """Return each topic on each of its brokers, another one first each time."""
+        """Return each pair of topic and broker. The first one changes with each call."""
         sources: list[MessageQueue] = []
         for topic in list(self._subscriptions):
             if not self._may_ask(topic):
@@ -341,8 +342,8 @@ class RunningSimple(RunningMember):
     async def _pop_into(
         self, messages: list[PoppedMessage], source: MessageQueue, count: int, invisible_s: float
     ) -> None:
-        """Pop messages until there are ``count`` or the broker has no more. A broker gives 32 at a
-        time."""
+        """Pop messages until there are ``count`` or the broker has no more. A broker returns at
+        most 32 per request."""
         while len(messages) < count and self._may_ask(str(source)):
             batch = min(count - len(messages), BATCH_MAX)
             try:
@@ -397,8 +398,8 @@ class RunningSimple(RunningMember):
     # --- waiting
 
     async def _something_came(self, sources: Sequence[MessageQueue], seconds: float) -> bool:
-        """Wait ``seconds`` at most until a source announces messages; less if there is no source to
-        ask."""
+        """Wait at most ``seconds`` until a source announces messages. Return True if one did.
+        Without a source to ask, wait at most 1 s."""
         asked = [source for source in sources if self._may_ask(str(source))]
         waits = {self._loop.create_task(self._has_something(source, seconds)) for source in asked}
         if not asked:

@@ -1,9 +1,9 @@
-"""Producer of messages that are delivered if, and only if, a local transaction succeeds.
+"""Producer of messages that are delivered only if a local transaction succeeds.
 
-The producer sends a half message, which no consumer sees. The user's executor does its work and
+The producer sends a half message, which no consumer sees. Then it runs the user's executor, which
 returns the state of the transaction. The producer reports the state to the broker, which delivers
-or forgets the message. A broker that gets no report asks a producer of the group, whose checker
-looks up how the work went. Source: apache/rocketmq ``TransactionMQProducer``,
+or drops the message. A broker without a report asks a producer of the group, whose checker looks up
+the state. Source: apache/rocketmq ``TransactionMQProducer``,
 ``DefaultMQProducerImpl.sendMessageInTransaction``.
 """
 
@@ -54,8 +54,8 @@ from turbopump.repeated_line import RepeatedLine
 
 
 class TransactionState(Enum):
-    """State of a transaction, as the user's code returns it. UNKNOWN: not decided; the broker is to
-    ask later."""
+    """State of a transaction, returned by an executor or checker. UNKNOWN: not decided yet; the
+    broker asks again later."""
 
     COMMIT = "COMMIT_MESSAGE"
     ROLLBACK = "ROLLBACK_MESSAGE"
@@ -70,11 +70,12 @@ class TransactionState(Enum):
 class TransactionResult:
     """Outcome of ``send_in_transaction``.
 
-    ``sent``: the result of the half message. ``state``: the state the executor returned; ROLLBACK
-    without a call of the executor if the half message is not stored as safely as promised.
-    ``error``: the executor's exception, or a NotStartedError if the producer was closed before the
-    call (the state is UNKNOWN then). ``told``: the state reached the broker; if not, the broker
-    will ask.
+    - ``sent``: result of the half message.
+    - ``state``: state that the executor returned. ROLLBACK without a call of the executor if
+      the status of the half message is not OK. UNKNOWN if the executor failed.
+    - ``error``: the executor's exception, or a NotStartedError if the producer was closed
+      before the executor was called.
+    - ``told``: True if the state was sent to the broker. Otherwise the broker will ask.
     """
 
     sent: SendResult
@@ -105,16 +106,17 @@ _executor_failed = RepeatedLine(
 )
 
 WAITING_MAX: Final = 2000
-"""Questions that wait for the checker (``checkRequestHoldMax``); more are dropped."""
+"""Maximum number of questions that wait for the checker (``checkRequestHoldMax``). Further
+questions are dropped."""
 ANSWER_S: Final = 60.0
-"""Time for one check; the broker asks again."""
+"""Timeout of one check, in seconds. The broker asks again later."""
 
 _worker: Final[ContextVar[asyncio.Task[Any] | None]] = ContextVar("turbopump worker", default=None)
-"""Task that calls the checker, also for work of a plain checker in its thread."""
+"""Task that calls the checker. A plain checker's thread inherits it."""
 
 
 class StateQuestion(NamedTuple):
-    """Broker's question about a transaction, the half message, and the broker's connection."""
+    """A broker's question about a transaction, with the half message and the connection."""
 
     request: CheckTransactionState
     message: ReceivedMessage
@@ -123,13 +125,12 @@ class StateQuestion(NamedTuple):
 
 @dataclass(eq=False)
 class TransactionAnswers:
-    """Answers to brokers that ask for the state of a transaction. The user's checker is called for
-    ``concurrency`` questions at a time; ``answer(request, remark, asked, state)`` sends its
-    verdict.
+    """Answers to brokers that ask for the state of a transaction.
 
-    A question that cannot be answered is dropped and counted; the broker asks again. After the
-    close no checker is called; the close waits for the checks under way. Source: apache/rocketmq
-    ``DefaultMQProducerImpl.checkTransactionState``.
+    The user's checker is called for at most ``concurrency`` questions at a time. ``answer(request,
+    remark, asked, state)`` sends the result. A question that cannot be answered is dropped and
+    counted; the broker asks again. ``close`` stops new checks and waits for running ones. Source:
+    apache/rocketmq ``DefaultMQProducerImpl.checkTransactionState``.
     """
 
     checker: UserFunction
@@ -141,7 +142,8 @@ class TransactionAnswers:
     _waiting: deque[StateQuestion] = field(default_factory=deque)
     _workers: int = 0
     _working: dict[asyncio.Task[Any], PendingSends] = field(default_factory=dict)
-    """Workers that have begun, and the counter that each is counted in as under way."""
+    """Workers that have started. The value is the counter of pending work that includes the
+    worker."""
     _closed: bool = False
 
     def add_question(self, asked: StateQuestion, sender: Sender) -> None:
@@ -164,8 +166,8 @@ class TransactionAnswers:
             sender.instance.spawn(self._work(sender.under_way), name=name)
 
     def close(self) -> None:
-        """Drop questions that wait, and all later ones: the broker asks another producer of the
-        group. The close does not wait for a check that closes its own producer."""
+        """Drop all waiting and later questions; the broker asks another producer of the group. A
+        check that closes its own producer is not waited for."""
         self._closed = True
         self._waiting.clear()
         this = asyncio.current_task()
@@ -237,16 +239,17 @@ def state_of(returned: object, who: str) -> TransactionState:
 
 INTRODUCE_AGAIN_S: Final = 30.0
 RENEW_S: Final = 3.0
-"""Timeout for learning a broker's new address. The broker asks by itself, so little is lost."""
+"""Timeout in seconds for looking up a broker's new address. If it fails, the broker asks for the
+state later."""
 
 
 class TransactionProducer(Producer):
-    """Send messages, also in transactions. Every producer of ``group`` must be able to answer for
-    the others, so give them a group of their own.
+    """Send messages with or without a transaction.
 
-    The keywords are the fields of ``TransactionProducerSettings``;
+    Brokers may ask any producer of ``group`` about the transaction of another, so use a separate
+    group for each checker. The keywords are the fields of ``TransactionProducerSettings``;
     docs/reference/client-settings.md explains them. Raises ConfigError for unusable settings, and
-    for the group that producers without one are in.
+    for the default producer group.
     """
 
     @keywords_of(TransactionProducerSettings)
@@ -269,7 +272,7 @@ class TransactionProducer(Producer):
         return self
 
     async def start(self) -> None:
-        """Start as ``Producer.start`` does, and make the producer known to the brokers that may ask
+        """Start as ``Producer.start`` does, and register the producer with the brokers that may ask
         it."""
         begins = self._sender is None
         await super().start()
@@ -278,16 +281,15 @@ class TransactionProducer(Producer):
             sender.tasks.append(sender.instance.spawn(self._introduce(sender), name=name))
 
     async def _learn_routes(self) -> None:
-        """Do nothing: ``_introduce`` learns the routes later. Other producers of the group may be
-        asked until then."""
+        """Do nothing, because ``_introduce`` fetches the routes later. Until then, brokers ask
+        other producers of the group."""
 
     async def close(self) -> None:
-        """Close as ``Producer.close`` does, and wait for transactions and checks under way as well.
-        If a transaction lasts longer, the broker will ask another producer of the group.
+        """Close as ``Producer.close`` does, and also wait for running transactions and checks. If a
+        transaction lasts longer, the broker asks another producer of the group.
 
-        No check begins after the close has begun, and no executor after ``send_timeout``. A
-        transaction that still waits for its executor gets a result with the state UNKNOWN and a
-        NotStartedError.
+        No check starts after the call, and no executor starts after ``send_timeout``. A transaction
+        whose executor was not called returns the state UNKNOWN and a NotStartedError.
         """
         if self._sender is not None:
             self._answers.close()
@@ -310,16 +312,16 @@ class TransactionProducer(Producer):
         executor: Executor | None = None,
         timeout: float | None = None,
     ) -> TransactionResult:
-        """Send ``message`` as a half message, run the executor with it and ``arg``, and report the
-        state to the broker.
+        """Send ``message`` as a half message, call the executor with ``message`` and ``arg``, and
+        report the state to the broker.
 
-        The executor finds the transaction's id in the property ``__transactionId__``. An exception
-        of the executor is logged and is in the result; the broker will ask the checker then. A
-        NotStartedError is in the result if the producer was closed before the executor was called.
+        The message property ``__transactionId__`` holds the transaction's id. An exception of the
+        executor is logged and returned in the result; the broker then asks the checker. The result
+        contains a NotStartedError if the producer was closed before the executor was called.
         ``timeout``: seconds for the half message.
 
-        Raises as ``Producer.send``, and MessageError for a delayed message; nothing was executed
-        then.
+        Raises the errors of ``Producer.send``, and MessageError for a delayed message. The executor
+        was not called then.
         """
         FUNCTION.or_none().check("executor", executor)
         check_timeout(timeout)
@@ -389,7 +391,8 @@ class TransactionProducer(Producer):
     async def _end_transaction(
         self, sender: Sender, half: Message, result: TransactionResult
     ) -> bool:
-        """Report the state to the broker; True if it was written."""
+        """Report the state to the broker. Return True if the report was written to the
+        connection."""
         topic, sent = wrap(self._namespace, half.topic), result.sent
         request = EndTransaction(
             topic=topic,
@@ -418,8 +421,8 @@ class TransactionProducer(Producer):
 
     @staticmethod
     async def _connect(sender: Sender, topic: str, broker_name: str) -> tuple[str, Wire]:
-        """Return a connection to the broker's master, found again if it has moved. Raises
-        ConnectError."""
+        """Return the master's address and a connection to it, with a new route if the broker has
+        moved. Raises ConnectError."""
         routes, connect = sender.instance.routes, sender.instance.remoting.connect
         route = routes.known.get(topic)
         address = None if route is None else route.master(broker_name)
@@ -464,7 +467,7 @@ class TransactionProducer(Producer):
         message: Message | ReceivedMessage,
         state: TransactionState,
     ) -> None:
-        """Write the report, and call the hooks."""
+        """Write the report of a transaction's state to the connection, and call the hooks."""
         command = request_command(request, opaque=connection.calls.next_opaque, oneway=True)
         command.remark = remark
         if sender.instance.signer is not None:
@@ -483,8 +486,8 @@ class TransactionProducer(Producer):
         sender.hooks.end_transaction(context)
 
     async def _introduce(self, sender: Sender) -> None:
-        """Fetch the routes of the producer's ``topics``, or of TBW102 if it has none, so that the
-        brokers on them are sent heartbeats. RocketMQ: ``topics`` in 5.x, TBW102 in 4.x."""
+        """Fetch the routes of ``topics``, or of TBW102 without any, so that their brokers receive
+        heartbeats. RocketMQ: ``topics`` in 5.x, TBW102 in 4.x."""
         missing = [wrap(self._namespace, topic) for topic in self._settings.topics] or [
             DEFAULT_TOPIC
         ]

@@ -1,1 +1,2 @@
-"""Files: the seam to the disk, which simulations replace, and what lies directly on it."""
+"""File access: the ``Disk`` interface, which simulations replace, and the modules directly on
+it."""

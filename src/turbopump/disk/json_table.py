@@ -1,9 +1,9 @@
-"""A small table kept as one JSON file: topics, groups, consumer offsets.
+"""Small table in one JSON file: topics, groups, consumer offsets.
 
-The table is loaded before its first save, and replaced in one step (temporary file, fsync, rename,
-directory fsync; the old file stays as ``.bak``), never in the owner's thread. This module handles
-bytes; their meaning is the owner's: ``decode`` raises ValueError or a TurbopumpError for invalid
-bytes.
+The table is loaded before its first save. A save replaces the file in one step (temporary file,
+fsync, rename, directory fsync; the old file stays as ``.bak``), never in the owner's thread. This
+module handles bytes; their meaning is the owner's: ``decode`` raises ValueError or a TurbopumpError
+for invalid bytes.
 
 A start never fails because of the content of a table. An unreadable file falls back to its
 ``.bak``, which the first save also makes, so that there always is one. If neither is readable, the
@@ -29,15 +29,20 @@ Content = bytes | Callable[[], bytes]
 """Content to save, or a function that makes it in the writing thread."""
 
 ATTEMPTS_AT_ONCE: Final = 3
-"""Attempts of ``save_now``."""
+"""Number of attempts of ``save_now``."""
 FAILURES_PER_REPORT: Final = 60
-"""A save that keeps failing is reported the first time and then this often."""
+"""Interval of reports on a save that keeps failing, in failures. The first failure is also
+reported."""
 
 
 class JsonTable:
-    """The file at ``path``. ``log_error`` gets a line when something is wrong, ``log_info`` one
-    when it no longer is (None: ``log_error`` does). ``on_settled`` is called when every ``save`` so
-    far has ended: whether all of it is on the disk now."""
+    """Table in the file at ``path``.
+
+    - ``log_error``: gets a line for each problem.
+    - ``log_info``: gets a line when a problem is over (None: ``log_error`` gets it).
+    - ``on_settled``: called when all saves so far have ended; gets True if everything is on
+      the disk.
+    """
 
     def __init__(
         self,
@@ -71,7 +76,7 @@ class JsonTable:
         return self._torn
 
     def load(self, decode: Callable[[bytes], T], empty: Callable[[], T]) -> T:
-        """The table from its file, else from ``.bak``, else what can be rescued of them, else
+        """Return the table from its file, else from ``.bak``, else the readable part of them, else
         ``empty()``. Raises OSError only."""
         self._loaded = True
         faults: list[str] = []
@@ -96,8 +101,7 @@ class JsonTable:
         return empty()
 
     def save(self, data: Content) -> None:
-        """Replace the content, beside the owner's thread; of several saves under way only the last
-        is written."""
+        """Replace the content in a thread. If several saves wait, only the last is written."""
         assert self._loaded, "a table is loaded before it is saved"
         self._unsaved = None
         if self._saving:
@@ -121,14 +125,13 @@ class JsonTable:
         self._disk.start(lambda: self._replace(data if isinstance(data, bytes) else data()), done)
 
     def repeat(self) -> None:
-        """Save again what could not be saved; for the owner of the clock to call every second or
-        so."""
+        """Repeat a failed save. The owner of the clock calls it about every second."""
         if self._unsaved is not None:
             self.save(self._unsaved)
 
     def save_now(self, data: bytes) -> None:
-        """Replace the content in this thread, at a start or a clean stop. Raises OSError if it
-        fails again and again."""
+        """Replace the content in this thread, at a start or a clean stop. Raises OSError if all
+        attempts fail."""
         assert self._loaded, "a table is loaded before it is saved"
         for _ in range(ATTEMPTS_AT_ONCE - 1):
             try:
@@ -173,8 +176,8 @@ class JsonTable:
         decode: Callable[[bytes], T],
         empty: Callable[[], T],
     ) -> T:
-        """No copy is whole: keep them for who can repair them, and begin with what stands before
-        the damage of the newest."""
+        """Keep all damaged copies for a later repair, and return the part before the damage of the
+        newest."""
         self._torn = True
         aside = self._path.with_name(self._path.name + ".damaged")
         if damaged:
@@ -194,8 +197,8 @@ class JsonTable:
         return empty()
 
 
-# --- What can still be read of a JSON text that ends too early: the text up to its last whole
-# member, with its brackets closed. Keys may be numbers, as in fastjson's dialect.
+# --- Recovery of a JSON text that ends too early: the text up to its last whole member, with its
+# brackets closed. Keys may be numbers, as in fastjson's dialect.
 
 TRIES: Final = 64
 """Maximum number of members given up at the end: the damage may have left invalid bytes before
@@ -205,8 +208,8 @@ _CLOSER: Final = {ord("{"): b"}", ord("["): b"]"}
 
 
 def before_the_damage(data: bytes) -> Iterator[bytes]:
-    """Closed texts that ``data`` begins with, the longest first; none if not even its first member
-    is whole."""
+    """Yield completed JSON texts from the start of ``data``, the longest first; none if not even
+    its first member is whole."""
     cuts: deque[tuple[int, bytes]] = deque(maxlen=TRIES)
     open_: list[bytes] = []
     in_string = escaped = False
@@ -228,7 +231,7 @@ def before_the_damage(data: bytes) -> Iterator[bytes]:
             if not open_ or open_.pop() != bytes((byte,)):
                 break
             cuts.append((at + 1, b"".join(reversed(open_))))
-            if not open_:  # the whole of it: odd bytes follow
+            if not open_:  # the text is whole, and invalid bytes follow
                 break
         elif byte == 0x2C:
             cuts.append((at, b"".join(reversed(open_))))

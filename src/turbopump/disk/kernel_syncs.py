@@ -1,11 +1,11 @@
-"""Syncs by the kernel's own threads, asked for with one system call.
+"""Syncs by threads of the kernel, started with one system call.
 
-``KernelSyncs``: fdatasync by a thread of the kernel's own, reported through a descriptor that the
-owner's loop watches. A sync in a thread of this process costs two changes of thread, each of which
-waits for the GIL: more than the sync itself on a fast disk. Linux (4.18) takes
-``IOCB_CMD_FDSYNC`` in ``io_submit`` instead: the same ``vfs_fsync``, with the same errors, in a
-kernel worker. The one rule: whatever is missing (another system, calls that a container forbids) is
-said at once, and the caller uses a thread. It must not know what is synced.
+A sync in a thread of this process needs two thread switches, each of which waits for the GIL. On a
+fast disk that costs more than the sync itself. Linux (4.18) accepts ``IOCB_CMD_FDSYNC`` in
+``io_submit`` instead: the same ``vfs_fsync``, with the same errors, in a kernel worker. The owner's
+loop watches a descriptor that reports the result. If anything is missing (another system, calls
+that a container forbids), ``start`` returns False, and the caller uses a thread. The synced content
+is unknown here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 AT_ONCE_MAX: Final = 8
-"""Syncs under way at a time; one more is refused."""
+"""Largest number of concurrent syncs; one more is refused."""
 
 _FDSYNC: Final = 3
 _WITH_EVENTFD: Final = 1
@@ -38,16 +38,16 @@ library has no functions for them."""
 
 
 class Loop(Protocol):
-    """The part of an event loop that is needed: calling back, in the owner's thread, while a
-    descriptor can be read."""
+    """Event loop, as far as it is used: it calls back, in the owner's thread, while a descriptor is
+    readable."""
 
     def add_reader(self, fd: int, callback: Callable[[], None], /) -> Any: ...
     def remove_reader(self, fd: int, /) -> Any: ...
 
 
 class KernelSyncs:
-    """Asks the kernel when it is first needed whether it can. Every method is called in the owner's
-    thread; none but ``close`` blocks."""
+    """Syncs by the kernel. The first use checks that the kernel supports them. Call every method in
+    the owner's thread; only ``close`` blocks."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -56,8 +56,8 @@ class KernelSyncs:
         self._number = 0
 
     def start(self, fd: int, done: Callable[[OSError | None], None]) -> bool:
-        """Begin an fdatasync of ``fd``; then ``done``, with its error if it failed. False: nothing
-        was begun, use a thread."""
+        """Start an fdatasync of ``fd``, then call ``done`` with None or the error. Return False if
+        the kernel did not accept it: then use a thread."""
         if self._possible is None:
             self._possible = self._open()
         if not self._possible or len(self._under_way) == AT_ONCE_MAX:
@@ -81,7 +81,7 @@ class KernelSyncs:
         )
         try:
             self._call(self._submit, self._context, 1, self._pointer_at)
-        except OSError:  # no file, a file system without fsync, no room: a thread finds out which
+        except OSError:  # no file, no fsync, no space: a sync in a thread reports it
             return False
         self._under_way[self._number] = done
         return True
@@ -98,8 +98,8 @@ class KernelSyncs:
         import ctypes
 
         self._setup, self._destroy, self._submit, self._events = numbers
-        # the first keeps the GIL: giving it away costs more than a call that only starts something;
-        # the second may block
+        # The first keeps the GIL: releasing it costs more than a call that only starts work. The
+        # second may block.
         self._libraries = ctypes.PyDLL(None, use_errno=True), ctypes.CDLL(None, use_errno=True)
         for library in self._libraries:
             library.syscall.argtypes = [ctypes.c_long] * 6
@@ -109,7 +109,7 @@ class KernelSyncs:
         try:
             self._call(self._setup, AT_ONCE_MAX, ctypes.addressof(context))
         except OSError:
-            # the kernel was built without, a container forbids it, or fs.aio-max-nr is used up
+            # The kernel was built without it, a container forbids it, or fs.aio-max-nr is used up.
             return False
         self._context = context.value
         self._request = ctypes.create_string_buffer(_IOCB.size)
@@ -117,15 +117,15 @@ class KernelSyncs:
         self._pointer_at = ctypes.addressof(self._pointer)
         self._found = ctypes.create_string_buffer(_EVENT.size)
         self._found_at = ctypes.addressof(self._found)
-        # can be read once for each that ended
+        # readable once for each completed sync
         self._ended = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC | os.EFD_SEMAPHORE)
         self._loop.add_reader(self._ended, self._report)
         return True
 
     def close(self) -> None:
-        """Wait for what was begun and report it; then begin nothing more."""
+        """Wait for all started syncs and report them, then refuse new ones."""
         while self._under_way:
-            with contextlib.suppress(InterruptedError):  # by a signal
+            with contextlib.suppress(InterruptedError):  # interrupted by a signal
                 self._report_next(self._libraries[1], at_least=1)
         if not self._possible:
             return
@@ -142,8 +142,7 @@ class KernelSyncs:
         self._report_next(self._libraries[0], at_least=0)
 
     def _report_next(self, library: Any, *, at_least: int) -> None:
-        """Report the sync that ended first, if there is one; wait if there must ``at_least`` be
-        one."""
+        """Report the first completed sync, if there is one. With ``at_least`` 1, wait for it."""
         if self._call(self._events, self._context, at_least, 1, self._found_at, library=library):
             number, _, result, _ = _EVENT.unpack(self._found)
             self._under_way.pop(number)(
@@ -151,7 +150,7 @@ class KernelSyncs:
             )
 
     def _call(self, number: int, *arguments: int, library: Any = None) -> int:
-        """Raises OSError."""
+        """Make a system call and return its result. Raises OSError."""
         result = (library or self._libraries[0]).syscall(
             number, *arguments, *(0,) * (5 - len(arguments))
         )

@@ -1,4 +1,4 @@
-"""Locks on a store's files and directories: no two brokers in one."""
+"""Locks on a store's files and directories, so that only one broker uses them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _HELD = (errno.EACCES, errno.EAGAIN)
 
 
 class FileLock:
-    """A POSIX record lock on the first byte, which is what Apache's broker takes
-    (``FileChannel.tryLock(0, 1, false)``)."""
+    """POSIX record lock on the first byte, as Apache's broker uses it (``FileChannel.tryLock(0, 1,
+    false)``)."""
 
     # POSIX locks do not hold against their own process
     _held_here: set[Path] = set()  # noqa: RUF012
@@ -57,9 +57,12 @@ def _locked_text(path: Path) -> str:
 
 
 def lock_directories(paths: Iterable[Path]) -> Callable[[], None]:
-    """Lock directories with ``flock`` on themselves, which needs no file in them and which no
-    program of Apache's uses. Return the function that unlocks them. On a file system without this
-    lock (NFS) nothing is locked. Raises StoreLockedError."""
+    """Lock directories with ``flock``, and return the function that unlocks them. Raises
+    StoreLockedError.
+
+    The lock needs no file in the directories, and no program of Apache's uses it. Does nothing on a
+    file system without this lock (NFS).
+    """
     held: set[tuple[int, int]] = set()
     with contextlib.ExitStack() as stack:
         for path in paths:

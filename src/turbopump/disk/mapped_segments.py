@@ -1,6 +1,5 @@
-"""Mapped files of the system's disk: whole ones, such as the log's, and sparse ones, such as a
-queue's, of which there may be thousands. ``Segment`` and ``SparseSegment`` in ``disk.py`` describe
-the methods."""
+"""Mapped files of the system's disk: whole ones for the log, and sparse ones for queues, of which
+there may be thousands. ``Segment`` and ``SparseSegment`` in ``disk.py`` describe the methods."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ T = TypeVar("T")
 
 
 class MappedSegment:
-    """A segment on a real file."""
+    """Segment on a real file."""
 
     __slots__ = ("_closing", "_readers", "buffer", "fd", "path", "size")
 
@@ -42,8 +41,8 @@ class MappedSegment:
         try:
             return os.preadv(self.fd, [buffer], at, os.RWF_NOWAIT) == len(buffer)
         except (OSError, AttributeError):
-            # EAGAIN, or a system or file system that cannot tell; what is wrong with the file comes
-            # out in ``read_cold``
+            # EAGAIN, or a system or file system that cannot tell; ``read_cold`` reports faults of
+            # the file
             return False
 
     def evict(self, at: int, size: int) -> None:
@@ -115,8 +114,8 @@ class MappedSegment:
 
 
 class MappedSparseSegment:
-    """A sparse segment on a real file. A descriptor is opened to map the file, to allocate blocks,
-    and to read it beside the map; none is kept."""
+    """Sparse segment on a real file. A descriptor is opened to map the file, to allocate blocks,
+    and to read the file without a map. None is kept."""
 
     __slots__ = ("_closed", "_fd", "_file_systems", "_holders", "_path", "_view", "device", "size")
 
@@ -124,7 +123,7 @@ class MappedSparseSegment:
         self._path = str(path)  # a Path for each would take longer, and more memory
         self.size = size
         self.device = -1
-        """The file system it lies in; known once it is mapped."""
+        """Number of its file system; known once the file is mapped."""
         self._file_systems = file_systems
         self._view: memoryview | None = None
         self._fd = -1
@@ -204,7 +203,7 @@ class MappedSparseSegment:
             self._with_descriptor(lambda fd: os.posix_fadvise(fd, at, size, os.POSIX_FADV_DONTNEED))
 
     def read_ahead(self, *, enabled: bool) -> None:
-        """Each descriptor is a new one."""
+        """Do nothing, because every read uses a new descriptor."""
 
     def read_cold(self, at: int, size: int) -> bytes:
         return self._with_descriptor(lambda fd: _pread(fd, at, size, self._path))
@@ -234,7 +233,7 @@ class MappedSparseSegment:
             sync_map(view)
 
     def lost(self, *, by_name: bool = False) -> str | None:
-        """Not asked for: what it holds is in the log."""
+        """Return None without a check, because all its data is also in the log."""
 
     def close(self) -> None:
         self._closed = True
@@ -243,7 +242,7 @@ class MappedSparseSegment:
     def hold(self, *, reading: bool = False) -> None:
         self._holders += 1
         if reading and self._fd < 0:
-            # where none is to be had, who reads tries again, and says so
+            # if none can be opened, the reader tries again and reports it
             with contextlib.suppress(OSError):
                 self._fd = self._open(os.O_RDONLY)
 
@@ -263,7 +262,7 @@ class MappedSparseSegment:
         return os.open(self._path, access | os.O_CLOEXEC)
 
     def _with_descriptor(self, read: Callable[[int], T]) -> T:
-        """Read with the descriptor that is held, or with one for the moment."""
+        """Call ``read`` with the held descriptor, or with a temporary one."""
         fd = self._fd
         if fd >= 0:
             return read(fd)
@@ -275,14 +274,15 @@ class MappedSparseSegment:
 
 
 class FileSystems:
-    """An open directory of each file system with a mapped sparse segment. It is opened before the
-    first write, so a sync of the file system reports every later write error."""
+    """Open directories, one on each file system with a mapped sparse segment. Each is opened before
+    the first write, so a sync of the file system reports every later write error."""
 
     def __init__(self) -> None:
         self._directories: dict[int, int] = {}
 
     def watch(self, device: int, path: str) -> int:
-        """The file system with this number has a segment at ``path``. Raises OSError."""
+        """Open a directory on the file system ``device``, which has a segment at ``path``. Raises
+        OSError."""
         if device not in self._directories:
             self._directories[device] = os.open(
                 os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -317,7 +317,7 @@ def _pread(fd: int, at: int, size: int, path: Path | str) -> bytes:
 
 
 def _fdatasync(fd: int) -> None:
-    """Data to the disk. macOS has no fdatasync: there it is fsync."""
+    """Write the file's data to the disk. macOS has no fdatasync, so fsync is used there."""
     if hasattr(os, "fdatasync"):
         os.fdatasync(fd)
     else:

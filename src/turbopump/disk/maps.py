@@ -1,8 +1,8 @@
-"""Maps of files beyond ``mmap.mmap``: without a descriptor, with pages asked for ahead of need, and
-with pages that their file no longer has; syncs of them all.
+"""Maps of files with functions that ``mmap.mmap`` lacks: maps without a descriptor, pages faulted
+in ahead of need, survival of lost pages, and syncs.
 
-``mmap.mmap`` has a descriptor of its own for each map (until Python 3.13, where that can be
-declined): tens of thousands of queues would need as many.
+``mmap.mmap`` keeps a descriptor for each map (optional since Python 3.13): tens of thousands of
+queues would need as many.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from turbopump.compiled import has_twin
 _MAP_FAILED: Final = (1 << 64) - 1
 _MS_SYNC: Final = 4 if sys.platform.startswith("linux") else 0x10
 _SYNCFS_TELLS: Final = (5, 8)
-"""The Linux from which on ``syncfs`` reports that something could not be written."""
+"""Linux version from which on ``syncfs`` reports failed writes."""
 
 
 @cache
 def _c_functions() -> Any:
-    """The C library; calls of it give the GIL away."""
+    """Return the C library. Its calls release the GIL."""
     import ctypes
 
     library = ctypes.CDLL(None, use_errno=True)
@@ -39,7 +39,7 @@ def _c_functions() -> Any:
 
 @cache
 def _map_of(size: int) -> Any:
-    """Make the class of maps of this size. A map ends with its last view."""
+    """Return the class of maps of this size. A map ends with its last view."""
     import ctypes
 
     unmap, address_of = _c_functions().munmap, ctypes.addressof
@@ -54,11 +54,11 @@ def _map_of(size: int) -> Any:
 
 
 def map_file(fd: int, size: int) -> memoryview:
-    """The first ``size`` bytes of a file, shared with it, for reading and writing; the descriptor
-    may be closed. The map ends with the last view of it. Raises OSError.
+    """Map the first ``size`` bytes of a file, shared, for reading and writing. The descriptor may
+    then be closed. The map ends with its last view. Raises OSError.
 
-    The system reads no more of the file into memory than the page that is touched: it would be up
-    to 2 MiB, which for a file with little in it costs 6 ms and as much memory.
+    The system reads only the touched page into memory. By default it would read up to 2 MiB, which
+    costs 6 ms and as much memory for a nearly empty file.
     """
     import ctypes
 
@@ -71,8 +71,8 @@ def map_file(fd: int, size: int) -> memoryview:
 
 
 def sync_map(view: memoryview) -> None:
-    """Write bytes of a map of ``map_file`` to the disk: an fdatasync of its file. An error of the
-    file since it was mapped is reported, once. Raises OSError."""
+    """Write bytes of a map of ``map_file`` to the disk, as an fdatasync of its file. Reports an
+    error of the file since it was mapped, once. Raises OSError."""
     import ctypes
 
     whole = view.obj
@@ -82,8 +82,10 @@ def sync_map(view: memoryview) -> None:
 
 def sync_file_system(fd: int) -> bool:
     """Write all dirty bytes of the descriptor's file system to the disk. Return False if this
-    system cannot, or would not report a failed write. An error of any file there since the
-    descriptor was opened is reported, once. Raises OSError."""
+    system cannot do that, or would not report a failed write.
+
+    Reports an error of any file there since the descriptor was opened, once. Raises OSError.
+    """
     if not _syncfs_tells():
         return False
     import ctypes
@@ -117,15 +119,14 @@ _MADV_POPULATE_WRITE = 23  # Linux 5.14; faults pages in for writing without cha
 
 
 def populate_write(buffer: Any, at: int, size: int, *, small: bool = False) -> None:
-    """Fault in pages before they are needed: a page fault inside a map holds the GIL, ``madvise``
+    """Fault in pages before they are needed. A page fault inside a map holds the GIL; ``madvise``
     called through ctypes does not.
 
-    ``small``: in pieces of one page. By default the system reads a file ahead into pieces of up to
-    2 MiB, and one byte written into such a piece through a map makes all of it dirty, to be written
-    by the next sync (ext4 since Linux 6.16, XFS since 5.18).
+    ``small``: use pieces of one page. By default the system reads a file ahead into pieces of up to
+    2 MiB. One byte written into such a piece through a map makes all of it dirty, and the next sync
+    writes it (ext4 since Linux 6.16, XFS since 5.18).
 
-    On a system without this request nothing happens: the pages then come one by one, on first
-    touch.
+    A system without this request does nothing: the pages then come one by one, on first access.
     """
     if not sys.platform.startswith("linux") or size <= 0:
         return
@@ -133,7 +134,7 @@ def populate_write(buffer: Any, at: int, size: int, *, small: bool = False) -> N
 
     madvise = _c_functions().madvise
     start = at & ~(mmap.PAGESIZE - 1)
-    holder = ctypes.c_char.from_buffer(buffer, start)  # pins the map while the calls run
+    holder = ctypes.c_char.from_buffer(buffer, start)  # keeps the map alive while the calls run
     requests = (
         (_MADV_RANDOM, _MADV_POPULATE_WRITE, _MADV_NORMAL) if small else (_MADV_POPULATE_WRITE,)
     )
@@ -144,14 +145,16 @@ def populate_write(buffer: Any, at: int, size: int, *, small: bool = False) -> N
 
 @has_twin
 def outlive_lost_pages() -> bool:
-    """Keep this process alive after access to a page of a map that its file no longer has, or that
-    the disk cannot give: the page becomes zeros, and writes to it reach no file. Return False
-    without the compiled module. The setting holds for the whole process, so only server commands
-    call it."""
+    """Keep this process alive after access to a lost page of a map. A page is lost if its file was
+    cut, or the disk cannot read it. The page becomes zeros, and writes to it reach no file.
+
+    Return False without the compiled module. The setting holds for the whole process, so only
+    server commands call this function.
+    """
     return False
 
 
 @has_twin
 def lost_pages() -> int:
-    """Return the number of such pages."""
+    """Return the number of lost pages accessed so far."""
     return 0

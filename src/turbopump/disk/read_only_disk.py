@@ -1,9 +1,9 @@
-"""The disk of tools that read a store without changing it: every file is opened for reading only.
+"""Disk for tools that read a store without changing it: every file is opened for reading only.
 
 No call here can create, change, lock or remove anything, in the file system or in another process.
-Files are read with ``pread``, not mapped: a bad sector is then an OSError with the offset, whereas
-a map would end the process by SIGBUS, and a store of any size needs only the memory of the
-requested pieces. The meaning of files is unknown here.
+Files are read with ``pread``, not mapped. So a bad sector is an OSError with the offset; in a map
+it would end the process by SIGBUS. A store of any size needs only the memory of the requested
+pieces. The meaning of files is unknown here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class LockState(NamedTuple):
 
 
 class ReadOnlyFile:
-    """An open file, read in pieces from anywhere. ``size`` is what it was at opening."""
+    """Open file that is read in pieces. ``size`` is its size when it was opened."""
 
     __slots__ = ("_fd", "path", "size")
 
@@ -38,8 +38,8 @@ class ReadOnlyFile:
         self.size = os.fstat(self._fd).st_size
 
     def read(self, at: int, size: int) -> bytes:
-        """Up to ``size`` bytes at ``at``, fewer only at the end of the file. Raises OSError, with
-        the path and the byte."""
+        """Return up to ``size`` bytes at ``at``, fewer only at the end of the file. Raises OSError
+        with the path and the position."""
         parts = []
         while size > 0:
             try:
@@ -56,7 +56,7 @@ class ReadOnlyFile:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def data_from(self, at: int) -> int | None:
-        """The first offset at or after ``at`` where bytes may not be zero; None: the rest is a
+        """Return the first offset from ``at`` on whose byte may not be zero; None if the rest is a
         hole."""
         return data_from(self._fd, at, self.size)
 
@@ -76,8 +76,8 @@ class ReadOnlyFile:
 
 
 def data_from(fd: int, at: int, size: int) -> int | None:
-    """The first offset at or after ``at`` of a file of ``size`` bytes where bytes may not be zero;
-    None: the rest is a hole."""
+    """Return the first offset from ``at`` on, in a file of ``size`` bytes, whose byte may not be
+    zero; None if the rest is a hole."""
     if at >= size:
         return None
     if not hasattr(os, "SEEK_DATA"):
@@ -101,10 +101,11 @@ def data_until(fd: int, at: int, size: int) -> int:
 
 
 class ReadOnlyDisk:
-    """The real file system, to look at. Methods raise OSError as the system does."""
+    """Read-only access to the real file system. Methods raise OSError as the system does."""
 
     def list_directory(self, path: Path) -> list[str]:
-        """Names in a directory, sorted; empty if it does not exist or is not a directory."""
+        """Return the names in a directory, sorted; an empty list if the directory does not
+        exist."""
         try:
             return sorted(os.listdir(path))
         except (FileNotFoundError, NotADirectoryError):
@@ -114,7 +115,7 @@ class ReadOnlyDisk:
         return path.is_dir()
 
     def file_size(self, path: Path | str) -> int | None:
-        """Bytes, or None if there is no such file."""
+        """Return the size of a file in bytes; None if there is no such file."""
         try:
             return os.stat(path).st_size
         except FileNotFoundError:
@@ -124,7 +125,7 @@ class ReadOnlyDisk:
         return ReadOnlyFile(path)
 
     def read_file(self, path: Path) -> bytes | None:
-        """The whole file, or None if there is no such file."""
+        """Return the content of a file; None if there is no such file."""
         try:
             return path.read_bytes()
         except FileNotFoundError:

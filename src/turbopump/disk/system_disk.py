@@ -1,11 +1,11 @@
 """The real file system.
 
-The rule: nothing else in ``store/`` and ``disk/`` opens, maps, syncs, renames or removes a file, or
-starts a thread, but what this module is built on (its neighbours).
+Only this module and the modules below it open, map, sync, rename or remove files, or start threads,
+in ``store/`` and ``disk/``.
 
-Threads: ``start`` runs a blocking operation beside the owner's thread and hands the outcome back
-*in* the owner's thread, by way of the ``post`` function given (``loop.call_soon_threadsafe`` under
-asyncio). Without ``post`` it runs on the spot, which suits tools.
+``start`` runs a blocking operation in a thread. The result returns to the owner's thread through
+the function ``post`` (``loop.call_soon_threadsafe`` under asyncio). Without ``post``, operations
+run at once, which suits tools.
 """
 
 from __future__ import annotations
@@ -41,19 +41,22 @@ from turbopump.errors import StoreError
 
 PRIVATE_MODE = 0o600
 _READERS = 4
-"""Threads of their own for reads, so that no sync waits behind a device that reads."""
+"""Number of threads for reads. They are separate, so that no sync waits for a read."""
 _SYNCERS = 3
-"""Threads for syncs of the log, of derived files and of the checkpoint: none of these waits for a
-saved table or a new file."""
+"""Number of threads for syncs: of the log, of derived files and of the checkpoint. They do not wait
+for a saved table or a new file."""
 _SYNCED_SINGLY = 32
-"""Maximum number of sparse segments that are synced one by one; for more, a sync of their whole
+"""Largest number of sparse segments that are synced one by one. For more, a sync of their whole
 file system costs less."""
 
 
 class SystemDisk(ReadOnlyDisk):
-    """The real file system. ``post`` brings results of ``start`` back into the owner's thread. With
-    ``loop``, a sync of a single file is done by the kernel if it can, without a thread, and the
-    loop gets the outcome (SYNC_FLUSH)."""
+    """Disk on the real file system.
+
+    - ``post``: runs a function in the owner's thread; used for the results of ``start``.
+    - ``loop``: event loop for results of the kernel. With it, the kernel syncs a single file
+      without a thread if it can (SYNC_FLUSH).
+    """
 
     def __init__(self, post: Post | None = None, loop: Loop | None = None) -> None:
         self._post = post
@@ -75,7 +78,7 @@ class SystemDisk(ReadOnlyDisk):
 
     def make_directory(self, path: Path) -> None:
         if not path.is_dir():
-            if not path.parent.exists():  # ``parents=True`` would leave it to the umask alone
+            if not path.parent.exists():  # ``parents=True`` would leave the mode to the umask alone
                 self.make_directory(path.parent)
             path.mkdir(DIRECTORY_MODE, exist_ok=True)
 
@@ -134,11 +137,11 @@ class SystemDisk(ReadOnlyDisk):
         try:
             with open(path, "wb", opener=partial(os.open, mode=FILE_MODE)) as file:
                 if mode is not None:
-                    os.fchmod(file.fileno(), mode)  # before there is anything to read
+                    os.fchmod(file.fileno(), mode)  # before it has any content
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-        except OSError as error:  # of a write it does not say where
+        except OSError as error:  # the error of a write has no path
             raise OSError(error.errno, error.strerror, str(path)) from None
 
     def replace_file(self, path: Path, data: bytes, *, private: bool = False) -> None:
@@ -150,7 +153,7 @@ class SystemDisk(ReadOnlyDisk):
         self._write(temporary, data, mode)
         if path.exists():
             if private:
-                path.chmod(PRIVATE_MODE)  # somebody else may have made it, and it is kept as .bak
+                path.chmod(PRIVATE_MODE)  # another program may have made it; it is kept as .bak
             backup = path.with_name(path.name + ".bak")
             link = path.with_name(path.name + ".bak.tmp")
             with contextlib.suppress(FileNotFoundError):
@@ -221,9 +224,9 @@ class SystemDisk(ReadOnlyDisk):
         self._run(self._syncers, lambda: partial(report, failure_of(partial(self.sync, batch))))
 
     def sync(self, segments: Sequence[Segment]) -> None:
-        # Each fdatasync costs 0.1 ms of CPU and waits for the device. What is derived from the log
-        # lies in thousands of files where there are thousands of queues; then the system syncs all
-        # of the file system, with one wait.
+        # Each fdatasync costs 0.1 ms of CPU and waits for the device. With thousands of queues,
+        # derived data lies in thousands of files. Then the system syncs the whole file system, with
+        # one wait.
         if len(segments) > _SYNCED_SINGLY:
             devices = {
                 segment.device if isinstance(segment, MappedSparseSegment) else -1
@@ -245,8 +248,8 @@ class SystemDisk(ReadOnlyDisk):
             nonlocal gone
             for segment in batch:
                 with contextlib.suppress(FileNotFoundError):
-                    # closing the last descriptor frees the space: 0.3 s for 1 GiB, so that must not
-                    # be the owner's
+                    # Closing the last descriptor frees the space: 0.3 s for 1 GiB. The owner's
+                    # thread must not do that.
                     kept.append(os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC))
                     os.unlink(segment.path)
                 gone += 1
@@ -291,8 +294,8 @@ class SystemDisk(ReadOnlyDisk):
     def _run(
         self, threads: ThreadPoolExecutor | None, operation: Callable[[], Callable[[], None]]
     ) -> None:
-        """Run ``operation`` in a thread, or here if there is none, and what it returns in the
-        owner's thread."""
+        """Run ``operation`` in a thread, or here without threads. Then run the function it returns
+        in the owner's thread."""
         if self._closed:
             raise RuntimeError("the disk is closed")
         if threads is None:
@@ -303,7 +306,8 @@ class SystemDisk(ReadOnlyDisk):
 
         def run() -> None:
             self._finished.append(operation())
-            # a RuntimeError means that the owner's loop is gone: ``close`` may still report
+            # A RuntimeError means that the owner's loop is closed. ``close`` may still report the
+            # result.
             with contextlib.suppress(RuntimeError):
                 post(self._report)
 
@@ -315,8 +319,8 @@ class SystemDisk(ReadOnlyDisk):
 
 
 def _allocate(fd: int, size: int) -> None:
-    """Reserve every block now. macOS has no posix_fallocate: there the file is only made that long,
-    and may be sparse."""
+    """Reserve every block now. macOS has no posix_fallocate: there the file only gets its size, and
+    may be sparse."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(fd, 0, size)
     else:

@@ -186,7 +186,7 @@ class NamesrvHandlers:
         self, occupied: Occupied, registration: Registration, peer: Wire
     ) -> Response[RegisterBrokerReply]:
         """Register a broker if the current owner of its name and id no longer answers. Any answer
-        counts, also a refusal: brokers do not know this request."""
+        counts, also a refusal, because a broker serves no requests on this connection."""
         owner, connection, broker = occupied.owner, occupied.connection, registration.broker
         assert isinstance(connection, Wire)
         try:

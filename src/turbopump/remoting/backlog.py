@@ -11,9 +11,9 @@ loop's time (``_serve``). So a greatly overloaded broker still does half of the 
 do. While the backlog is empty, the clock is read once per ``CREDIT`` bytes.
 
 Other requests wait in their connection, unhandled and in order. They wait when the turn is used up,
-when the peer does not read, or behind a request that took as long as hundreds of usual ones
-(``Served.took_long``). In the backlog, that request would delay all others. The connection
-continues with them as long work (``turns.py``), one request per step.
+or when the peer does not read. They also wait behind a request that takes as long as hundreds of
+usual ones (``Served.took_long``), which would delay the whole backlog. The connection continues
+with them as long work (``turns.py``), one request per step.
 
 Reading is limited too (``may_read_on``): a connection that has filled the read buffers of one turn
 is read again in one of the next turns. The meaning of requests is unknown here.
@@ -47,7 +47,7 @@ CHECK_S: Final = 0.01
 """Seconds between two checks of the backlog while a handler has no room."""
 FULL_READ: Final = 224 * 1024
 """Size of a read that has filled the loop's buffer, so that more bytes probably wait. uvloop then
-reads again at once, up to 32 times in a row; asyncio reads in the next turn."""
+reads again at once, up to 32 times in a row. asyncio reads in the next turn."""
 READ_A_TURN: Final = 1024 * 1024
 """Maximum bytes of full reads in one turn. Splitting them into frames takes about 5 ms."""
 READ_ON_A_TURN: Final = 2
@@ -280,7 +280,7 @@ class Backlog:
 
     def hold(self, connection: PeerRequests, frame: Frame) -> None:
         """Put a request whose handler has no room at the front of the backlog. Nothing in the
-        backlog is handled until ``release`` or the next check."""
+        backlog is handled until ``release``."""
         now = self._loop.time()
         if self._held_since is None:
             self._held_since = now

@@ -1,8 +1,8 @@
 """Limit on the memory that all connections of one server use together.
 
 Three things count: answers that peers have not read, requests that wait because of that, and parts
-of unfinished frames. The rule: a peer that reads and sends in time is not closed because of what
-others hold. The first connection to be closed has the greatest product of bytes and seconds without
+of unfinished frames. The rule: a peer that reads and sends in time is not closed because of other
+connections. The first connection to be closed has the greatest product of bytes and seconds without
 progress by its peer.
 
 When memory is tight, few unfinished frames may grow at the same time. A complete frame makes room

@@ -206,7 +206,7 @@ def _raise(error: Exception) -> None:
 
 
 class RequestType(Protocol[RequestT, ReplyT]):
-    """Class of a request, for mypy: it makes a ``RequestT``, which is answered with a
+    """Type of a request class, for mypy. Its instances are ``RequestT``, answered with a
     ``ReplyT``."""
 
     @property

@@ -77,8 +77,9 @@ class RequestTable(Protocol):
 class Served:
     """Requests of the peer at the other end of ``wire``.
 
-    - ``memory``: counter of what the connections of a server hold. None on the client's side, which
-      reads even if its peer does not: if both sides stopped reading, neither would ever continue.
+    - ``memory``: counter of the bytes that the connections of a server hold. None on the client's
+      side, which reads even if its peer does not: if both sides stopped reading, neither would ever
+      continue.
     - ``backlog``: the server's backlog for requests that may wait.
     - ``turns``: driver of long work.
     - ``on_open``, ``on_close``: called with the wire.
@@ -125,7 +126,7 @@ class Served:
         self.turns = turns if turns is not None else Turns()
         self.interrupted = False
         """True if the following frames must not be handled at once. The last frame has closed the
-        connection, has taken long, or its answers have filled a write."""
+        connection or has taken long, or its answers have filled a write."""
         self.in_line = 0
         """Number of the peer's requests in the backlog. Requests behind these must not overtake
         them."""
@@ -326,7 +327,7 @@ class Served:
 
     @property
     def full(self) -> bool:
-        """True if the peer has so many unread bytes that its next requests must wait."""
+        """True if the peer has too many unread bytes, so its next requests must wait."""
         wire = self.wire
         if not wire.writing_paused or self._memory is None or wire.transport is None:
             return False

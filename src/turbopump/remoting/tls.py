@@ -41,7 +41,7 @@ def keep_buffers_small() -> None:
     """Limit the read buffer of asyncio's TLS to 64 KiB per connection, in this whole process.
 
     The default is 256 KiB. The smaller buffer costs 2 % of CPU with messages of 1 KiB, and 12 %
-    with bodies of 300 KB; a buffer of 32 KiB cost 32 %.
+    with bodies of 300 KB. A buffer of 32 KiB would cost 32 %.
     """
     sslproto.SSLProtocol.max_size = READ_SIZE
 

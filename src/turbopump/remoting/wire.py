@@ -52,10 +52,10 @@ class Receiver(Protocol):
         """Stop after the current frame: answers have filled a write."""
 
     def writing_paused(self) -> None:
-        """Handle the start of a backlog of unread bytes."""
+        """Handle a slow peer: written bytes wait until the peer reads them."""
 
     def writing_resumed(self) -> None:
-        """Handle the end of that backlog: the peer has read everything."""
+        """Handle the end of the wait: the peer has read all bytes."""
 
     def wrote(self, size: int) -> None:
         """Record a write of ``size`` bytes while unread bytes wait for the peer."""

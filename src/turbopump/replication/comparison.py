@@ -49,7 +49,7 @@ _KNOWN: Final = struct.Struct(f">{ID_SIZE}sq")
 
 
 class Verdict(IntEnum):
-    """Result of a comparison. The meaning of ``offset`` beside it depends on the verdict:
+    """Result of a comparison. The meaning of the outcome's ``offset`` depends on the verdict:
 
     - EQUAL: the log is sent from this offset on.
     - DIFFERS: offset of the first different byte.

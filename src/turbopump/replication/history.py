@@ -59,7 +59,7 @@ def common_until(one: Sequence[KnownLog], other: Sequence[KnownLog]) -> int:
 class LogHistory:
     """History of this run's log, stored in the file ``path``.
 
-    - ``own``: the id for what this run writes itself.
+    - ``own``: the id for bytes that this run writes itself.
     - ``end``: the end of the log at the start of the run.
     - ``unchanged``: the offset before which the log is surely the one that the file describes. A
       power cut may have damaged later bytes.

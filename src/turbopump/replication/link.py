@@ -93,10 +93,10 @@ the connection at once."""
 class MasterLink:
     """HA port of a master.
 
-    - ``durable_only``: send only what is on this disk, so that no slave is ahead of its master
-      after a power cut (SYNC_FLUSH).
+    - ``durable_only``: send only bytes that are on this disk, so that no slave is ahead of its
+      master after a power cut (SYNC_FLUSH).
     - ``rules``: the slaves that may connect.
-    - ``tls``: accept TLS beside plain text. Raises ConfigError if its files cannot be used.
+    - ``tls``: accept TLS and plain text. Raises ConfigError if its files cannot be used.
     """
 
     def __init__(
@@ -572,7 +572,7 @@ def start_digest(
 class SlaveLink:
     """Connection of a slave to its master, renewed when lost. ``go_to`` sets the master's address.
 
-    - ``ack_flushed``: acknowledge what is on the disk; otherwise, what is written.
+    - ``ack_flushed``: acknowledge bytes that are on the disk; if False, bytes that are written.
     - ``flushes``: sync the log at once (SYNC_FLUSH).
     - ``rules``: the masters that are accepted.
     - ``tls``: use TLS, except with an address in `haAllowedPeers`; None: plain text.

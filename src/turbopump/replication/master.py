@@ -152,7 +152,7 @@ class SlaveConnection:
         return None
 
     def pause(self, written: int, now: float) -> float:
-        """Return the seconds to pause after TURN_SIZE bytes were sent; the log now ends at
+        """Return the seconds to pause before the next turn of sending. The log now ends at
         ``written``.
 
         A slave that is far behind is served once a millisecond while producers write to the log, so

@@ -1,4 +1,4 @@
-"""The byte stream between a master and its slave on the HA port.
+"""Byte stream between a master and its slave on the HA port.
 
 ::
 

@@ -108,9 +108,8 @@ class PushingBatchReader(BatchReader):
 # again: store times are not quite in order, and brokers compare hashes of tags. Other filters are
 # left to Spark.
 CLOCK_SLACK_MS: Final = 3_600_000
-"""Milliseconds by which a broker's clock may have been set back. Store times around such a moment
-are out of order, so the search in a queue begins this much earlier and ends this much later than
-the filter."""
+"""Milliseconds by which a broker's clock may have been set back. Store times are then out of order.
+So the search in a queue begins this much before the filter's range, and ends this much after it."""
 
 _NEVER_NULL: Final = frozenset(("topic", "brokerName", "queueId", "queueOffset", "storeTimestamp"))
 _INT64: Final = 1 << 63

@@ -2,8 +2,8 @@
 pulls. All calls block.
 
 Only requests that may be repeated are sent (105, 106, 206, 351, 11, 14, 15, 29, 30, 31). A failed
-call is repeated on a new connection. It goes to the broker that has the queue then, according to
-the name servers. The use of the messages is unknown here.
+call is repeated on a new connection. The name servers tell which broker has the queue then. The use
+of the messages is unknown here.
 """
 
 from __future__ import annotations
@@ -310,8 +310,8 @@ class Cluster:
         wanted: PullFilter = EVERY_MESSAGE,
         group: str = GROUP,
     ) -> Callable[[], list[Command]]:
-        """Send pulls like ``pull``, and return a function that waits for the answers. The broker
-        works meanwhile. No other call may be made before the answers are read."""
+        """Send pulls like ``pull``, and return a function that waits for the answers. The caller
+        can work in the meantime, but no other call may be made before the answers are read."""
         requests = [
             PullMessage(
                 consumer_group=group,

@@ -189,9 +189,7 @@ def plan(options: LogOptions, partitions_default: int) -> tuple[list[list[LogRan
     """
     try:
         return _planned(options, partitions_default)
-    except (
-        FileNotFoundError
-    ):  # a broker deleted its oldest segments meanwhile; the list is read once
+    except FileNotFoundError:  # a broker has just deleted its oldest segments
         return _planned(options, partitions_default)
 
 
@@ -253,9 +251,7 @@ def _parts(
     """Return a part for each segment that may contain wanted entries."""
     live = store is not None and _is_live(store)
     while len(segments) > 1 and is_blank(str(segments[-1].path)):
-        segments = segments[
-            :-1
-        ]  # brokers create the next files in advance: the log ends before this one
+        segments = segments[:-1]  # a file that the broker created in advance
     parts = []
     for number, segment in enumerate(segments):
         is_last = number + 1 == len(segments)

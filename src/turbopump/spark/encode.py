@@ -41,7 +41,7 @@ _DIGITS: Final = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 Queues = Callable[[str], Sequence[MessageQueue]]
 """Function that returns the writable queues of a topic."""
 NewIds = Callable[[int], pa.StringArray]
-"""Function that makes this number of message ids."""
+"""Function that returns the given number of new message ids."""
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 

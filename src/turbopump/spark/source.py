@@ -1,8 +1,8 @@
-"""``format("rocketmq")`` and ``format("rocketmqCommitlog")``, Spark's entry points. They check
-options before planning, and fix the schema.
+"""Entry points of Spark's ``format("rocketmq")`` and ``format("rocketmqCommitlog")``. They check
+options before planning, and set the schema.
 
-This module is light to import, because Spark imports it in every session on the machine; the rest
-is imported on use. It holds no connections or threads, because Spark pickles it into each process.
+This module is fast to import, because Spark imports it in every session on the machine; the rest is
+imported on use. It has no connections or threads, because Spark pickles it into each process.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _READ_ONLY: Final = (
 
 
 class RocketMQDataSource(DataSource):
-    """RocketMQ topics as rows. Options and columns: docs/guide/spark.md. A wrong option is a
-    ConfigError in one sentence."""
+    """Spark data source of RocketMQ topics as rows. Options and columns: docs/guide/spark.md. An
+    invalid option raises ConfigError."""
 
     partitions_max_default: ClassVar[int | None] = None
     """Default of ``maxPartitions``; None: one task per queue. ``session.rocketmq_session`` sets
-    it."""
+    this."""
 
     @classmethod
     def name(cls) -> str:
@@ -79,7 +79,7 @@ class RocketMQDataSource(DataSource):
         return StreamWriter(*self._write_plan(schema, overwrite))
 
     def _write_plan(self, schema: StructType, overwrite: bool) -> tuple[WriteOptions, Layout]:
-        """The options of a write, and what its columns mean."""
+        """Return the options of a write, and the meaning of its columns."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
         from turbopump.spark.sink import refuse_overwrite
@@ -91,8 +91,8 @@ class RocketMQDataSource(DataSource):
         return options, layout(to_arrow_schema(schema, timezone="UTC"), options)
 
     def _settled(self, schema: StructType) -> ReadOptions:
-        """The options, with the columns that the query wants: those of ``.schema(...)`` where it
-        was given."""
+        """Return the options with the columns that the query wants: those of ``.schema(...)``, if
+        given."""
         from turbopump.spark.options import arrow_schema, column_names, read_options
 
         options = read_options(self.options)
@@ -111,12 +111,11 @@ class RocketMQDataSource(DataSource):
 
 
 class CommitLogDataSource(DataSource):
-    """A directory of CommitLog segments as rows. Options and columns:
-    docs/guide/spark-commitlog.md. A wrong option is a ConfigError in one sentence."""
+    """Spark data source of CommitLog segments as rows. Options and columns:
+    docs/guide/spark-commitlog.md. An invalid option raises ConfigError."""
 
     partitions_default: ClassVar[int] = 1
-    """Into how many tasks a log of some MiB is divided at least. ``session.rocketmq_session`` sets
-    it."""
+    """Minimum number of tasks for a log of some MiB. ``session.rocketmq_session`` sets this."""
 
     @classmethod
     def name(cls) -> str:
@@ -158,9 +157,10 @@ _OF_BATCHES: Final = ("name", "dataType", "nullable")
 
 
 def _check_schema(given: StructType, offered: pa.Schema) -> None:
-    """Spark compares batches with the schema to the letter."""
+    """Raise ConfigError if the given schema differs from the offered one, because Spark requires
+    batches to match it exactly."""
     for wanted, there in zip(given.fields, _struct(offered).fields, strict=True):
-        # all but metadata, such as a comment
+        # metadata, such as a comment, may differ
         if any(getattr(wanted, part) != getattr(there, part) for part in _OF_BATCHES):
             raise ConfigError(
                 f"the given schema has {_said(wanted)}, but the source has {_said(there)}"

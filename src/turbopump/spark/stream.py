@@ -1,10 +1,10 @@
-"""``spark.readStream.format("rocketmq")``: the start of a query, the end of each micro-batch, and
-its tasks.
+"""Streaming reads, ``spark.readStream.format("rocketmq")``: the start of a query, the end of each
+micro-batch, and its tasks.
 
-A micro-batch is two sets of offsets from the checkpoint and nothing else, so a repeated one reads
-the same messages. Offsets stored in the broker (``commitGroup``) are never read back. Between calls
-the object remembers only state that a restart may lose: the target of AvailableNow, the time for
-which few messages have waited, and the brokers that are away.
+A micro-batch is defined only by two sets of offsets in the checkpoint, so a repeated one reads the
+same messages. Offsets stored in the broker (``commitGroup``) are never read back. Between calls,
+the reader remembers only state that a restart may lose: the target of AvailableNow, how long few
+messages have waited, and unreachable brokers.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from turbopump.spark.plain_errors import plain_errors
 _log = logging.getLogger(__name__)
 
 AWAY_S: Final = 5.0
-"""Seconds before a broker that did not answer is asked again, for each attempt may cost a
+"""Seconds before a broker that did not answer is asked again, because each attempt may cost a
 time-out."""
 ROUTE_S: Final = 1.0
 """Seconds for which a route is valid. An idle query asks for the latest offsets every 10 ms."""
@@ -52,8 +52,8 @@ _SAMPLE_ROWS: Final = 32
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A new query begins at ``startingOffsets`` (default latest), a restarted one where its
-    checkpoint says. ``now``: seconds since 1970."""
+    """Reader of a streaming query. A new query begins at ``startingOffsets`` (default latest), a
+    restarted one at its checkpoint. ``now`` returns seconds since 1970."""
 
     def __init__(self, options: ReadOptions, now: Callable[[], float] = time.time) -> None:
         of_batches = options_of_mode(options, "batch")
@@ -88,8 +88,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return encode_offsets(planning.offsets_at(cluster, queues, begin, options))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Limits do not compose in Spark: any but ReadAllAvailable stands for all that the options
-        say."""
+        """Return the read limit for Spark. Spark cannot combine limits, so any limit but
+        ReadAllAvailable stands for all options."""
         options = self._options
         if options.offsets_per_trigger_max is not None:
             return ReadMaxRows(options.offsets_per_trigger_max)
@@ -102,7 +102,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @plain_errors
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         begins = decode_offsets(start)
-        # Spark asks only when the batch that ended at ``start`` is done.
+        # Spark calls this only after the batch that ended at ``start`` is done.
         self._mirror(begins)
         ends = self._ends(begins)
         if isinstance(limit, ReadAllAvailable):
@@ -133,8 +133,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return reading.read_partition(partition, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Store the offsets for ``commitGroup``, for others to see. The checkpoint alone decides
-        what was read."""
+        """Commit the offsets for ``commitGroup``, so that other tools can see the progress. Only
+        the checkpoint decides what was read."""
         self._mirror(decode_offsets(end))
 
     def stop(self) -> None:
@@ -143,15 +143,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._cluster = None
 
     def _ends(self, begins: Offsets) -> Offsets:
-        """Return the present end of each queue, in the checkpoint's terms."""
+        """Return the present end of each queue, as it will be in the checkpoint."""
         seen = self._target
         if seen is None:
             seen = self._queue_ends(skip=self._options.broker_offline != "fail")
         ends: Offsets = {}
         for queue, end in seen.items():
             if queue not in begins:
-                # A queue that was added while the query runs. This batch only writes its beginning
-                # into the checkpoint, so that the batch that reads it has both ends from there.
+                # A queue was added while the query runs. This batch only records the queue's start
+                # in the checkpoint. The next batch then reads from there, and both of its ends are
+                # in the checkpoint.
                 ends[queue] = self._connected().offset_min(queue)
             elif end < begins[queue]:
                 ends[queue] = begins[queue]
@@ -167,14 +168,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ends
 
     def _check_absent(self, queue: MessageQueue, begin: int) -> None:
-        """Handle a queue that was read before and is missing now. It returns with its broker,
-        unless its topic has fewer queues. AvailableNow has no later batch, so it must not leave a
-        queue out. A queue that is no error is logged once."""
+        """Handle a queue that was read before and is missing now. Usually the queue returns with
+        its broker, unless its topic now has fewer queues.
+
+        AvailableNow has no later batch, so a missing queue may be an error there. A queue that is
+        no error is logged once.
+        """
         named = planning.is_asked_for(queue, self._options)
         on_broker = {each for each in self._route if each.broker_name == queue.broker_name}
         if queue not in on_broker and any(each.topic == queue.topic for each in on_broker):
             self._lost(queue, "no longer exists, because its topic has fewer queues now")
-        elif (  # options may name fewer queues than the checkpoint
+        elif (  # options may select fewer queues than the checkpoint has
             named
             and self._needs_brokers()
             and (
@@ -191,11 +195,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _log.warning("%s %s; its offset %d is kept", queue, why, begin)
 
     def _check_not_shorter(self, queue: MessageQueue, begin: int) -> None:
-        """Check that a queue does not end before its read offset. Such a queue was deleted and made
-        again, or lost its end.
+        """Check that a queue does not end before its read offset. Otherwise, the queue was deleted
+        and made again, or lost its end.
 
-        The target of AvailableNow is not enough: it may be older than the batch that a restart
-        repeats. So the queue is asked for its present end.
+        The target of AvailableNow may be older than the batch that a restart repeats. So the queue
+        is asked for its present end.
         """
         cluster = self._connected()
         end = cluster.offset_max(queue)
@@ -220,7 +224,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return strategy == "fail" or (self._target is not None and strategy != "skip")
 
     def _warn_once(self, queue: MessageQueue, text: str) -> None:
-        """Until the queue is well again: Spark asks every 10 ms."""
+        """Log a warning about a queue once, until the queue is well again, because Spark asks every
+        10 ms."""
         if queue not in self._warned_of:
             self._warned_of.add(queue)
             _log.warning("%s", text)
@@ -236,8 +241,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._warn_once(queue, f"{queue} {text}; {instead}")
 
     def _queue_ends(self, *, skip: bool) -> Offsets:
-        """Return the present end of each queue. With ``skip``, queues of missing brokers have no
-        end for now; without it they are an error."""
+        """Return the present end of each queue. With ``skip``, queues of unreachable brokers are
+        left out for now; without, they are an error."""
         is_fresh = self._now() >= self._route_until
         queues = planning.chosen(self._routed(lenient=skip), self._options)
         ends: Offsets = {}
@@ -247,7 +252,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except ResponseError:
             if is_fresh:
                 raise
-            self._route_until = 0.0  # the queue may have gone since
+            self._route_until = 0.0  # the queue may have been deleted since
             return self._queue_ends(skip=skip)
         return ends
 
@@ -268,21 +273,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ends
 
     def _routed(self, *, lenient: bool) -> list[MessageQueue]:
-        """All queues of the topics; looked up again after ``ROUTE_S``, and whenever one that was
-        read is missing."""
+        """Return all queues of the topics. The route is looked up again after ``ROUTE_S``, and
+        whenever a queue that was read is missing."""
         if self._now() >= self._route_until:
             queues = planning.queues_of(self._connected(), self._options, lenient=lenient)
             self._route = queues
             self._route_until = 0.0 if self._absent else self._now() + ROUTE_S
         return self._route
 
-    # How much a micro-batch holds.
+    # Size of a micro-batch.
     def _must_wait(self, begins: Offsets, ends: Offsets) -> bool:
-        """Return True if fewer than ``minOffsetsPerTrigger`` messages wait, and none for as long as
+        """Return True if fewer than ``minOffsetsPerTrigger`` messages wait, and none of them for
         ``maxTriggerDelay``.
 
-        The waiting time comes from the messages' own store times, so that a restart does not reset
-        it, and from the time when they were first seen, in case the broker's clock is ahead.
+        The waiting time comes from the messages' store times, so that a restart does not reset it.
+        It also counts from when they were first seen, in case the broker's clock is ahead.
         """
         least = self._options.offsets_per_trigger_min
         waiting = ranges_between(begins, ends)
@@ -300,7 +305,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             except OFFLINE_ERRORS:
                 stored_ms = []
             except ClientError:
-                return False  # the message is gone: the batch that reads it says so
+                return False  # the message is lost; the batch that reads it reports that
             self._waiting_since = min([now, *(each / 1000 for each in stored_ms)])
         if self._now() - self._waiting_since < self._options.trigger_delay_max_ms / 1000:
             return True
@@ -308,7 +313,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return False
 
     def _rows_within(self, begins: Offsets, ends: Offsets, size_max: int) -> int:
-        """Estimate the number of waiting messages that have this many stored bytes; at least one.
+        """Estimate how many waiting messages have ``size_max`` stored bytes in all; at least one.
 
         The estimate reads the first waiting messages of each queue, and those near the resulting
         end of the batch. The larger average counts.
@@ -329,10 +334,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         sizes = [len(entry) for entry in pulled_entries(answer.body, lambda _damage: None)]
         return sum(sizes) / len(sizes) if sizes else 0.0
 
-    # What others see of the progress.
+    # Progress that other tools can see.
     def _mirror(self, done: Offsets) -> None:
-        """Commit what was read for ``commitGroup``. The query does not depend on it: what goes
-        wrong is a warning."""
+        """Commit the offsets that were read for ``commitGroup``. A failure is only a warning,
+        because the query does not depend on it."""
         group = self._options.commit_group
         changed = {
             queue: offset for queue, offset in done.items() if self._mirrored.get(queue) != offset
@@ -356,8 +361,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class RefusedStream(DataSourceStreamReader):
-    """A stream that was refused and raises the reason at its first call. PySpark 4.3 hides an error
-    of ``streamReader`` itself behind an UnboundLocalError of its own."""
+    """Stream reader that raises a given error at its first call. PySpark 4.3 hides an error of
+    ``streamReader`` itself behind an UnboundLocalError of its own."""
 
     def __init__(self, error: TurbopumpError) -> None:
         self._error = error
@@ -370,7 +375,7 @@ class RefusedStream(DataSourceStreamReader):
 
 
 def _share_within(waiting: list[OffsetRange], averages: list[float], size_max: int) -> float:
-    """Return the share of each range that makes up ``size_max`` bytes, for messages of these
-    sizes."""
+    """Return the share of each range that makes up ``size_max`` bytes, given the average size of
+    its messages."""
     size = sum(piece.count * average for piece, average in zip(waiting, averages, strict=True))
     return min(1.0, size_max / size) if size else 1.0

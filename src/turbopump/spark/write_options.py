@@ -1,7 +1,7 @@
 """Options of a write, and the meaning of each column.
 
-The driver checks everything here before anything is sent. An unknown option or column is refused
-with the nearest known one, because data that is silently ignored is lost. docs/reference/spark.md
+The driver checks all of this before anything is sent. An unknown option or column is refused with
+the most similar known one, because data that is silently ignored is lost. docs/reference/spark.md
 lists both tables; a test compares. Brokers are unknown here.
 """
 
@@ -34,7 +34,7 @@ from turbopump.spark.options import (
 DEFAULT_GROUP: Final = "TURBOPUMP_SPARK"
 AUTO: Final = "auto"
 ORIGIN_COLUMNS: Final = ("brokerName", "topic", "queueId", "queueOffset")
-"""Together they name a message that was read."""
+"""Columns that together identify a message that was read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +62,9 @@ class WriteOptions:
 def write_options(
     options: Mapping[str, str], environment: Mapping[str, str] = os.environ
 ) -> WriteOptions:
-    """The options as Spark hands them over (any case). Credentials come from the options, else the
-    file they name, else ``environment``. Raises ConfigError in one sentence for what
-    cannot be used."""
+    """Parse the options as Spark passes them (names in any case). Credentials come from the
+    options, else from the file that they name, else from ``environment``. Raises ConfigError, one
+    sentence, for an invalid option."""
     given = given_values(
         {name: text for name, text in options.items() if name.lower() not in _SPARKS_OWN},
         WRITE_OPTIONS,
@@ -82,10 +82,10 @@ def write_options(
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Index of the column for each purpose; ``origin`` are those of ``ORIGIN_COLUMNS``.
+    """Index of the column for each purpose. ``origin`` has the indexes of ``ORIGIN_COLUMNS``.
 
-    ``received``: the rows were read from a topic, so their properties may contain those that
-    brokers add.
+    ``received``: True if the rows were read from a topic, so their properties may contain those
+    that brokers add.
     """
 
     columns: Mapping[str, int]
@@ -230,7 +230,7 @@ WRITE_COLUMNS: Final[Mapping[str, tuple[str, Callable[[pa.DataType], bool]]]] = 
     "flag": ("int", _is_int),
     "msgId": ("string", _is_text),
 }
-"""The columns that mean something, with their types."""
+"""Columns with a meaning for a write, and their types."""
 _OF_KAFKAS_SINK: Final = {
     "value": "body",
     "key": "shardingKey (rows of a key go to one queue), and keys (by which a message is found),",
@@ -238,7 +238,7 @@ _OF_KAFKAS_SINK: Final = {
     "partition": "queueId",
 }
 _PASSED_OVER: Final = tuple(name for name in COLUMN_NAMES if name not in WRITE_COLUMNS)
-"""Columns of the source that say where and when a message was stored."""
+"""Columns of a read that a write ignores. They tell where and when a message was stored."""
 
 
 def _topic(text: str) -> str:
@@ -284,7 +284,7 @@ WRITE_OPTIONS: Final[Mapping[str, Option]] = {
     "writeId": Option("write_id", _name),
     "readBackMs": Option("read_back_ms", whole_number(1, 2**53)),
 }
-"""Every option of a write; docs/reference/spark.md says what each means."""
+"""Every option of a write. docs/reference/spark.md has their meanings."""
 WRITE_OPTION_NAMES: Final = tuple(WRITE_OPTIONS)
 _SPARKS_OWN: Final[Iterable[str]] = frozenset(("checkpointlocation", "queryname"))
-"""Options of a streaming query, which Spark hands on to its sink."""
+"""Options of a streaming query, which Spark also passes to its sink."""

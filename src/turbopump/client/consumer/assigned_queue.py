@@ -1,7 +1,9 @@
-"""One queue that is ours now and is pulled: where the next pull begins, and what to commit.
+"""One queue that is assigned to this member and pulled: the offset of the next pull, and the offset
+to commit.
 
-One rule: what is not done is not committed. This module must not know why the queue is ours, or
-what becomes of a message. Source: apache/rocketmq ``DefaultMQPushConsumerImpl.pullMessage``.
+One rule: an unfinished message is never committed. This module must not know why the queue is
+assigned, or how a message is handled. Source: apache/rocketmq
+``DefaultMQPushConsumerImpl.pullMessage``.
 """
 
 from __future__ import annotations
@@ -28,11 +30,14 @@ SUSPEND_S: Final = 15.0
 
 
 class AssignedQueue(PullLoop[Delivery]):
-    """Pulls ``queue`` from ``offset`` on once started. ``on_moved`` is called with the next offset
-    when the broker says that ours is outside of the queue; this object is dropped then. ``lock``:
-    nothing is handed out while it is not valid.
+    """Pull ``queue`` from ``offset`` on, once started.
 
-    If it is broadcast, what failed does not come again, and no offsets are committed to the broker.
+    - ``on_moved``: called with the next offset if the broker says that ours is outside the
+      queue. This object is dropped then.
+    - ``lock``: no message is delivered while the lock is invalid.
+
+    In broadcasting, failed messages are not delivered again, and no offset is committed to the
+    broker.
     """
 
     def __init__(
@@ -48,8 +53,8 @@ class AssignedQueue(PullLoop[Delivery]):
         super().__init__(shared.instance, queue, Delivery)
         self.lock = lock
         self.moves_to: int | None = None
-        """Next offset of a dropped queue that is handled in order, once nobody has a message of it
-        in hand."""
+        """Next offset of a dropped ordered queue. It applies once no handler has a message of the
+        queue."""
         self.process_queue = ProcessQueue(offset, limits)
         self._shared = shared
         self._on_moved = on_moved
@@ -63,12 +68,12 @@ class AssignedQueue(PullLoop[Delivery]):
     # --- for the table of queues
 
     def drop(self) -> None:
-        """The queue is no longer ours: nothing more of it is handed out."""
+        """Mark the queue as lost. No further message is delivered."""
         self.stop()
         self._policy.drop()
 
     async def idle(self) -> None:
-        """In order and dropped: wait until nobody has a message of the queue in hand."""
+        """Wait until no handler has a message of a dropped ordered queue."""
         await self._policy.wait_for_handlers()
 
     @property
@@ -77,16 +82,16 @@ class AssignedQueue(PullLoop[Delivery]):
 
     @property
     def to_commit(self) -> int | None:
-        """Offset to commit. None: another member may have the queue."""
+        """Offset to commit. None if another member may have the queue."""
         return self.done_offset if self.lock is None or self.lock.kept else None
 
     def limit(self, limits: PullLimits) -> None:
-        """Change the limits of what may be in hand."""
+        """Change the limits of unfinished messages."""
         self.process_queue.limits = limits
         self.look()
 
     def info(self) -> ProcessQueueInfo:
-        """The queue as an operator sees it; times in ms since 1970, 0: never."""
+        """State of the queue for operators. Times are in ms since 1970; 0 means never."""
         held = self.process_queue
         first, last = held.span
         return ProcessQueueInfo(
@@ -103,7 +108,7 @@ class AssignedQueue(PullLoop[Delivery]):
         )
 
     def _as_ms(self, at: float) -> int:
-        """Loop time as ms since 1970."""
+        """Convert a time of the loop to ms since 1970."""
         if not at:
             return 0
         return self._instance.environment.clock.now_ms() - round((self._loop.time() - at) * 1000)

@@ -1,8 +1,8 @@
-"""The queues of a push consumer: getting and losing them.
+"""Assigned queues of a push consumer: adding and removing them.
 
-One rule: a queue is begun at the group's offset, and left when finished messages are committed. In
-order, it is begun under a lock, and the lock is given back when nobody handles a message of it. A
-popped queue has no offset of ours; messages of a lost one that somebody has may still be settled.
+One rule: reading starts at the group's offset, and a queue is released after finished messages are
+committed. An ordered queue is locked first; its lock is released when no handler has one of its
+messages. A popped queue has no client-side offset; messages of a lost one may still be settled.
 This module must not know how queues are divided, or who handles messages. Source: apache/rocketmq
 ``RebalanceImpl.updateProcessQueueTableInRebalance``,
 ``RebalancePushImpl.removeUnnecessaryMessageQueue``.
@@ -33,8 +33,8 @@ _no_start = RepeatedLine(log, logging.WARNING, "queue has no start yet queue=%s 
 
 
 class Assignment(QueueTable[AssignedQueue | PopQueue]):
-    """Queues that are pulled, and those that brokers say are to be popped. In order, they are
-    locked unless it is broadcast."""
+    """Table of assigned queues, some pulled and some popped as the broker decides. Ordered queues
+    are locked, except in broadcasting."""
 
     def __init__(self, shared: Membership, offsets: OffsetStore | LocalOffsets) -> None:
         super().__init__(shared.instance, shared.group, shared.subscriptions, offsets)
@@ -56,16 +56,17 @@ class Assignment(QueueTable[AssignedQueue | PopQueue]):
                 self._settings.retries_max,
             )
         self._popped_before: list[PopQueue] = []
-        """Popped queues that are lost, of which somebody may have messages."""
+        """Lost popped queues whose messages may still be with a handler or reader."""
 
     def popped_of(self, topic: str) -> list[MessageQueue]:
-        """Our queues of one topic that are popped."""
+        """Return the assigned queues of a topic that are popped."""
         return [
             queue for queue in self.of_topic(topic) if isinstance(self._queues[queue], PopQueue)
         ]
 
     async def apply(self, change: QueueChange) -> bool:
-        """Make a rebalance real; False if a gained queue could not be begun yet."""
+        """Add and remove queues after a rebalance. Return False if a gained queue cannot be read
+        yet."""
         if self._settings.ordered:
             for queue in change.lost:
                 self._hand_over(queue)
@@ -84,10 +85,13 @@ class Assignment(QueueTable[AssignedQueue | PopQueue]):
         return await self._gain_all(new)
 
     async def close(self, patience: float, *, give_back_taken: bool) -> None:
-        """Commit, and drop every queue. In order, each whose messages nobody handles any more, for
-        which ``patience`` seconds are waited, is free for others then; the rest after a minute.
-        Popped messages are acknowledged if they are done, and given back if nobody has begun them;
-        ``give_back_taken``: also if somebody has them."""
+        """Commit, and drop every queue.
+
+        An ordered queue is unlocked when no handler has its messages, which is awaited for
+        ``patience`` seconds. Locks of other queues expire after a minute. Finished popped messages
+        are acknowledged, and untouched ones are returned to the broker. ``give_back_taken``: also
+        return messages in handlers.
+        """
         queues = list(self._queues)
         await self.commit(final=True)
         if self._settings.ordered:
@@ -146,7 +150,7 @@ class Assignment(QueueTable[AssignedQueue | PopQueue]):
         assigned.start()
 
     def _share(self, topic: str) -> None:
-        """Our queues of ``topic`` are more or fewer now."""
+        """Divide the topic's limits among its queues after their number has changed."""
         if not self._limits.has_topic:
             return
         pulled = [
@@ -170,8 +174,8 @@ class Assignment(QueueTable[AssignedQueue | PopQueue]):
         return one
 
     def _hand_over(self, queue: MessageQueue) -> None:
-        """In order: no further message; the queue is free when the handler that has one is done
-        with it."""
+        """Stop delivering messages of an ordered queue. The queue is released when its running
+        handler ends."""
         assigned = self._queues.pop(queue, None)
         if not isinstance(assigned, AssignedQueue):
             return

@@ -1,7 +1,7 @@
-"""Queues that brokers divide (request 400): which of them a member pulls, and which it pops.
+"""Assignment of queues by brokers (request 400): which queues a member pulls, and which it pops.
 
-One rule: a broker that cannot say changes nothing; where it knows no such question (Apache's 4.9),
-the group divides the queues itself. Source: apache/rocketmq
+One rule: a broker that does not answer changes nothing. If a broker does not know the request
+(Apache's 4.9), the members divide the queues. Source: apache/rocketmq
 ``RebalanceImpl.getRebalanceResultFromBroker``.
 """
 
@@ -25,9 +25,14 @@ log = logging.getLogger(__name__)
 
 
 class BrokerDivision:
-    """Asks brokers which queues are ours; ``table`` has those that are now. ``fallback`` divides a
-    topic without the broker. A topic that is pulled has its POP retry topic subscribed to and
-    pulled too, for what was popped of it before."""
+    """Ask brokers for this member's queues.
+
+    - ``table``: queues that are assigned now.
+    - ``fallback``: divides a topic without the broker.
+
+    For a pulled topic, the consumer also subscribes to its POP retry topic and pulls that, because
+    its messages may have been popped before.
+    """
 
     def __init__(
         self, shared: Membership, table: Assignment, fallback: Callable[[str], Awaitable[Division]]
@@ -41,7 +46,8 @@ class BrokerDivision:
         self._falls_back = False
 
     async def divide(self, topic: str) -> Division:
-        """Ask a broker of ``topic``. Raises RemotingError, RouteNotFoundError, BodyError."""
+        """Ask a broker of ``topic`` for the assignment. Raises RemotingError, RouteNotFoundError,
+        BodyError."""
         route = await self._instance.routes.get(topic)
         masters = sorted(route.every_address(slaves=False))
         self._instance.environment.random.shuffle(masters)
@@ -102,8 +108,8 @@ class BrokerDivision:
         self._falls_back = True
 
     async def _look_after_retries(self, topic: str, *, pulls: bool, pops: bool) -> bool:
-        """Pull the POP retry topic of a topic that is pulled. False if that has just begun, and is
-        to be looked at soon."""
+        """Subscribe to the POP retry topic of a pulled topic, and drop it for a popped one. Return
+        False if it was just added and must be divided soon."""
         if topic.startswith(RETRY_PREFIX) or pulls == pops:
             return True
         retries = pop_retry_topic(topic, self._group)

@@ -1,8 +1,7 @@
-"""A message in a consumer's hands: what the broker stored, and how to say that it is done or wanted
-again.
+"""Received message of a consumer, with methods to mark it as done or to have it delivered again.
 
-One rule: the first word counts; a message is settled once per delivery. This module must not know
-queues or offsets: it tells its owner.
+One rule: a message is settled once per delivery; later calls are ignored. This module must not know
+queues or offsets: it calls its owner.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ _REASON: Final = SettingRule(
 
 
 class LateHandlerError(TimeoutError):
-    """Why a message is wanted again whose handler has it still: nobody of its own has said so."""
+    """Cause of a retry if the handler has exceeded ``consume_timeout``."""
 
 
 class DeliveryOwner(Protocol):
-    """The owner of a delivered message: the queue it came from."""
+    """Owner of a delivered message: the queue that the message came from."""
 
     @property
     def dropped(self) -> bool: ...
@@ -48,10 +47,10 @@ class DeliveryOwner(Protocol):
 
 
 class Delivery(ReceivedMessage):
-    """A received message with ``done()`` and ``retry()``. ``attempt`` counts its deliveries to this
+    """Received message with ``done()`` and ``retry()``. ``attempt`` counts its deliveries to this
     group, from 1.
 
-    ``topic`` is the one it was first sent to, also when it comes by way of the group's retry topic.
+    ``topic`` is the original topic, even if the message arrives through the group's retry topic.
     """
 
     __slots__ = (
@@ -70,21 +69,21 @@ class Delivery(ReceivedMessage):
     attempt: int
     settled: bool
     again: bool
-    """True: it was settled by ``retry``."""
+    """True if the message was settled by ``retry``."""
     taken: bool
-    """True: it was handed out, and is neither settled nor given back."""
+    """True while a handler or reader has the message and has not settled it."""
     cause: BaseException | str | None
-    """Why it is wanted again: what the handler raised, or what was said."""
+    """Cause of the retry: the handler's exception, or the given reason."""
     taken_at: float
-    """When it was handed to somebody, in the loop's seconds."""
+    """Loop time in seconds at which a handler or reader got the message."""
     handled_s: float | None
-    """Seconds that its handler took, if that ran in a thread. None: they are counted until it is
-    settled."""
+    """Seconds that the handler took, if it ran in a thread. None: the time until settling
+    counts."""
     trace: object
     """State of a tracer while the message is handled."""
 
     def deliver(self, owner: DeliveryOwner, attempt: int) -> None:
-        """For the owner: hand it out (again)."""
+        """Deliver the message. Called by the owner."""
         self._owner = owner
         self.attempt = attempt
         self.settled = self.again = False
@@ -93,17 +92,17 @@ class Delivery(ReceivedMessage):
         self.cause = None
 
     def deliver_again(self) -> None:
-        """The same, once more."""
+        """Deliver the message once more by the same owner, as the next attempt."""
         self.deliver(self._owner, self.attempt + 1)
 
     def left(self) -> None:
-        """Put down a message that was taken and is neither settled nor wanted."""
+        """Abandon a message that was not settled and is no longer wanted."""
         self.taken = False
         self._owner.delivery_left(self)
 
     def goes_with(self, other: Delivery) -> bool:
-        """Return True if one call of a handler may get both: they are of one queue, and were sent
-        to one topic."""
+        """Return True if both may be in one handler call: they have the same queue and original
+        topic."""
         return (
             self._owner is other._owner
             and self.queue_id == other.queue_id
@@ -112,18 +111,17 @@ class Delivery(ReceivedMessage):
 
     @property
     def failure(self) -> str | None:
-        """Why it is wanted again, in one line; None if nobody said."""
+        """Cause of the retry in one line; None if there is none."""
         return None if self.cause is None else failure_text(self.cause)
 
     @property
     def wanted(self) -> bool:
-        """True while it makes sense to handle it: nobody has settled it, and its queue is still
-        ours."""
+        """True while the message is unsettled and its queue is still assigned."""
         return not self.settled and not self._owner.dropped
 
     def done(self) -> None:
-        """Settle the message as done. It may be committed. A second word about this delivery is
-        ignored."""
+        """Settle the message as done, so that its offset may be committed. A message that is
+        settled already is left as it is."""
         if not self.settled:
             self.settled = True
             self._owner.delivery_done(self)
@@ -135,12 +133,17 @@ class Delivery(ReceivedMessage):
         level: int = 0,
         reason: BaseException | str | None = None,
     ) -> None:
-        """Have it again. It is sent back to the broker, which delivers it to the group again after
-        a delay that grows with each attempt (or that of ``level``), and makes it a dead letter
-        after the last attempt (or at once, for ``level=-1``). With ``delay``, in seconds (or a
-        timedelta), it stays here, is delivered again by this consumer, and holds the queue's offset
-        until it is done. Operators see ``reason`` in traces and in ``turbopump dlq show``. Raises
-        ConfigError for what is none of these."""
+        """Have the message delivered again.
+
+        - Without ``delay``, the message is sent back to the broker, which delivers it to the
+          group again. The wait grows with each attempt, or is that of ``level``. After the last
+          attempt, or at once for ``level=-1``, the message becomes a dead letter.
+        - With ``delay`` (seconds or a timedelta), this consumer keeps the message and delivers
+          it again. The queue's offset waits for it.
+        - ``reason`` appears in traces and in ``turbopump dlq show``.
+
+        Raises ConfigError for an unusable argument.
+        """
         delay = checked_delay(delay, level, reason)
         if not self.settled:
             self.settled = self.again = True
@@ -151,19 +154,19 @@ class Delivery(ReceivedMessage):
 
     @property
     def given_back_late(self) -> bool:
-        """True if it was settled because its handler did not end, and the handler has not said
-        itself that it failed."""
+        """True if the message was settled because its handler took too long, and that handler has
+        not failed itself."""
         return self.settled and isinstance(self.cause, LateHandlerError)
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Result by which a handler asks to have the message again: ``return Retry()``,
+    """Value that a handler returns to have the message again: ``return Retry()``,
     ``Retry(level=5)``, ``Retry(delay=30)`` or ``Retry(reason="no stock")``. See ``Delivery.retry``.
-    Raises ConfigError for what is no delay, level or reason."""
+    Raises ConfigError for an unusable delay, level or reason."""
 
     delay: float | timedelta | None = None
-    """Seconds, also of one that was made with a timedelta."""
+    """Delay in seconds; a timedelta is converted."""
     level: int = field(default=0, kw_only=True)
     reason: BaseException | str | None = field(default=None, kw_only=True)
 
@@ -172,14 +175,14 @@ class Retry:
 
 
 def is_retry(result: object) -> bool:
-    """Return True if a handler that returned this wants the message again."""
+    """Return True if this result of a handler asks for a retry."""
     return isinstance(result, Retry) or (isinstance(result, type) and issubclass(result, Retry))
 
 
 def checked_delay(
     delay: float | timedelta | None, level: int, reason: BaseException | str | None
 ) -> float | None:
-    """The delay in seconds. Raises ConfigError if one of the three cannot be meant."""
+    """Check the arguments of a retry, and return the delay in seconds. Raises ConfigError."""
     # nearly always
     if delay is None and reason is None and level.__class__ is int and -2 < level < 100:
         return None
@@ -195,12 +198,13 @@ def checked_delay(
 # ``ConsumeMessageConcurrentlyService.processConsumeResult``.
 
 BatchHandler = Callable[[list[Delivery]], object]
-"""A coroutine function or a plain function; ``docs/guide/consuming.md`` says what its end means."""
+"""Coroutine function or plain function; ``docs/guide/consuming.md`` explains the meaning of its
+result."""
 
 
 class DeliveryBatch:
-    """``messages`` in the order of their queue, at least one. ``ordered``: the queue is handled in
-    order."""
+    """Messages for one handler call, in the order of their queue, at least one. ``ordered``: the
+    queue is handled in order."""
 
     __slots__ = ("_ordered", "messages")
 
@@ -210,28 +214,28 @@ class DeliveryBatch:
 
     @property
     def wanted(self) -> bool:
-        """True while it makes sense to handle any of them."""
+        """True while at least one message is wanted."""
         return any(message.wanted for message in self.messages)
 
     @property
     def settled(self) -> bool:
-        """True if all are."""
+        """True if all messages are settled."""
         return all(message.settled for message in self.messages)
 
     @property
     def taken(self) -> bool:
-        """True while somebody has one that is not settled."""
+        """True while a handler or reader has an unsettled message of the batch."""
         return any(message.taken and not message.settled for message in self.messages)
 
     @property
     def taken_at(self) -> float:
-        """When they were handed to somebody, in the loop's seconds."""
+        """Loop time in seconds at which a handler or reader got the batch."""
         return self.messages[0].taken_at
 
     @property
     def handled_s(self) -> float | None:
-        """Seconds that the handler took, if it ran in a thread. They count for messages that are
-        settled afterwards."""
+        """Seconds that the handler took, if it ran in a thread. Setting it affects only unsettled
+        messages."""
         return self.messages[0].handled_s
 
     @handled_s.setter
@@ -241,14 +245,14 @@ class DeliveryBatch:
                 message.handled_s = seconds
 
     def left(self) -> None:
-        """Put down the messages that are not settled."""
+        """Abandon the unsettled messages."""
         for message in self.messages:
             if not message.settled:
                 message.left()
 
     def done(self) -> None:
-        """Settle the rest as done. In order, a message behind one that is wanted again comes again
-        with it."""
+        """Settle the remaining messages as done. In an ordered queue, messages behind a failed one
+        are delivered again with it."""
         again = False
         for message in self.messages:
             if message.settled:
@@ -265,7 +269,7 @@ class DeliveryBatch:
         level: int = 0,
         reason: BaseException | str | None = None,
     ) -> None:
-        """Have the messages again that are not settled: see ``Delivery.retry``."""
+        """Have the unsettled messages delivered again: see ``Delivery.retry``."""
         for message in self.messages:
             message.retry(delay, level=level, reason=reason)
 
@@ -275,13 +279,13 @@ Handled = Delivery | DeliveryBatch
 
 
 def messages_in(handled: Handled) -> Sequence[Delivery]:
-    """One, or those of a batch."""
+    """Return the message, or the messages of a batch, as a sequence."""
     return handled.messages if isinstance(handled, DeliveryBatch) else (handled,)
 
 
 def keys_of(handled: Handled) -> str:
-    """Return the keys of a line of the log. Of a batch: the number of messages that are not
-    settled, and the first of them."""
+    """Return the keys for a log line. A batch is logged as the number of unsettled messages and the
+    first of them."""
     if isinstance(handled, Delivery):
         return (
             f"msg_id={handled.msg_id} topic={handled.topic} "

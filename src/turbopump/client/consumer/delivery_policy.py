@@ -1,11 +1,12 @@
-"""Delivery policies: how the messages of one queue are handed out, and what becomes of each that
-its handler, or whoever took it, settles.
+"""Delivery policies: when the messages of a queue are delivered, and what follows when each is
+settled.
 
-Two policies for queues that are pulled: ``Unordered`` hands everything out at once, ``InOrder`` the
-next message when those before are done. (What is popped has a third: ``popped_queue.py``.) One
-rule: settling is said in any thread, and counts on the loop. A policy must not know how messages
-are read. Source: apache/rocketmq ``ConsumeMessageConcurrentlyService``,
-``ConsumeMessageOrderlyService``, ``ProcessQueue.takeMessages``, ``makeMessageToConsumeAgain``.
+There are two policies for pulled queues. ``Unordered`` delivers all messages at once; ``InOrder``
+delivers the next messages when those before are done. Popped queues have a third
+(``popped_queue.py``). One rule: a message may be settled in any thread, but the effect happens on
+the loop. A policy must not know how messages are read. Source: apache/rocketmq
+``ConsumeMessageConcurrentlyService``, ``ConsumeMessageOrderlyService``,
+``ProcessQueue.takeMessages``, ``makeMessageToConsumeAgain``.
 """
 
 from __future__ import annotations
@@ -32,15 +33,18 @@ from turbopump.client.instance import ClientInstance
 from turbopump.message.message import MessageQueue
 
 RETRY_DELAYS_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
-"""Seconds before a failed message that no broker takes back is delivered again, by its attempt; the
-last one stays."""
+"""Seconds before a failed message is delivered again, by attempt, if no broker accepts it back.
+Later attempts use the last value."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Membership:
-    """Parts of one push consumer that its queues share. ``group`` and ``subscriptions`` (by topic,
-    as they are at any time) are as brokers know them. ``backs`` None: it is broadcast.
-    ``consumption`` notes what is read and what ends."""
+    """State that the queues of one push consumer share.
+
+    - ``group``, ``subscriptions`` (current, by topic): under the names that brokers know.
+    - ``backs``: sends messages back; None in broadcasting.
+    - ``consumption``: statistics and traces.
+    """
 
     instance: ClientInstance
     group: str
@@ -52,16 +56,16 @@ class Membership:
 
 
 class DeliveryPolicy(ABC):
-    """Owner of the messages of ``queue``, from when they are read to when they are settled.
-    ``on_room`` is called when one is settled."""
+    """Owner of the messages of ``queue`` until they are settled. ``on_room`` is called when one is
+    settled."""
 
     def __init__(
         self, shared: Membership, queue: MessageQueue, on_room: Callable[[], None]
     ) -> None:
         self.dropped = False
-        """True: the queue is no longer ours, and nothing more is handed out."""
+        """True if the queue is lost. No further message is delivered."""
         self.done_at = 0.0
-        """Loop time at which a message was done last."""
+        """Loop time at which the last message was done."""
         self._queue = queue
         self._on_room = on_room
         self._loop = asyncio.get_running_loop()
@@ -96,23 +100,23 @@ class DeliveryPolicy(ABC):
 
     @abstractmethod
     def drop(self) -> None:
-        """Hand nothing out any more. A handler that has a message may still settle it."""
+        """Stop delivering messages. A running handler may still settle its message."""
 
     @abstractmethod
     def _done(self, message: Delivery) -> None:
-        """Finish a message that was dealt with."""
+        """Remove a finished message."""
 
     @abstractmethod
     def _failed(self, message: Delivery, delay: float | None, level: int) -> None:
-        """Have a message again, as ``Delivery.retry`` says."""
+        """Have a failed message delivered again, as ``Delivery.retry`` describes."""
 
     @abstractmethod
     def _left(self, message: Delivery) -> None:
-        """Put down a message that was taken and is not settled."""
+        """Handle a message that was abandoned without being settled."""
 
 
 class PulledPolicy(DeliveryPolicy):
-    """Policy for messages that are pulled: ``process_queue`` knows which are not done."""
+    """Policy for pulled messages. ``process_queue`` holds the unfinished ones."""
 
     def __init__(
         self,
@@ -127,11 +131,11 @@ class PulledPolicy(DeliveryPolicy):
 
     @abstractmethod
     def put(self, messages: Sequence[Delivery]) -> None:
-        """Hand out messages that follow those that were put before."""
+        """Add pulled messages, in the order of their offsets."""
 
     async def wait_for_handlers(self) -> None:
-        """Wait, after ``drop``, for handlers whose end the next owner of the queue must wait
-        for."""
+        """Wait, after ``drop``, for running handlers that must end before another member reads the
+        queue."""
 
     def _done(self, message: Delivery) -> None:
         self._process_queue.done(message.queue_offset)
@@ -139,8 +143,8 @@ class PulledPolicy(DeliveryPolicy):
 
 
 class Unordered(PulledPolicy):
-    """Hands out every message at once. One that failed goes back to its broker; it stays here if a
-    delay was asked for, or if no broker takes it."""
+    """Policy that delivers every message at once. A failed message is sent back to its broker. It
+    is retried here if a delay was given or no broker accepts it."""
 
     def __init__(
         self,
@@ -193,9 +197,9 @@ class Unordered(PulledPolicy):
 
 
 class InOrder(PulledPolicy):
-    """Hands out the next messages, as many as one call of a handler takes, when those before are
-    done. Messages that failed come again together, in their order, before the rest of the queue.
-    ``lock``: nothing is handed out while it is not valid."""
+    """Policy that delivers the next messages, at most one handler call's worth, when those before
+    are done. Failed messages are delivered again together, in order, before the rest of the queue.
+    ``lock``: no message is delivered while the lock is invalid."""
 
     def __init__(
         self,
@@ -210,9 +214,9 @@ class InOrder(PulledPolicy):
         self._count = shared.settings.handler_batch or 1
         self._waiting: deque[Delivery] = deque()
         self._out: dict[Delivery, None] = {}
-        """Handed out, or soon will be, and neither dealt with nor failed."""
+        """Messages that are delivered or about to be, and have neither finished nor failed."""
         self._again: list[Delivery] = []
-        """Failed, of those that were handed out together."""
+        """Failed messages of the current handler call."""
         self._delay = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._waiters: list[asyncio.Future[None]] = []
@@ -262,7 +266,8 @@ class InOrder(PulledPolicy):
         self._on_room()
 
     def _failed(self, message: Delivery, delay: float | None, level: int) -> None:
-        """RocketMQ: ``ConsumeMessageOrderlyService.checkReconsumeTimes``."""
+        """Deliver a failed message again, or make it a dead letter. RocketMQ:
+        ``ConsumeMessageOrderlyService.checkReconsumeTimes``."""
         settings = self._settings
         retries_max = settings.max_reconsume_times
         spent = retries_max is not None and message.reconsume_times >= retries_max
@@ -283,8 +288,8 @@ class InOrder(PulledPolicy):
             self._retry(message, self._settings.suspend_time)
 
     def _retry(self, message: Delivery, delay: float) -> None:
-        """Hand a message out again when the others that were handed out with it are dealt with,
-        after the longest delay of any of them."""
+        """Deliver failed messages again after the longest of their delays, once all messages of the
+        call have ended."""
         message.taken = False
         if message in self._out:
             del self._out[message]

@@ -1,7 +1,7 @@
 """Base of the consumers of a group: their subscriptions, and their parts from start to close.
 
-One rule: what runs hears of its group, its routes and its connections from the instance it has
-joined. This module must not know how messages are read.
+One rule: a running consumer is informed of changes to group, routes and connections by its client
+instance. This module must not know how messages are read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from turbopump.protocol.requests import clients, consumers
 
 
 class RunningMember:
-    """A consumer from start to close, as a ``member`` of its group."""
+    """State of a consumer from start to close, as a ``member`` of its group."""
 
     def __init__(self, instance: ClientInstance, member: InstanceMember) -> None:
         self.instance = instance
@@ -39,19 +39,19 @@ class RunningMember:
         self.closing = False
 
     async def prepare(self, topics: Collection[str]) -> None:
-        """Learn the routes of ``topics``. Raises RouteNotFoundError if no name server answers."""
+        """Fetch the routes of ``topics``. Raises RouteNotFoundError if no name server answers."""
         await self.instance.routes.find_routes(list(topics))
 
     async def begin(self) -> None:
-        """Begin to consume."""
+        """Start to consume."""
 
 
 RunningT = TypeVar("RunningT", bound=RunningMember)
 
 
 class GroupConsumer(InContext, Generic[RunningT]):
-    """A consumer that subscribes to topics. ``_group`` and the topics of ``_subscriptions`` are as
-    brokers know them."""
+    """Consumer that subscribes to topics. ``_group`` and the topics of ``_subscriptions`` are under
+    the names that brokers know."""
 
     def __init__(self, settings: SubscriberSettings) -> None:
         self.group = settings.group
@@ -76,7 +76,8 @@ class GroupConsumer(InContext, Generic[RunningT]):
         make: Callable[[], RunningT],
         end: Callable[[RunningT], Coroutine[Any, Any, None]],
     ) -> None:
-        """Start what ``make`` makes; if that fails, ``member`` has left ``instance``."""
+        """Start the object that ``make`` returns. If that fails, ``member`` leaves ``instance``
+        again."""
         try:
             running = self.lifecycle.running = make()
         except BaseException:
@@ -91,8 +92,8 @@ class GroupConsumer(InContext, Generic[RunningT]):
             raise
 
     def _tracing(self, settings: ClientSettings, trace: bool | str) -> Tracing | None:
-        """Return what traces this consumer's messages, as its setting ``trace`` says; None: nothing
-        does."""
+        """Return the tracing of this consumer's messages according to the setting ``trace``, or
+        None."""
         topic = trace_topic(trace)
         if topic is None:
             return None
@@ -119,7 +120,7 @@ class GroupConsumer(InContext, Generic[RunningT]):
         model: clients.MessageModel = clients.MessageModel.CLUSTERING,
         **further: Any,
     ) -> clients.ConsumerData:
-        """Return the consumer's part of a heartbeat."""
+        """Return the consumer's entry in the heartbeat."""
         return clients.ConsumerData(
             group_name=self._group,
             consume_type=kind,
@@ -133,10 +134,10 @@ class GroupConsumer(InContext, Generic[RunningT]):
 
 
 class RunningConsumer(RunningMember):
-    """A consumer that pulls, from start to close. ``tracing`` None: nothing is traced."""
+    """State of a pulling consumer from start to close. ``tracing``: None if nothing is traced."""
 
     what: ClassVar[str]
-    """Its class, as errors name it."""
+    """Name of the consumer's class, for errors."""
 
     def __init__(
         self,
@@ -165,7 +166,8 @@ class RunningConsumer(RunningMember):
         await super().prepare(topics)
 
     async def begin(self) -> None:
-        """Take up queues, and read them from now on. Raises NotStartedError if it is closed."""
+        """Assign queues to this member and start reading them. Raises NotStartedError if the
+        consumer is closed meanwhile."""
         complete = not self.closing and await self._first_queues()
         if self.closing:
             raise NotStartedError(
@@ -175,22 +177,23 @@ class RunningConsumer(RunningMember):
         self._spawn(self._table.commit_for_ever(), "commits")
 
     async def _first_queues(self) -> bool:
-        """Take up this member's share of the queues; False if not all of it could be had yet."""
+        """Assign this member's share of the queues. Return False if some of them are not available
+        yet."""
         return await self.balancer.balance()
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        """Do this until the close."""
+        """Start a background task that runs until the close."""
         self._tasks.append(self.instance.spawn(work, name=name))
 
     def _group_changed(self) -> None:
-        """Somebody may be about to take over queues of ours: what is done shall not be read
-        again."""
+        """Commit and divide the queues again after the group's members have changed. Without the
+        commit, a queue's next owner would read finished messages again."""
         if not self.closing:
             self.instance.spawn(self._table.commit(), name="commit")
             self.balancer.wake()
 
     def _running_info(self) -> consumers.ConsumerRunningInfo:
-        """Settings and queues, for an operator. RocketMQ: a lite pull consumer keeps no
+        """Return settings and queues for an operator. RocketMQ: a lite pull consumer keeps no
         statistics."""
         return self._info_with(concurrency=0, ordered=False, statuses={})
 
@@ -209,7 +212,7 @@ class RunningConsumer(RunningMember):
         )
 
     async def _consume_directly(self, _message: Delivery) -> consumers.ConsumeMessageDirectlyResult:
-        """Have the handler handle this message now, if there is one."""
+        """Run the handler now with a message from an operator, if there is a handler."""
         return consumers.ConsumeMessageDirectlyResult(
             consume_result=consumers.ConsumeResult.CR_THROW_EXCEPTION,
             remark=f"this {self.what} has no handler that a message could be given to",
@@ -217,8 +220,8 @@ class RunningConsumer(RunningMember):
 
 
 class _Nobody:
-    """The owner of a message that comes from no queue. ``wanted_again``: the handler asked for it
-    before it ended."""
+    """Owner of a message that belongs to no queue. ``wanted_again``: the handler called
+    ``retry``."""
 
     dropped = False
     wanted_again = False
@@ -236,8 +239,8 @@ class _Nobody:
 async def consume_directly(
     message: Delivery, call: Callable[[Delivery], Awaitable[object]], clock: Clock, *, ordered: bool
 ) -> consumers.ConsumeMessageDirectlyResult:
-    """Have ``call`` handle a message that an operator gives, which counts for no offset; never
-    raises what that raises. Source: apache/rocketmq
+    """Run ``call`` with a message from an operator, without counting it for an offset. Exceptions
+    of ``call`` become part of the result. Source: apache/rocketmq
     ``ConsumeMessageConcurrentlyService.consumeMessageDirectly``."""
     owner = _Nobody()
     message.deliver(owner, message.reconsume_times + 1)

@@ -1,5 +1,5 @@
-"""Worker pool of a consumer: it calls the user's handler, with a limit for calls at once, and
-settles the message by the end of the call.
+"""Worker pool of a consumer: it calls the user's handler, limits concurrent calls, and settles each
+message when its call ends.
 
 One rule: a handler that returns has succeeded, unless it returns ``Retry``; an exception is a
 failure. This module must not know offsets or queues.
@@ -43,32 +43,32 @@ from turbopump.repeated_line import RepeatedLine
 log = logging.getLogger(__name__)
 
 Handler = Callable[[Delivery], object]
-"""A coroutine function (runs on the consumer's loop) or a plain function (runs in a thread)."""
+"""Coroutine function (runs on the consumer's loop) or plain function (runs in a thread)."""
 COMES_AGAIN: Final = "will be delivered again"
-"""The usual end of a message that failed, as a line of the log says it."""
+"""Text for log lines about the usual consequence of a failure."""
 REPLACE_S: Final = 1.0
-"""Seconds before a run that somebody else has cancelled is replaced. Mostly everything is being
-cancelled then, and the loop ends before."""
+"""Seconds before a worker that was cancelled from outside is replaced. Such a cancellation usually
+comes shortly before the loop ends."""
 CANCELLED_S: Final = 1.0
-"""Shortest time that a close gives a cancelled handler to end."""
+"""Minimum seconds that a close gives a cancelled handler to end."""
 LATE_LEVEL: Final = 3
-"""Delay level after which the message of a late handler comes again: 10 s by Apache's table."""
+"""Delay level for the message of a late handler: 10 s by Apache's table."""
 NAMED_MAX: Final = 5
-"""Messages that a line of the log names."""
+"""Maximum number of messages named in a log line."""
 SLOW_S: Final = 0.00005
-"""A plain handler that takes longer gets a thread for each message that is ready. For a quicker one
-beginning a thread costs as much as the handler."""
+"""Handler time in seconds above which a plain handler gets one thread per ready message. For a
+faster handler, starting a thread costs as much as the call."""
 NOTED_MAX_S: Final = 5 * SLOW_S
-"""Longest time that one call counts in the mean. A longer call was held up by the machine, or by
-the loop, and says little of the handler."""
+"""Maximum time of one call in the mean, in seconds. Longer calls are usually delays of the machine
+or loop, not of the handler."""
 WEIGHT: Final = 1 / 32
 """Weight of the newest call in the mean."""
 LOOK_AGAIN_S: Final = 0.001
-"""Longest wait of messages for a thread that turns out to be busy with a slow one. Then others
-begin, twice as many each time."""
+"""Seconds after which waiting messages get further threads because the existing ones are busy. The
+number of threads doubles each time."""
 RUN_MAX_S: Final = 0.1
-"""Longest run of a thread that always finds a message ready. Operators' messages wait for its end,
-and so does the end of the process."""
+"""Maximum seconds for which a thread handles messages without a break. Operators' messages and the
+end of the process wait for that."""
 
 
 class _HandlerCall(NamedTuple):
@@ -79,9 +79,12 @@ class _HandlerCall(NamedTuple):
 
 
 class _Run:
-    """Handling of message after message, in a task or a thread. ``begun``: it has asked for its
-    first. ``message``: being handled, in ``thread`` unless the function is or has returned a
-    coroutine."""
+    """Worker that handles one message after another, in a task or a thread.
+
+    - ``begun``: True once it has asked for its first message.
+    - ``message``: message being handled.
+    - ``thread``: thread of a plain function; None while a coroutine is running.
+    """
 
     __slots__ = ("begun", "message", "thread")
 
@@ -92,14 +95,14 @@ class _Run:
 
     @property
     def unsettled(self) -> Handled | None:
-        """The message in hand, unless somebody has settled it or taken it away."""
+        """Current message, unless it is settled or was removed."""
         message = self.message
         return message if message is not None and message.taken and not message.settled else None
 
 
 class HandlerPool:
-    """Calls ``handler`` with what ``ready`` hands out, a message or a list of them; ``concurrency``
-    calls at once. ``fate`` is the end of messages that fail, for the log."""
+    """Call ``handler`` with messages of ``ready``, or lists of them. ``concurrency``: maximum
+    number of concurrent calls. ``fate``: text for log lines about what follows a failure."""
 
     # Messages are handled in runs: one run takes message after message, and ends when none is
     # ready. The run of a coroutine function is a task. The run of a plain function is one call of
@@ -137,48 +140,47 @@ class HandlerPool:
             self._threads = CallThreads(concurrency, "turbopump-handler")
         self.runs: dict[_Run, asyncio.Task[None]] = {}
         self._idle: asyncio.Future[None] | None = None
-        """Awaited by one run on the loop that found no message. To wake it is cheaper than to begin
-        another."""
+        """Future of the one idle worker on the loop. Waking it is cheaper than starting another."""
         self._timer: asyncio.Handle | None = None
         self._outcomes: deque[_HandlerCall] = deque()
         self._called = False
-        """The loop was called because there are outcomes, and has not begun to collect them."""
+        """True if the loop was asked to collect outcomes and has not started yet."""
         self._collected = self._collected_before = 0
         self._mean_s = NOTED_MAX_S
         self._going = False
         self._abandoned = False
-        """Calls in threads that end from now on do not count."""
+        """True if the outcomes of calls in threads are ignored from now on."""
         self._over = False
-        """No call that ends from now on counts."""
+        """True if all outcomes are ignored from now on."""
 
     def start(self) -> None:
-        """Begin to take messages."""
+        """Start handling messages."""
         self._going = True
         self._ready.listen(self._begin_runs)
         self._begin_runs()
 
     def resize(self, concurrency: int) -> None:
-        """Change the number of calls at once. More begin now; surplus runs end with the message
-        they have."""
+        """Change the maximum number of concurrent calls. Surplus workers end after their current
+        message."""
         if self._threads is not None:
             self._threads.count = max(self._threads.count, concurrency)
         self.concurrency = concurrency
         self._begin_runs()
 
     def in_hand(self) -> list[Handled]:
-        """The messages being handled."""
+        """Messages that are being handled."""
         return [message for run in self.runs if (message := run.unsettled) is not None]
 
     def has(self, task: asyncio.Task[object], thread: int | None) -> bool:
-        """Return True if the handler runs in this task, or in this thread."""
+        """Return True if this task or thread is running the handler."""
         return task in self.runs.values() or any(
             run.thread == thread is not None for run in self.runs
         )
 
     async def stop(self, patience: float) -> None:
-        """Let the handlers that run now finish, ``patience`` seconds at most. Then a coroutine is
-        cancelled, and left after as long again; a plain function is left at once. The messages that
-        wait must have been closed before, so that no new ones begin."""
+        """Wait at most ``patience`` seconds for running handlers. After that, a coroutine is
+        cancelled and abandoned if it does not end in the same time again; a plain function is
+        abandoned at once. The caller must close ``ready`` first, so that no new handler starts."""
         self._going = False
         self._wake_idle()
         if self._timer is not None:
@@ -213,8 +215,8 @@ class HandlerPool:
             )
 
     async def call(self, message: Delivery) -> object:
-        """Run the handler once, beside the others; return what it returns. Raises what it raises,
-        as ``failure_of`` says."""
+        """Run the handler once, beside the others, and return its result. Raises its exception as
+        ``failure_of`` describes."""
         if self._threads is None:
             result = self._call(message)
         else:
@@ -224,8 +226,8 @@ class HandlerPool:
         return checked_result(result)
 
     async def give_back_late(self, timeout: float) -> None:
-        """Give back every message that a handler has had for ``timeout`` seconds, for ever.
-        RocketMQ: ``ProcessQueue.cleanExpiredMsg``."""
+        """Repeatedly send back messages that a handler has had for ``timeout`` seconds. RocketMQ:
+        ``ProcessQueue.cleanExpiredMsg``."""
         while True:
             now = self._loop.time()
             next_due = now + timeout
@@ -248,7 +250,7 @@ class HandlerPool:
     # --- runs
 
     def _begin_runs(self) -> None:
-        """Messages may wait: begin as many runs as they are worth."""
+        """Start workers for the waiting messages."""
         waiting = self._ready.waiting
         if not self._going or not waiting:
             return
@@ -274,8 +276,7 @@ class HandlerPool:
             idle.set_result(None)
 
     def _begin_more(self) -> None:
-        """If messages still wait and no run gets on, others are needed, however fast the handler
-        was so far."""
+        """Start more workers if messages still wait and the running ones make no progress."""
         self._timer = None
         if not self._ready.waiting:
             return
@@ -323,7 +324,7 @@ class HandlerPool:
         self._begin_runs()
 
     def _replace(self, message: Handled | None, error: BaseException) -> None:
-        """A run was ended by somebody else."""
+        """Replace a worker that was cancelled from outside."""
         if self._going:
             log.error(
                 "a worker of the handler was ended from outside, another takes its place cause=%r",
@@ -336,7 +337,7 @@ class HandlerPool:
             message.left()
 
     async def _handle_on_loop(self, run: _Run) -> None:
-        """Handle messages with a coroutine function while there are any."""
+        """Handle messages with a coroutine function until none is ready."""
         this = asyncio.current_task()
         assert this is not None
         ready, runs, time = self._ready, self.runs, self._loop.time
@@ -382,8 +383,8 @@ class HandlerPool:
                     self._settle(message, result)
 
     async def _follow(self, run: _Run, left: Awaitable[_HandlerCall | None]) -> None:
-        """Wait for the end of a run in a thread. A plain function may return a coroutine, such as a
-        lambda round one: that is awaited here."""
+        """Wait for a worker in a thread. If the plain function returned a coroutine (for example a
+        lambda), await that here."""
         outcome = await left
         if outcome is None:
             return
@@ -399,8 +400,8 @@ class HandlerPool:
                 self._settle(message, result)
 
     def _handle_in_thread(self, run: _Run) -> _HandlerCall | None:
-        """Handle messages with a plain function while there are any. A call that is returned has
-        given a coroutine, which is still to be awaited."""
+        """Handle messages with a plain function until none is ready. Return a call whose result is
+        a coroutine, which the loop has to await."""
         ready, handler, runs = self._ready, self._call, self.runs
         result: object
         run.thread = get_ident()
@@ -428,7 +429,7 @@ class HandlerPool:
         return None
 
     def _report(self, outcome: _HandlerCall) -> None:
-        """Have the loop settle the message of a call that has ended in a thread."""
+        """Ask the loop to settle the message of a finished call. Runs in the handler's thread."""
         if self._abandoned:
             return
         self._outcomes.append(outcome)
@@ -440,7 +441,7 @@ class HandlerPool:
     # --- the end of a call
 
     def _collect(self) -> None:
-        """Settle what was handled in threads since the last time."""
+        """Settle the messages whose calls have ended in threads since the last collection."""
         self._called = False
         outcomes, mean = self._outcomes, self._mean_s
         end = monotonic() + TURN_MAX_S
@@ -463,8 +464,8 @@ class HandlerPool:
                 self._loop.call_soon(self._collect)
 
     def _fail(self, message: Handled, error: BaseException) -> None:
-        """Have a message again whose handler raised ``error``. The log has the traceback of the
-        first failure of a kind, and a count of the others."""
+        """Have a message delivered again after its handler raised ``error``. The first failure of a
+        kind is logged with its traceback; the others are counted."""
         if not message.settled:
             kind = type(error), _raised_at(error)
             cause = repr(error)
@@ -472,8 +473,8 @@ class HandlerPool:
             message.retry(reason=error)
 
     def _settle(self, message: Handled, result: object) -> None:
-        """Settle a message by what its handler returned. A result that it cannot have meant is a
-        failure."""
+        """Settle a message according to its handler's result. A result of an unexpected type counts
+        as a failure."""
         try:
             if isinstance(result, Retry):
                 message.retry(result.delay, level=result.level, reason=result.reason)
@@ -489,8 +490,8 @@ class HandlerPool:
 async def cancelled(
     tasks: Collection[asyncio.Task[None]], patience: float
 ) -> set[asyncio.Task[None]]:
-    """Cancel these tasks. Returns those that still run after ``patience`` seconds, or after
-    ``CANCELLED_S`` if that is longer."""
+    """Cancel these tasks, and wait for ``patience`` seconds, or ``CANCELLED_S`` if that is longer.
+    Return the tasks that still run."""
     for task in tasks:
         task.cancel()
     _, go_on = await asyncio.wait(tasks, timeout=max(patience, CANCELLED_S))
@@ -498,7 +499,7 @@ async def cancelled(
 
 
 def called_with_lists(handler: BatchHandler) -> Callable[[Handled], object]:
-    """``handler`` as the pool calls it. It gets a list of its own, which it may change."""
+    """Return ``handler`` adapted to the pool. Each call gets a new list, which it may change."""
 
     def call(handled: Handled) -> object:
         return handler(list(messages_in(handled)))
@@ -507,13 +508,13 @@ def called_with_lists(handler: BatchHandler) -> Callable[[Handled], object]:
 
 
 def named(messages: Sequence[Handled]) -> str:
-    """The first of the messages, for the log."""
+    """Return the names of the first messages, for a log line."""
     names = "; ".join(keys_of(message) for message in messages[:NAMED_MAX])
     return f"{names}; …" if len(messages) > NAMED_MAX else names
 
 
 def _raised_at(error: BaseException) -> tuple[str, int] | None:
-    """File and line where it was raised."""
+    """Return the file and line where the error was raised."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

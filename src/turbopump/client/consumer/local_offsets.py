@@ -1,7 +1,7 @@
-"""The offsets of a broadcasting consumer: ``<directory>/<clientId>/<group>/offsets.json``, in
-Apache's format (``LocalFileOffsetStore``), so that a Java client of that id can go on with them.
+"""Offsets of a broadcasting consumer: ``<directory>/<clientId>/<group>/offsets.json``. The format
+is Apache's (``LocalFileOffsetStore``), so a Java client of that id can read the file.
 
-One rule: what the file could not be written with is written at the next flush.
+One rule: offsets that could not be written are written at the next flush.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SAVE_PATIENCE_S: Final = 3.0
-"""Longest wait for the disk when a consumer closes."""
+"""Maximum seconds for which a closing consumer waits for the disk."""
 
 
 def default_directory() -> Path:
-    """``~/.rocketmq_offsets``, as Java's clients have it."""
+    """Return ``~/.rocketmq_offsets``, the default of Java's clients."""
     return below_home(".rocketmq_offsets", instead="offsets_directory")
 
 
 class LocalOffsets:
-    """The offsets of one broadcasting consumer. ``brokers`` knows where queues begin and end.
-    ``disk`` is the system's unless given.
+    """Offsets of one broadcasting consumer. ``brokers``: used to look up the first and last offset
+    of a queue. ``disk``: the system's by default.
 
-    Raises ConfigError if the client id or the group cannot be the name of a directory, or the file
+    Raises ConfigError if the client id or the group cannot be a directory's name, or the file
     cannot be read (OSError).
     """
 
@@ -85,17 +85,17 @@ class LocalOffsets:
         self._offsets = dict(read.offset_table)
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Note our offset; ``flush`` writes it down."""
+        """Set the offset in memory. ``flush`` writes it to the file."""
         if self._offsets.get(queue) != offset:
             self._offsets[queue] = offset
             self._dirty = True
 
     def forget(self, queues: Iterable[MessageQueue]) -> None:
-        """The file forgets nothing."""
+        """Do nothing: the file keeps offsets of lost queues."""
 
     async def flush(self, *, acknowledged: bool = False) -> None:
-        """Write the file, if anything has changed. ``acknowledged``: wait until it is written, or
-        until the disk has failed."""
+        """Write the file if an offset has changed. ``acknowledged``: wait until the file is written
+        or the disk has failed."""
         if self._dirty:
             self._dirty = False
             self._table.save(
@@ -110,7 +110,8 @@ class LocalOffsets:
     async def starting_offset(
         self, queue: MessageQueue, consume_from: ConsumeFrom | datetime
     ) -> StartOffset:
-        """Return the offset in the file, or the one at which a queue without an offset is begun."""
+        """Return the offset in the file. For a queue without one, return the offset at which
+        reading starts."""
         offset = self._offsets.get(queue)
         if offset is not None and offset >= 0:
             return StartOffset(offset, answered=True, stored=True)
@@ -119,7 +120,7 @@ class LocalOffsets:
         )
 
     async def close(self) -> None:
-        """Write what has changed and let go of the disk."""
+        """Write changed offsets and close the disk."""
         await self.flush(acknowledged=True)
         if self._own_disk:
             self._disk.close()

@@ -1,7 +1,8 @@
-"""Offsets of a group in each queue, and the first and last of a queue, as the brokers keep them.
+"""Offsets of a group in each queue, and the first and last offset of a queue, as stored at the
+brokers.
 
-One rule: an offset is the index of the next message wanted. This module must not know why an offset
-is committed, or which queues are ours.
+One rule: an offset is the index of the next message to read. This module must not know why an
+offset is committed, or which queues are assigned.
 """
 
 from __future__ import annotations
@@ -35,23 +36,23 @@ _read_from_beginning = RepeatedLine(
 
 
 Time = int | datetime
-"""ms since 1970 UTC, or a datetime."""
+"""Time in ms since 1970 UTC, or a datetime."""
 
 
 def as_ms(time: Time | None, default: int = 0) -> int:
-    """Return a time in ms since 1970, ``default`` for none."""
+    """Convert a time to ms since 1970. Return ``default`` for None."""
     if time is None:
         return default
     return int(time.timestamp() * 1000) if isinstance(time, datetime) else time
 
 
 class ConsumeFrom(Enum):
-    """Position at which a group begins in a queue in which it has no offset yet.
+    """Position at which a group starts to read a queue without a committed offset.
 
-    ``FIRST``: at the oldest message that is kept. ``NOW``: at what is stored after the consumer was
-    started, by its own clock. ``LAST``: RocketMQ's rule. That is the end of the queue, but the
-    *beginning* of a queue whose first message is still in the broker's memory, as in a topic that
-    is new or small.
+    - ``FIRST``: the oldest stored message.
+    - ``NOW``: messages stored after the consumer's start, by the consumer's clock.
+    - ``LAST``: RocketMQ's rule. It is the end of the queue. In a new or small topic, whose
+      first message is still in the broker's memory, it is the *beginning* of the queue.
     """
 
     LAST = "CONSUME_FROM_LAST_OFFSET"
@@ -60,8 +61,8 @@ class ConsumeFrom(Enum):
 
 
 class StartOffset(NamedTuple):
-    """Offset at which to begin in a queue. ``answered``: the group's offset was asked for, and this
-    came; ``stored``: it is certainly kept as such."""
+    """Offset at which to start reading a queue. ``answered``: answer to the request for the group's
+    offset. ``stored``: True if the broker certainly has stored this offset."""
 
     offset: int
     answered: bool
@@ -69,7 +70,7 @@ class StartOffset(NamedTuple):
 
 
 class OffsetStore:
-    """The offsets of one group, kept by the brokers. Every method may raise a RemotingError."""
+    """Offsets of one group at the brokers. Every method may raise a RemotingError."""
 
     def __init__(self, instance: ClientInstance, group: str) -> None:
         self._instance = instance
@@ -77,13 +78,13 @@ class OffsetStore:
         self._began_ms = instance.environment.clock.now_ms()
         self._turns: dict[MessageQueue, asyncio.Lock] = {}
         self._begun: dict[tuple[str, str], asyncio.Event] = {}
-        """Broker name and topic -> set when the first offset that this member committed there is
-        known."""
+        """Event by broker name and topic. It is set once this member's first commit there has
+        ended."""
 
     async def committed(self, queue: MessageQueue, *, zero_if_young: bool = True) -> int | None:
-        """The group's offset in ``queue``; None if it has none yet. Of a queue whose first message
-        is still in its memory, the broker says 0 then; ``zero_if_young=False`` asks it not to
-        (those of 4.9 do all the same)."""
+        """Return the group's offset in ``queue``, or None if there is none. If there is none and
+        the queue's first message is still in memory, the broker answers 0. ``zero_if_young=False``
+        asks it not to; brokers of 4.9 ignore that."""
         request = requests.QueryConsumerOffset(
             consumer_group=self._group,
             topic=queue.topic,
@@ -98,14 +99,16 @@ class OffsetStore:
             raise
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Set the group's offset; return when the broker has it.
+        """Set the group's offset. Returns when the broker has stored it.
 
-        One at a time in each queue, each answered: Apache's broker gives the requests of one
-        connection to many threads, so that of two on their way the older may come last and set the
-        offset back. For the same cause the first offset in a topic goes alone: of several first
-        ones at once, Apache's broker keeps the last (``ConsumerOffsetManager.commitOffset`` makes
-        the table of a topic and group without a lock). Java's client sends them oneway, and has
-        both risks."""
+        Commits to a queue are sent one at a time, each after the previous answer. Apache's broker
+        spreads one connection's requests over many threads, so an older commit could otherwise
+        overwrite a newer one.
+
+        The first commit to a topic is sent alone. Of several concurrent first commits, Apache's
+        broker keeps only the last, because ``ConsumerOffsetManager.commitOffset`` creates the table
+        of a topic and group without a lock. Java's client sends commits oneway and has both risks.
+        """
         async with self._turns.setdefault(queue, asyncio.Lock()):
             topic = queue.broker_name, queue.topic
             if topic in self._begun:
@@ -132,28 +135,29 @@ class OffsetStore:
         await self._ask(queue, request)
 
     def forget(self, queues: Iterable[MessageQueue]) -> None:
-        """Their brokers may have lost the last commits: the next in each topic is a first one
-        again."""
+        """Treat the next commit to each topic as the first, because its broker may have lost
+        earlier ones."""
         for queue in queues:
             begun = self._begun.get((queue.broker_name, queue.topic))
             if begun is not None and begun.is_set():
                 del self._begun[queue.broker_name, queue.topic]
 
     async def flush(self, *, acknowledged: bool = False) -> None:
-        """Nothing is left to do: the brokers write down what is committed."""
+        """Do nothing: the brokers store committed offsets."""
 
     async def min_offset(self, queue: MessageQueue) -> int:
-        """The oldest message that is kept."""
+        """Return the offset of the oldest message."""
         request = requests.GetMinOffset(topic=queue.topic, queue_id=queue.queue_id)
         return (await self._ask(queue, request)).offset
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        """One past the newest message."""
+        """Return the offset after the newest message."""
         request = requests.GetMaxOffset(topic=queue.topic, queue_id=queue.queue_id)
         return (await self._ask(queue, request)).offset
 
     async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The first message stored at or after that time (ms since 1970 UTC)."""
+        """Return the offset of the first message stored at or after that time (ms since 1970
+        UTC)."""
         request = requests.SearchOffset(
             topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms
         )
@@ -162,11 +166,12 @@ class OffsetStore:
     async def starting_offset(
         self, queue: MessageQueue, consume_from: ConsumeFrom | datetime
     ) -> StartOffset:
-        """Return the offset at which to begin (``RebalancePushImpl.computePullFromWhere``).
+        """Return the offset at which to start reading (``RebalancePushImpl.computePullFromWhere``).
 
-        A 0 may be the offset that is kept, or say only that the queue is young: it holds as long as
-        the broker is asked in time, and is to be committed like an offset that nobody has kept
-        (Java commits whatever was answered, ``RemoteBrokerOffsetStore.readOffset``)."""
+        The answer 0 may be a stored offset, or mean only that the queue is young. It must be
+        committed like an offset that is not stored yet. Java commits every answer
+        (``RemoteBrokerOffsetStore.readOffset``).
+        """
         zero_if_young = consume_from in (ConsumeFrom.LAST, ConsumeFrom.FIRST)
         committed = await self.committed(queue, zero_if_young=zero_if_young)
         if committed is not None and committed >= 0:
@@ -179,7 +184,7 @@ class OffsetStore:
         )
 
     async def first_offset(self, queue: MessageQueue, consume_from: ConsumeFrom | datetime) -> int:
-        """Return the offset at which a group without one begins."""
+        """Return the offset at which a group without a committed offset starts."""
         is_retry = queue.topic.startswith(RETRY_PREFIX)
         if isinstance(consume_from, datetime) and not is_retry:
             return await self.offset_at(queue, as_ms(consume_from))

@@ -1,8 +1,8 @@
-"""Popped messages: how they come out of a pop's answer, each with the handle by which its broker
-knows this delivery of it.
+"""Popped messages: decoding of a pop's answer. Each message gets the handle by which its broker
+knows this delivery.
 
-One rule: a handle names one delivery of one message; when its invisible time changes, it gets
-another. This module must not know who popped. Source: apache/rocketmq
+One rule: a handle names one delivery of one message. A change of the invisible time replaces the
+handle. This module must not know who popped. Source: apache/rocketmq
 ``MQClientAPIImpl.processPopResponse``.
 """
 
@@ -26,18 +26,19 @@ from turbopump.message.pulled import DamagedEntry, pulled_entries
 from turbopump.protocol.requests.pop import InitMode, PopMessageReply
 
 BATCH_MAX: Final = 32
-"""Messages in one pop; brokers refuse more."""
+"""Maximum number of messages in one pop; brokers refuse more."""
 ANSWER_S: Final = 10.0
-"""For the answer, beyond what the broker may hold the pop."""
+"""Timeout of an answer in seconds, in addition to the time for which the broker may hold the
+pop."""
 WAIT_S: Final = 5.0
-"""Time for which a broker may hold a pop, or a question whether there is something to pop. Java's
-client says 15; but no arrival in a retry topic of the usual form wakes what Apache's brokers hold,
-so that a message that comes again would come so much later."""
+"""Seconds for which a broker may hold a pop, or a request for notification. Java's client uses 15.
+Apache's brokers do not wake a held request for most messages in a retry topic, so a longer time
+would delay retries."""
 GIVEN_BACK_S: Final = 1.0
-"""A message that came and is not handled is made to come again after so long, instead of when its
-time is over. RocketMQ's proxy does so (``NACK_INVISIBLE_TIME``)."""
+"""Seconds until a received message that is not handled is delivered again. RocketMQ's proxy uses
+the same value (``NACK_INVISIBLE_TIME``)."""
 ATTEMPTS_MAX: Final = 16
-"""Retries before a message is a dead letter, if nothing else is said."""
+"""Default number of retries before a message becomes a dead letter."""
 
 # --- Inner batches that were popped. For its broker a batch is one message: it is done when all of
 # its messages are, and when one is to come again they all do. Apache's clients take nothing apart
@@ -45,7 +46,7 @@ ATTEMPTS_MAX: Final = 16
 
 
 class HasHandle(Protocol):
-    """Any message with a handle. ``batch``: the inner batch that it came in."""
+    """Any message with a handle. ``batch``: the inner batch that contains the message."""
 
     topic: str
     broker_name: str
@@ -55,8 +56,8 @@ class HasHandle(Protocol):
 
 
 class PoppedBatch:
-    """One delivery of a batch, with the ``messages`` in it. ``turn``: its handle changes once at a
-    time."""
+    """One delivery of an inner batch, with its ``messages``. ``turn``: lock for changes of the
+    handle."""
 
     __slots__ = ("_left", "_moved", "messages", "turn")
 
@@ -67,18 +68,18 @@ class PoppedBatch:
         self._moved = (0.0, -1.0)
 
     def done(self, message: HasHandle) -> bool:
-        """``message`` is done; whether all are now."""
+        """Mark ``message`` as done. Return True if all messages of the batch are done."""
         self._left.discard(message.queue_offset)
         return not self._left
 
     def moved(self, handle: str, seconds: float, now: float) -> None:
-        """Note that it comes again ``seconds`` after ``now``, and has another handle."""
+        """Record a new handle, and delivery again ``seconds`` after ``now``."""
         self._moved = seconds, now
         for message in self.messages:
             message.handle = handle
 
     def has_moved(self, seconds: float, since: float) -> bool:
-        """Return True if its time was changed to ``seconds``, at ``since`` or later."""
+        """Return True if the invisible time was changed to ``seconds``, at ``since`` or later."""
         return self._moved[0] == seconds and self._moved[1] >= since
 
 
@@ -86,8 +87,8 @@ PoppedT = TypeVar("PoppedT", bound=HasHandle)
 
 
 def to_acknowledge(messages: Iterable[PoppedT]) -> Iterator[PoppedT]:
-    """Return the messages to acknowledge, of those that are done: of a batch one message, when all
-    of its messages are done."""
+    """Return the messages to acknowledge among these finished ones. A batch is represented by one
+    message, once all of its messages are done."""
     seen: set[PoppedBatch] = set()
     for message in messages:
         batch = message.batch
@@ -99,19 +100,19 @@ def to_acknowledge(messages: Iterable[PoppedT]) -> Iterator[PoppedT]:
 
 
 class PoppedMessage(ReceivedMessage):
-    """A message that is invisible to the rest of its group for a while. ``topic`` is the one it was
-    sent to, also when it comes again.
+    """Message that is invisible to the rest of its group for a while. ``topic`` is the original
+    topic, also for a retry.
 
-    ``handle`` is what its broker knows this delivery by (Apache's ``POP_CK``, in Java's API the
-    receipt handle).
+    ``handle`` identifies this delivery at the broker (Apache's ``POP_CK``, the receipt handle in
+    Java's API).
     """
 
     __slots__ = ("batch", "handle")
 
     handle: str
     batch: PoppedBatch | None
-    """The inner batch that it came in, with which it is acknowledged and comes again; None: it came
-    by itself."""
+    """Inner batch that contains the message. Its messages are acknowledged and delivered again
+    together. None: a single message."""
 
     @property
     def attempt(self) -> int:
@@ -120,13 +121,13 @@ class PoppedMessage(ReceivedMessage):
 
     @property
     def visible_at_ms(self) -> int:
-        """When it comes again unless it is acknowledged: ms since 1970 by the broker's clock."""
+        """Time at which the message is delivered again unless acknowledged: ms since 1970 by the
+        broker's clock."""
         return handles.PopHandle.decode(self.handle).visible_at_ms
 
 
 class PoppedDelivery(Delivery):
-    """A popped message in a push consumer's hands. It is not wanted any more when it has become
-    visible to others."""
+    """Popped message of a push consumer. It is no longer wanted once it is visible to others."""
 
     __slots__ = ("_now", "batch", "deadline", "handle")
 
@@ -136,14 +137,14 @@ class PoppedDelivery(Delivery):
     _now: Callable[[], float]
 
     def invisible_until(self, deadline: float, now: Callable[[], float]) -> None:
-        """For the owner: when it comes again unless it is acknowledged; ``now`` tells the time by
-        the same clock, in seconds."""
+        """Set the time at which the message is delivered again unless acknowledged. ``now``:
+        returns the time in seconds by the same clock. Called by the owner."""
         self.deadline = deadline
         self._now = now
 
     @property
     def overdue(self) -> bool:
-        """True once others may have it."""
+        """True once other members may receive the message."""
         return self._now() >= self.deadline
 
     @property
@@ -157,10 +158,11 @@ MessageT = TypeVar("MessageT", PoppedMessage, PoppedDelivery)
 def popped_messages(
     body: bytes, reply: PopMessageReply, queue: MessageQueue, message_type: type[MessageT]
 ) -> tuple[list[MessageT], list[DamagedMessage]]:
-    """The good messages in the answer to a pop of ``queue`` (queue id −1: of any queue), with
-    broker name and handle; and the damaged ones. Inner batches are taken apart.
+    """Return the undamaged and the damaged messages in the answer to a pop of ``queue`` (queue id
+    −1: of any queue). The undamaged ones have broker name and handle. Inner batches are split into
+    their messages.
 
-    Raises MessageError if the answer's texts are none.
+    Raises MessageError if the answer's header fields cannot be read.
     """
     messages, batches, damaged = _decoded(body, queue, message_type)
     _give_handles(messages, reply, queue.broker_name)
@@ -175,8 +177,8 @@ def popped_messages(
 def _decoded(
     body: bytes, queue: MessageQueue, message_type: type[MessageT]
 ) -> tuple[list[MessageT], dict[int, list[bytes]], list[DamagedMessage]]:
-    """The messages as the broker knows them, and by their number the entries in those that are
-    inner batches."""
+    """Decode the answer. Return the messages as stored, the entries of each inner batch by message
+    number, and the damaged messages."""
     messages: list[MessageT] = []
     batches: dict[int, list[bytes]] = {}
     damaged: list[DamagedMessage] = []
@@ -212,7 +214,7 @@ def _decoded(
 
 
 def _taken_apart(whole: MessageT, entries: Sequence[bytes]) -> list[MessageT]:
-    """The messages of a batch, each with what the batch has of its pop."""
+    """Return the messages of an inner batch, each with the pop's properties of the batch."""
     messages: list[MessageT] = []
     for entry in entries:
         message = decode_entry(entry, check_crc=False, message_type=type(whole))
@@ -273,14 +275,14 @@ def _give_handles(messages: Sequence[MessageT], reply: PopMessageReply, broker_n
 def _popped_offset(
     message: ReceivedMessage, offsets: Sequence[int], known: Collection[int], index: int
 ) -> int:
-    """Its offset in the queue that was popped, which need not be the one it was stored with."""
+    """Return the message's offset in the popped queue, which may differ from its stored offset."""
     if message.queue_offset in known or index >= len(offsets):
         return message.queue_offset
     return offsets[index]
 
 
 def single_handle(message: HasHandle) -> handles.PopHandle:
-    """The handle of one message. Raises MessageError if it is none."""
+    """Return the decoded handle of one message. Raises MessageError for an unusable handle."""
     handle = handles.PopHandle.decode(message.handle)
     if handle.queue_offset is None:
         raise MessageError(f"the handle {message.handle!r} names no single message")
@@ -288,7 +290,8 @@ def single_handle(message: HasHandle) -> handles.PopHandle:
 
 
 class PopResult(NamedTuple, Generic[MessageT]):
-    """``messages`` to hand out, of those that ``came``. ``full``: too many pops wait there."""
+    """Result of a pop. ``messages``: to be delivered. ``came``: number of received messages.
+    ``full``: the broker has too many waiting pops."""
 
     messages: list[MessageT]
     came: int = 0
@@ -296,6 +299,6 @@ class PopResult(NamedTuple, Generic[MessageT]):
 
 
 def init_mode_of(consume_from: ConsumeFrom | datetime) -> InitMode:
-    """Return the mode for a group without an offset. Brokers know no time here: ``NOW`` and a
-    datetime mean the last, as in Java."""
+    """Return the mode for a group without an offset. Brokers accept no time here: ``NOW`` and a
+    datetime mean ``LAST``, as in Java."""
     return InitMode.MIN if consume_from is ConsumeFrom.FIRST else InitMode.MAX

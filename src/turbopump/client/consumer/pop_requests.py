@@ -1,9 +1,8 @@
-"""Requests for popped messages: to pop some, to acknowledge those that are done, and to change when
-one comes again.
+"""Requests for popped messages: pop, acknowledge, and change the invisible time.
 
-One rule: each goes to the master of the broker that the handle names. Acknowledgements that nobody
-waits for go together: what is done while one request is on its way goes with the next, to each
-broker in turn, and again until the broker has it or the message has become visible anyway. Source:
+One rule: each request goes to the master of the broker that the handle names. Acknowledgements that
+no caller awaits are sent together: those that arrive during a request go with the next one to that
+broker. They are repeated until the broker answers or the message has become visible. Source:
 apache/rocketmq ``MQClientAPIImpl.popMessageAsync``, ``ackMessageAsync``, ``batchAckMessageAsync``,
 ``changeInvisibleTimeAsync``.
 """
@@ -61,9 +60,9 @@ _becomes_dead = RepeatedLine(
 )
 
 AT_ONCE_MAX: Final = 512
-"""Acknowledgements in one request."""
+"""Maximum number of acknowledgements in one request."""
 PAUSE_S: Final = 1.0
-"""Until what a broker did not take is sent again."""
+"""Seconds before acknowledgements that a broker did not accept are sent again."""
 
 _FINAL: Final = (
     ResponseCode.NO_MESSAGE,
@@ -74,8 +73,8 @@ _FINAL: Final = (
 )
 TIMEOUT_S: Final = 5.0
 SPAN_MAX: Final = 4096
-"""A message further than that behind the start of its pop is acknowledged alone: a batch has a bit
-for every offset between."""
+"""Maximum distance of a message from the start of its pop in a batch. Messages beyond it are
+acknowledged alone, because a batch has a bit for every offset between."""
 
 
 _NOTHING: Final = (
@@ -99,10 +98,12 @@ class _Receipt(NamedTuple):
 
 @dataclass(eq=False)
 class PopRequests:
-    """Requests of one group, by the name that brokers know. Users know topics without
-    ``namespace``. ``init_mode``: where the group begins in a queue without an offset. ``backs``
-    makes dead letters of messages that come again after ``retries_max`` retries (None: without
-    limit)."""
+    """Pop requests of one group, under the name that brokers know.
+
+    - ``namespace``: removed from the topics that users see.
+    - ``init_mode``: position at which the group starts in a queue without an offset.
+    - ``backs``: makes dead letters of messages after ``retries_max`` retries (None: no limit).
+    """
 
     instance: ClientInstance
     group: str
@@ -114,7 +115,7 @@ class PopRequests:
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._without_batches: set[str] = set()
-        """Brokers that know no 200151."""
+        """Brokers that do not support request 200151 (batched acknowledgements)."""
         self._waiting: dict[str, list[_PendingChange]] = {}
         self._sending: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -130,15 +131,17 @@ class PopRequests:
         wait_s: float,
         attempt_id: str | None,
     ) -> PopResult[MessageT]:
-        """Take messages of ``queue`` (as brokers know it; queue id −1: of any) for ``invisible_s``
-        seconds.
+        """Pop messages of ``queue``, and make them invisible to others for ``invisible_s`` seconds.
+        A queue id of −1 means any queue.
 
-        ``wait_s``: how long the broker may hold it. ``attempt_id``: it is an ordered pop, and one
-        that is made again because no answer came gets what the first one took. Messages come
-        without ``namespace``; damaged ones are logged and left out, and come again. Those that the
-        filter does not want are acknowledged: they came because brokers compare hashes of tags.
-        Those that were retried too often become dead letters. Raises RemotingError, and BodyError
-        for an answer that cannot be read.
+        - ``wait_s``: seconds for which the broker may hold the request.
+        - ``attempt_id``: makes the pop ordered. A repeated pop with the same id returns the
+          messages of the first, whose answer was lost.
+
+        Messages are returned without ``namespace``. Damaged messages are logged and left out; the
+        broker delivers them again. Messages that do not match the filter are acknowledged, because
+        brokers compare only hashes of tags. Messages with too many retries become dead letters.
+        Raises RemotingError, and BodyError for an unreadable answer.
         """
         address = await introduced_master(self.instance, queue)
         request = requests.PopMessage(
@@ -188,8 +191,8 @@ class PopRequests:
     # --- acknowledgements that nobody waits for
 
     def acknowledge_later(self, message: HasHandle, deadline: float) -> None:
-        """Acknowledge a message that is done, together with others. ``deadline``, in the loop's
-        seconds, is when it comes again otherwise."""
+        """Acknowledge a finished message later, together with others. ``deadline``: loop time in
+        seconds at which it becomes visible."""
         broker_name = message.broker_name
         self._waiting.setdefault(broker_name, []).append(_PendingChange(message, deadline))
         if broker_name not in self._sending:
@@ -197,7 +200,7 @@ class PopRequests:
             self._spawn(self._send(broker_name), f"acknowledge to {broker_name}")
 
     def bury(self, message: PoppedMessage | PoppedDelivery, deadline: float) -> None:
-        """Make a dead letter of a message; then acknowledge it."""
+        """Make a dead letter of a message, and acknowledge the message."""
 
         def settled(taken: bool) -> None:
             if taken:
@@ -206,7 +209,7 @@ class PopRequests:
         self.backs.begin(message, None, -1, settled)
 
     def give_back(self, message: PoppedMessage | PoppedDelivery) -> None:
-        """Have a message again soon that is not handled."""
+        """Return an unhandled message to the broker, to be delivered again soon."""
         self.change_later(message, GIVEN_BACK_S)
 
     def change_later(self, message: PoppedMessage | PoppedDelivery, seconds: float) -> None:
@@ -222,13 +225,13 @@ class PopRequests:
                 _not_changed(self.group, message.msg_id, error, kind=self.group)
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        """Do this too, and let ``finish`` wait for it."""
+        """Start a task that ``finish`` waits for."""
         task = self.instance.spawn(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def finish(self, patience: float) -> None:
-        """Wait until everything is sent, ``patience`` seconds at most."""
+        """Wait at most ``patience`` seconds until everything is sent."""
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=patience)
 
@@ -260,12 +263,12 @@ class PopRequests:
     async def acknowledge(
         self, messages: Iterable[HasHandle], *, timeout: float = TIMEOUT_S
     ) -> None:
-        """Acknowledge messages. Several of one broker go as one request, which says nothing of
-        each. An inner batch is acknowledged when all of its messages are.
+        """Acknowledge messages. Several messages of one broker go in one request, which has one
+        answer for all. An inner batch is acknowledged once all of its messages are.
 
-        Raises MessageError for a handle that is none, before anything is sent; RemotingError if a
-        broker could not be told or refused (code 208: it knows no such message), after the others
-        were told.
+        Raises MessageError for an unusable handle before anything is sent. Raises RemotingError if
+        a broker refuses (code 208: no such message) or cannot be reached, after all requests were
+        sent.
         """
         by_broker: dict[str, list[_Receipt]] = {}
         for message in to_acknowledge(messages):
@@ -285,8 +288,8 @@ class PopRequests:
     async def change_invisible_time(
         self, message: HasHandle, seconds: float, *, timeout: float = TIMEOUT_S
     ) -> str:
-        """Have the message delivered again ``seconds`` from now, with its whole inner batch if it
-        came in one. Returns its new handle; the old one is void. Raises MessageError,
+        """Have the message delivered again ``seconds`` from now, together with its inner batch, if
+        any. Return the new handle; the old one becomes invalid. Raises MessageError,
         RemotingError."""
         batch = message.batch
         if batch is None:
@@ -355,7 +358,7 @@ class PopRequests:
     def _batched(
         self, broker_name: str, receipts: Sequence[_Receipt]
     ) -> tuple[list[_Receipt], requests.BatchAckBody | None]:
-        """Return the receipts that go alone, and the body of the request for the others."""
+        """Return the receipts to send singly, and the body of the request for the others."""
         by_pop: dict[tuple[str, PopHandle], list[_Receipt]] = {}
         alone: list[_Receipt] = []
         for receipt in receipts:
@@ -406,15 +409,16 @@ class PopRequests:
 
 
 async def introduced_master(instance: ClientInstance, queue: MessageQueue) -> str:
-    """The address of the master of the queue's broker, which knows us now. Raises RemotingError."""
+    """Send a heartbeat to the master of the queue's broker if needed, and return its address.
+    Raises RemotingError."""
     address = master_address(instance.routes, queue.broker_name, queue.topic)
     await instance.introduced(address)
     return address
 
 
 def master_address(routes: Routes, broker_name: str, topic: str) -> str:
-    """By the route of ``topic``, or any other. Raises ConnectError if it has no master at the
-    moment: only a master pops."""
+    """Return the address of the broker's master by the route of ``topic``, or of any other topic.
+    Raises ConnectError if there is no master now, because only a master can pop."""
     first = [routes.known[topic]] if topic in routes.known else []
     for route in [*first, *routes.known.values()]:
         address = route.master(broker_name)
@@ -424,5 +428,5 @@ def master_address(routes: Routes, broker_name: str, topic: str) -> str:
 
 
 def milliseconds(seconds: float) -> int:
-    """At least one."""
+    """Convert seconds to whole milliseconds, at least 1."""
     return max(round(seconds * 1000), 1)

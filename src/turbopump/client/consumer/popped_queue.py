@@ -1,11 +1,12 @@
-"""One queue that is popped, because a broker said so (mostly all queues of a topic on one broker,
-queue id −1): its messages are handed out, acknowledged when they are done, and made to come again
-later when they failed.
+"""One queue that is popped because a broker decided so. Mostly it stands for all queues of a topic
+on one broker (queue id −1). Messages are delivered, and acknowledged when they are done. Failed
+ones are delivered again later.
 
-One rule: a message is ours only while it is invisible to others. Messages that were not begun in
-that time are dropped, for somebody else has them then. Messages that are not begun when the queue
-is lost are given back. This module must not know why the queue is ours. Source: apache/rocketmq
-``DefaultMQPushConsumerImpl.popMessage``, ``ConsumeMessagePopConcurrentlyService``.
+One rule: a message belongs to this member only while it is invisible to others. Messages that were
+not started in that time are dropped, because another member may have them. When the queue is lost,
+messages that were not started are returned to the broker. This module must not know why the queue
+is assigned. Source: apache/rocketmq ``DefaultMQPushConsumerImpl.popMessage``,
+``ConsumeMessagePopConcurrentlyService``.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ from turbopump.protocol.requests.consumers import PopProcessQueueInfo
 log = logging.getLogger(__name__)
 
 LADDER_S: Final = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
-"""Seconds until a message that failed comes again, by how often it has come again before. RocketMQ:
+"""Seconds until a failed message is delivered again, by its number of earlier retries. RocketMQ:
 ``popDelayLevel``."""
 LEVELS_S: Final = (1, 5, *LADDER_S)
-"""The same by delay level, from 1: those that brokers have by default."""
+"""Seconds by delay level from 1: the default table of brokers."""
 
 
 class PoppedMessages(DeliveryPolicy):
-    """Messages of a popped queue that are not settled. All are handed out at once, up to a
-    *window*: fewer after some were not handled in their time, more again when they are."""
+    """Unsettled messages of a popped queue, which are delivered at once. Their number is limited by
+    a *window*. It shrinks when messages are not handled in time, and grows when they are."""
 
     def __init__(
         self,
@@ -50,7 +51,7 @@ class PoppedMessages(DeliveryPolicy):
     ) -> None:
         super().__init__(shared, queue, on_room)
         self.held: dict[PoppedDelivery, None] = {}
-        """The oldest first."""
+        """Unsettled messages, oldest first."""
         self._group = shared.group
         self._requests = pop_requests
         self._window = float(shared.settings.pop_threshold)
@@ -58,12 +59,12 @@ class PoppedMessages(DeliveryPolicy):
 
     @property
     def room(self) -> int:
-        """Messages that may be popped now."""
+        """Number of messages that may be popped now."""
         return int(self._window) - len(self.held)
 
     def put(self, messages: list[PoppedDelivery], deadline: float, *, stopped: bool) -> None:
-        """Hand out messages that come again at ``deadline``; if the queue is ``stopped``, give them
-        back."""
+        """Deliver messages that become visible to others at ``deadline``. If the queue is
+        ``stopped``, return them to the broker instead."""
         for message in messages:
             message.deliver(self, message.reconsume_times + 1)
             message.invisible_until(deadline, self._loop.time)
@@ -75,7 +76,7 @@ class PoppedMessages(DeliveryPolicy):
             self._give_back(message)
 
     def let_go(self) -> None:
-        """Forget messages that nobody has taken in their time."""
+        """Drop messages that no handler or reader got in time."""
         late = [message for message in self.held if not message.taken and message.overdue]
         if late:
             log.warning(
@@ -90,18 +91,19 @@ class PoppedMessages(DeliveryPolicy):
 
     @property
     def let_go_at(self) -> float | None:
-        """Loop time at which a message that nobody has taken is let go; None: there is none."""
+        """Loop time at which the next message that no handler or reader has is dropped; None if
+        there is none."""
         return min((message.deadline for message in self.held if not message.taken), default=None)
 
     def drop(self) -> None:
-        """Hand out nothing more, and give back what nobody has taken."""
+        """Stop delivering, and return messages to the broker that no handler or reader has."""
         self.dropped = True
         for message in [message for message in self.held if not message.taken]:
             self._give_back(message)
 
     def close(self, *, give_back_taken: bool) -> None:
-        """Ignore everything that is settled from now on. ``give_back_taken``: nobody works any more
-        on what somebody has."""
+        """Ignore later settling of messages. ``give_back_taken``: also return messages in handlers
+        to the broker, because nobody works on them any more."""
         if give_back_taken:
             for message in list(self.held):
                 self._give_back(message)
@@ -153,13 +155,13 @@ class PoppedMessages(DeliveryPolicy):
             self._requests.give_back(message)
 
     def _narrow_window(self) -> None:
-        """A message that comes again because it was not done in its time has used up an attempt:
-        the handlers cannot keep up."""
+        """Halve the window, because the handlers cannot keep up. Each message that is not handled
+        in time uses up an attempt."""
         self._window = max(self._window / 2, 1.0)
 
 
 class PopQueue(QueueLoop):
-    """Pops ``queue`` once started."""
+    """Pop ``queue`` once started."""
 
     verb = "pop"
 
@@ -177,26 +179,26 @@ class PopQueue(QueueLoop):
     # --- for the table of queues
 
     def stop(self) -> None:
-        """Pop no more; what is in somebody's hands may still be settled. Messages that a pop under
-        way brings are given back."""
+        """Stop popping. Messages of a running pop are returned to the broker. Delivered messages
+        may still be settled."""
         self._stopped = True
         if not self._asking:
             super().stop()
 
     def drop(self) -> None:
-        """Hand out nothing more, and give back what nobody has taken. What somebody has may still
-        be settled."""
+        """Stop delivering, and return messages to the broker that no handler or reader has. The
+        others may still be settled."""
         self.stop()
         self._messages.drop()
 
     def close(self, *, give_back_taken: bool) -> None:
-        """Ignore everything that is settled from now on. ``give_back_taken``: nobody works any more
-        on what somebody has."""
+        """Ignore later settling of messages. ``give_back_taken``: also return messages in handlers
+        to the broker, because nobody works on them any more."""
         self._messages.close(give_back_taken=give_back_taken)
 
     @property
     def held(self) -> int:
-        """Messages that are popped and not settled."""
+        """Number of messages that are popped and not settled."""
         return len(self._messages.held)
 
     def info(self) -> PopProcessQueueInfo:
@@ -221,7 +223,7 @@ class PopQueue(QueueLoop):
         return not self._shared.ready.paused and self._messages.room > 0
 
     async def _wait_for_room(self) -> None:
-        """Until something is settled, or what nobody has taken is no longer ours."""
+        """Wait until a message is settled, or an untouched one becomes visible to others."""
         if self._shared.ready.paused:
             await super()._wait_for_room()
             return

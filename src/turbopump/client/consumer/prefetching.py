@@ -1,8 +1,8 @@
-"""The queues that a lite pull consumer reads, together: whose turn it is, how much may wait, what
-is committed.
+"""Queues of a lite pull consumer as a whole: the order of polling, the limit of waiting messages,
+and commits.
 
-One rule: an offset that is committed goes back only after a seek, a reset or a correction by the
-broker. This module must not know how queues came to be ours. Source: apache/rocketmq
+One rule: a committed offset goes back only after a seek, a reset or a correction by the broker.
+This module must not know how queues were assigned. Source: apache/rocketmq
 ``DefaultLitePullConsumerImpl``.
 """
 
@@ -27,9 +27,12 @@ from turbopump.protocol.requests.pull import PullMessage
 
 
 class Prefetching(QueueTable["PrefetchedQueue"]):
-    """``subscriptions`` as they are when a queue is begun. With ``auto_commit`` what was polled is
-    done at the next poll, and is committed every five seconds and when its queue is lost; else what
-    ``commit_these`` was asked to, until the brokers have it."""
+    """Table of prefetched queues. ``subscriptions``: read when a queue is added.
+
+    With ``auto_commit``, polled messages are done at the next poll. They are committed every five
+    seconds, and when their queue is lost. Without it, only offsets passed to ``commit_these`` are
+    committed, and repeated until the brokers have them.
+    """
 
     def __init__(
         self,
@@ -48,9 +51,9 @@ class Prefetching(QueueTable["PrefetchedQueue"]):
         return self._queues.get(queue)
 
     async def apply(self, change: QueueChange) -> bool:
-        """Make a change real. A lost queue is committed first, so that its next reader begins
-        behind what is done. A queue that is lost and gained is begun anew, and stays paused if it
-        was."""
+        """Add and remove queues. A lost queue is committed first, so that its next reader starts
+        behind finished messages. A queue that is both lost and gained is read anew, and stays
+        paused if it was."""
         lost = [self._queues.pop(queue) for queue in change.lost if queue in self._queues]
         for prefetched in lost:
             prefetched.stop()
@@ -65,15 +68,15 @@ class Prefetching(QueueTable["PrefetchedQueue"]):
         return True
 
     def close(self) -> None:
-        """Pull no more; pollers that wait get no messages."""
+        """Stop pulling. Waiting polls return no messages."""
         self.stop()
         self._arrived.set()
 
     # --- messages
 
     async def poll(self, count: int, timeout: float) -> list[ReceivedMessage]:
-        """Return messages, queue by queue, as soon as there are some; none after ``timeout``
-        seconds."""
+        """Wait for messages, and return at most ``count``, queue by queue. Return an empty list
+        after ``timeout`` seconds."""
         if self._settings.auto_commit:
             for prefetched in self._queues.values():
                 prefetched.settle()
@@ -90,7 +93,7 @@ class Prefetching(QueueTable["PrefetchedQueue"]):
         return []
 
     def wake(self) -> None:
-        """There may be something to take: a queue was resumed."""
+        """Wake waiting polls after a queue was resumed."""
         self._arrived.set()
         self.look()
 
@@ -134,8 +137,8 @@ class Prefetching(QueueTable["PrefetchedQueue"]):
     async def commit_these(
         self, queues: Collection[PrefetchedQueue], *, acknowledged: bool
     ) -> None:
-        """Tell what is done of these. ``acknowledged``: return when the brokers have it; raises
-        RemotingError."""
+        """Commit the done offsets of these queues. ``acknowledged``: wait for the brokers' answers;
+        raises RemotingError."""
         for one in queues:
             one.owed_offset = one.done_offset
         if acknowledged:
@@ -153,13 +156,15 @@ class Prefetching(QueueTable["PrefetchedQueue"]):
 # that was under way is given up with it. RocketMQ: ``DefaultLitePullConsumerImpl.PullTaskImpl``.
 
 SUSPEND_S: Final = 20.0
-"""``brokerSuspendMaxTimeMillis``."""
+"""Seconds for which a broker may hold a pull (``brokerSuspendMaxTimeMillis``)."""
 
 
 class PrefetchedQueue(PullLoop[ReceivedMessage]):
-    """Pulls ``queue`` (as brokers know it) once started, from where the group stands. ``room`` says
-    whether more may be pulled now; ``look`` makes it be asked again. ``on_arrival`` is called when
-    there is something to take."""
+    """Pull ``queue`` from the group's offset on, once started. Its name is that known to brokers.
+
+    - ``room``: returns True if more may be pulled now; ``look`` calls it again.
+    - ``on_arrival``: called when messages have arrived.
+    """
 
     def __init__(
         self,
@@ -176,13 +181,13 @@ class PrefetchedQueue(PullLoop[ReceivedMessage]):
         super().__init__(instance, queue, ReceivedMessage)
         self.paused = False
         self.bytes = 0
-        """Size of the messages that wait to be taken, as stored."""
+        """Size in bytes of the messages that wait to be polled, as stored."""
         self._done_offset: int | None = None
         self.owed_offset: int | None = None
-        """The offset to commit without ``auto_commit``: one that a commit was asked for, or the
-        broker's own answer, which holds only once it is committed."""
+        """Offset to commit without ``auto_commit``. It was passed to a commit, or was the broker's
+        own answer, which is valid only after a commit."""
         self.next_offset: int | None = None
-        """Offset at which the next pull begins."""
+        """Offset of the next pull."""
         self._group = group
         self._subscription = subscription
         self._offsets = offsets
@@ -194,14 +199,14 @@ class PrefetchedQueue(PullLoop[ReceivedMessage]):
     # --- for the consumer
 
     def stop(self) -> None:
-        """Pull no more, and let go of what was not taken."""
+        """Stop pulling, and drop messages that were not polled."""
         super().stop()
         self._ready.clear()
         self.bytes = 0
 
     @property
     def waiting(self) -> int:
-        """Messages that wait to be taken."""
+        """Number of messages that wait to be polled."""
         return len(self._ready)
 
     @property
@@ -221,23 +226,23 @@ class PrefetchedQueue(PullLoop[ReceivedMessage]):
 
     @property
     def position(self) -> int | None:
-        """The offset of the next message that is handed out; None while the group's offset is not
-        known yet."""
+        """Offset of the next message to poll; None until the group's offset is known."""
         return self._ready[0].queue_offset if self._ready else self.next_offset
 
     def take(self, count: int) -> list[ReceivedMessage]:
-        """The next messages, ``count`` at most."""
+        """Remove and return the next messages, at most ``count``."""
         taken = [self._ready.popleft() for _ in range(min(count, len(self._ready)))]
         self.bytes -= sum(message.store_size for message in taken)
         return taken
 
     def settle(self) -> None:
-        """Count all messages that were taken as done."""
+        """Mark all polled messages as done."""
         if self.position is not None:
             self.done_offset = max(self.position, self.done_offset or 0)
 
     def seek(self, offset: int) -> None:
-        """Go on at ``offset``, wherever that is; what was pulled ahead is dropped."""
+        """Continue at ``offset``, before or behind the current one, and drop prefetched
+        messages."""
         running = self._task is not None
         self.stop()
         self.next_offset = self.done_offset = offset

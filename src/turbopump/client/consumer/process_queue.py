@@ -1,9 +1,8 @@
-"""The messages of one assigned queue that were pulled and are not done: what a consumer has in its
-hands.
+"""Messages of one assigned queue that were pulled and are not done.
 
-One rule: the offset to commit is the lowest that is not done, and where nothing is in flight, the
-offset up to which was pulled. Pure: no clock, no network, no tasks. This module must not know who
-handles a message.
+One rule: the offset to commit is the lowest that is not done. If no message is in flight, it is the
+offset of the next pull. Pure: no clock, no network, no tasks. This module must not know who handles
+a message.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ SPAN_MAX: Final = 2000
 
 
 class PullLimits(NamedTuple):
-    """Limits of what is in hand of a queue, beyond which pulling waits: messages, bytes, and
-    offsets from the first to the last. Limits of a topic are shared in equal parts by its queues
-    that are ours; the smaller limit counts.
+    """Limits of unfinished messages, beyond which pulling waits: number, bytes, and distance from
+    the first to the last offset. A topic's limits are divided equally among its assigned queues. If
+    a queue has limits of its own, the smaller one counts.
 
     RocketMQ: ``pullThresholdForQueue``, ``pullThresholdSizeForQueue`` (MiB),
     ``consumeConcurrentlyMaxSpan``, ``pullThresholdForTopic``, ``pullThresholdSizeForTopic``; the
@@ -37,11 +36,11 @@ class PullLimits(NamedTuple):
 
     @property
     def has_topic(self) -> bool:
-        """True if a topic's queues share a limit."""
+        """True if there is a limit for a whole topic."""
         return self.topic_messages is not None or self.topic_bytes is not None
 
     def shared(self, queues: int) -> PullLimits:
-        """Return the limits of one queue when ``queues`` of its topic are ours."""
+        """Return the limits of one queue if ``queues`` of its topic are assigned."""
         return PullLimits(
             self.messages
             if self.topic_messages is None
@@ -57,7 +56,8 @@ USUAL_LIMITS: Final = PullLimits()
 
 
 class ProcessQueue:
-    """``next_offset`` is where the next pull begins. ``limits`` may change."""
+    """Unfinished messages of one queue. ``next_offset``: offset of the next pull. ``limits`` may
+    change."""
 
     __slots__ = ("_in_flight", "_offsets", "limits", "next_offset", "size")
 
@@ -65,13 +65,14 @@ class ProcessQueue:
         self.limits = limits
         self.next_offset = next_offset
         self.size = 0
-        """Bytes of what is pulled and not done."""
+        """Bytes of unfinished messages."""
         # in flight or done behind one that is in flight; the first is in flight
         self._offsets: deque[int] = deque()
         self._in_flight: dict[int, int] = {}  # offset -> bytes
 
     def add(self, messages: Iterable[ReceivedMessage], next_offset: int) -> None:
-        """Pulled messages, in the order of their offsets; what a filter left out may be missing."""
+        """Add pulled messages, in the order of their offsets. Offsets may be missing where a filter
+        left messages out."""
         offsets, in_flight, total = self._offsets, self._in_flight, 0
         for message in messages:
             offset, size = message.queue_offset, message.store_size
@@ -83,8 +84,7 @@ class ProcessQueue:
         self.next_offset = next_offset
 
     def done(self, offset: int) -> None:
-        """Forget a message that will not be handled again. Nothing happens if it was done
-        before."""
+        """Remove a message that will not be handled again. An unknown offset is no error."""
         size = self._in_flight.pop(offset, None)
         if size is None:
             return
@@ -95,22 +95,21 @@ class ProcessQueue:
 
     @property
     def commit_offset(self) -> int:
-        """Everything below it is done."""
+        """Offset to commit: every message below it is done."""
         return self._offsets[0] if self._offsets else self.next_offset
 
     @property
     def in_flight(self) -> int:
-        """Messages pulled and not done."""
+        """Number of messages that are pulled and not done."""
         return len(self._in_flight)
 
     @property
     def span(self) -> tuple[int, int]:
-        """The first offset that is pulled and not done, and the last that is pulled; both 0 if
-        there is none."""
+        """First unfinished offset and last pulled offset; both 0 if there is none."""
         return (self._offsets[0], self._offsets[-1]) if self._offsets else (0, 0)
 
     def full(self) -> bool:
-        """Return True if pulling must wait until a message is done."""
+        """True if pulling must wait until a message is done."""
         offsets, limits = self._offsets, self.limits
         return (
             len(self._in_flight) >= limits.messages

@@ -1,4 +1,4 @@
-"""One pull of one queue: the request, and what its answer means.
+"""One pull of one queue: the request and its answer.
 
 One rule: this module reports the outcome and decides nothing. This module must not know why the
 queue is pulled. Source: apache/rocketmq ``PullAPIWrapper``.
@@ -38,22 +38,24 @@ MessageT = TypeVar("MessageT", bound=ReceivedMessage)
 
 
 class PullStatus(Enum):
-    """Outcome of a pull. ``next_offset`` is where the next pull begins, in every case."""
+    """Outcome of a pull. In every case ``next_offset`` is the offset of the next pull."""
 
     FOUND = "FOUND"
     NO_NEW_MESSAGE = "NO_NEW_MSG"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MSG"
     OFFSET_ILLEGAL = "OFFSET_ILLEGAL"
-    """The queue no longer (or not yet) has that offset."""
+    """The offset is before the queue's first message or beyond its end."""
 
 
 class PullResult(msgspec.Struct, frozen=True):
-    """``messages`` in the order of the queue; ``min_offset`` is the oldest the queue has,
-    ``max_offset`` one past its newest.
+    """Result of a pull.
 
-    ``damaged`` came too, but failed their check (CRC) and are not among the messages; each has been
-    logged as an error. ``broker_id``: which of the broker's members the next pull should ask (0:
-    the master).
+    - ``messages``: in the order of the queue.
+    - ``min_offset``, ``max_offset``: offset of the oldest message, and the offset after the
+      newest one.
+    - ``damaged``: messages that failed the CRC check. Each is logged as an error and is not
+      in ``messages``.
+    - ``broker_id``: member of the broker to ask next (0: the master).
     """
 
     status: PullStatus
@@ -74,7 +76,7 @@ _STATUS_BY_CODE: Final[dict[int, PullStatus]] = {
 
 
 class PullAnswer(NamedTuple, Generic[MessageT]):
-    """As the broker gave it: the good ``messages``, those that came ``damaged``, and the header."""
+    """Answer of the broker: the undamaged ``messages``, the ``damaged`` ones, and the header."""
 
     status: PullStatus
     messages: Sequence[MessageT]
@@ -90,9 +92,9 @@ async def pull(
     message_type: type[MessageT],
     timeout: float,
 ) -> PullAnswer[MessageT]:
-    """Ask the broker at ``address``, which must have been introduced, for ``queue`` (as brokers
-    know it). Nothing is logged. Raises ResponseError for an answer that is no ``PullStatus``, or
-    another RemotingError."""
+    """Pull ``queue`` from the broker at ``address``, which must have this client's heartbeat.
+    Nothing is logged. Raises ResponseError for a code that is no ``PullStatus``, or another
+    RemotingError."""
     command = await instance.remoting.exchange(address, request, timeout=timeout)
     status = _STATUS_BY_CODE.get(command.code)
     if status is None:
@@ -116,7 +118,8 @@ def pull_request(
     max_messages: int,
     wait: float = 0.0,
 ) -> PullMessage:
-    """A pull that says what it wants; ``wait``: seconds that the broker may hold it."""
+    """Return a pull request that contains its subscription. ``wait``: seconds for which the broker
+    may hold the request."""
     return PullMessage(
         consumer_group=group,
         topic=queue.topic,
@@ -137,8 +140,8 @@ def wanted_messages(
     broker_name: str,
     namespace: str | None,
 ) -> list[ReceivedMessage]:
-    """Return the messages that are wanted (a broker compares hashes of tags only), with their
-    broker's name, and topics as users know them."""
+    """Return the messages that match the subscription, because a broker compares only hashes of
+    tags. Set their broker's name and the topic that users know."""
     messages = [message for message in answer.messages if subscription.wants(message)]
     for message in messages:
         message.broker_name = broker_name
@@ -151,8 +154,8 @@ def wanted_messages(
 
 
 class DamagedMessage(msgspec.Struct, frozen=True):
-    """A message that came damaged: its queue, its offset there (the first it can have, if its own
-    is damaged) and what is wrong."""
+    """Damaged message: its queue, its offset, and the fault. If the offset itself is damaged, it is
+    the lowest possible one."""
 
     queue: MessageQueue
     queue_offset: int
@@ -162,9 +165,9 @@ class DamagedMessage(msgspec.Struct, frozen=True):
 def pulled_messages(
     body: bytes, queue: MessageQueue, offset: int, next_offset: int, message_type: type[MessageT]
 ) -> tuple[list[MessageT], list[DamagedMessage]]:
-    """The good messages in the answer to a pull of ``queue`` from ``offset`` on, which goes on at
-    ``next_offset``; and the damaged ones. Inner batches are taken apart, and what of them lies
-    before ``offset`` is left out."""
+    """Return the undamaged and the damaged messages in the answer to a pull of ``queue`` from
+    ``offset`` to ``next_offset``. Inner batches are split; their messages before ``offset`` are
+    left out."""
     messages, at = unread_messages(body, message_type)
     damaged: list[DamagedMessage] = []
     if at == len(body):
@@ -189,7 +192,7 @@ def pulled_messages(
 
 
 def log_damaged(damaged: Sequence[DamagedMessage]) -> None:
-    """Log the messages that are left out: the first of each queue, and how many more."""
+    """Log damaged messages: the first of each queue, and the number of others."""
     for one in damaged:
         _left_out(
             one.queue.topic,

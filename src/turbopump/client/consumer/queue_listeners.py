@@ -1,6 +1,6 @@
-"""Listeners for changes of the queues of a topic. RocketMQ: ``TopicMessageQueueChangeListener``.
+"""Listeners for changes of a topic's queues. RocketMQ: ``TopicMessageQueueChangeListener``.
 
-One rule: a listener is called in a task or thread of its own, so that a slow one holds up nobody.
+One rule: each listener runs in a separate task or thread, so that a slow one does not block others.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from turbopump.message.message import MessageQueue
 log = logging.getLogger(__name__)
 
 QueueListener = Callable[[str, Sequence[MessageQueue]], object]
-"""(the topic, its readable queues now, sorted); a coroutine function or a plain one."""
+"""Function of a topic and its readable queues, sorted. A coroutine function or a plain one."""
 
 
 class QueueListeners:
-    """The listeners of one consumer; they get names without ``namespace``."""
+    """Listeners of one consumer. They get topic names without ``namespace``."""
 
     def __init__(self, namespace: str | None) -> None:
         self._namespace = namespace
@@ -32,7 +32,8 @@ class QueueListeners:
         self._instance: ClientInstance | None = None
 
     async def add(self, topic: str, listener: QueueListener) -> None:
-        """Tell of ``topic`` (as brokers know it), from now on or from ``run`` on."""
+        """Add a listener for ``topic``, under the name that brokers know. It is called after
+        ``run`` was called."""
         self._listeners.setdefault(topic, []).append(
             UserFunction(listener, threads=1, name="queue-listener")
         )
@@ -40,8 +41,8 @@ class QueueListeners:
             await self._learn(topic, self._instance)
 
     async def run(self, instance: ClientInstance) -> None:
-        """From now on changes are told. A topic that does not exist yet has no queues, and is asked
-        for again."""
+        """Start calling listeners. A topic that does not exist yet has no queues, and its route is
+        requested again."""
         self._instance = instance
         while True:
             for topic in list(self._listeners):
@@ -49,7 +50,7 @@ class QueueListeners:
             await asyncio.sleep(instance.route_interval)
 
     def route_changed(self, route: TopicRoute) -> None:
-        """Tell, if the queues are others than before."""
+        """Call the listeners if the topic's queues have changed."""
         if (
             self._instance is None
             or route.topic not in self._known
@@ -65,7 +66,7 @@ class QueueListeners:
             )
 
     def close(self) -> None:
-        """Call nobody, until it is ``run`` again."""
+        """Call no listener until the next ``run``."""
         self._instance = None
         for listeners in self._listeners.values():
             for listener in listeners:

@@ -1,7 +1,7 @@
-"""Locks of the queues that a member of a group handles in order, at their brokers.
+"""Locks at brokers for queues that a group's member handles in order.
 
-One rule: a lock is relied on for 30 s since the request was *sent* that granted it last. The broker
-keeps it for 60 s, so that the next owner begins after we have stopped. Source: apache/rocketmq
+One rule: a lock is valid for 30 s after the last granted request was *sent*. The broker keeps the
+lock for 60 s, so the next owner starts after this member has stopped. Source: apache/rocketmq
 ``RebalanceImpl.lockAll``, ``ProcessQueue.isLockExpired``.
 """
 
@@ -26,15 +26,15 @@ _not_locked = RepeatedLine(
 RENEWAL_INTERVAL_S: Final = 20.0
 RELIANCE_S: Final = 30.0
 KEPT_S: Final = 55.0
-"""The broker keeps it for 60 s; until then nobody else has it, and what was done with it may be
-committed."""
+"""Seconds for which no other member can have the lock, so that offsets may be committed. The broker
+keeps a lock for 60 s."""
 LOOK_INTERVAL_S: Final = 1.0
-"""Interval of the checks for locks that are due for renewal, or lost."""
+"""Seconds between two checks for locks that are lost or need renewal."""
 
 
 class GrantedLock:
-    """A lock that was granted to us. ``since``: loop time at which the request was sent that was
-    granted last."""
+    """Lock that was granted to this member. ``since``: loop time at which the last granted request
+    was sent."""
 
     __slots__ = ("_loop", "revoked", "since")
 
@@ -45,18 +45,18 @@ class GrantedLock:
 
     @property
     def valid(self) -> bool:
-        """True while a handler may begin."""
+        """True while a handler may start."""
         return not self.revoked and self._loop.time() < self.since + RELIANCE_S
 
     @property
     def kept(self) -> bool:
-        """True while nobody else can have it."""
+        """True while no other member can have the lock."""
         return not self.revoked and self._loop.time() < self.since + KEPT_S
 
 
 class MemberLocks:
-    """The locks of one member. ``on_lost`` is called with a queue whose lock is no longer valid; it
-    is forgotten here then."""
+    """Locks of one member. ``on_lost`` is called with each queue whose lock has become invalid; the
+    lock is removed then."""
 
     def __init__(
         self, instance: ClientInstance, group: str, on_lost: Callable[[MessageQueue], None]
@@ -69,7 +69,8 @@ class MemberLocks:
         self._renewing: set[str] = set()
 
     async def acquire(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, GrantedLock]:
-        """Lock queues; which could be. Brokers that do not answer grant nothing."""
+        """Lock queues at their brokers, and return the granted locks. A broker that does not answer
+        grants none."""
         granted: dict[MessageQueue, GrantedLock] = {}
         for answer in await asyncio.gather(
             *(self._ask(broker, ours) for broker, ours in _by_broker(queues).items())
@@ -81,7 +82,7 @@ class MemberLocks:
         return granted
 
     async def release(self, queues: Iterable[MessageQueue]) -> None:
-        """Give locks back. A broker that does not hear of it frees them after a minute."""
+        """Release locks. A broker that does not get the request releases them after a minute."""
         for queue in (queues := list(queues)):
             self._held.pop(queue, None)
         await asyncio.gather(
@@ -89,11 +90,11 @@ class MemberLocks:
         )
 
     def forget(self, queue: MessageQueue) -> None:
-        """Renew it no longer, without giving it back yet."""
+        """Stop renewing a lock without releasing it."""
         self._held.pop(queue, None)
 
     async def keep(self) -> None:
-        """Renew what is held every 20 s, for ever."""
+        """Renew the held locks every 20 s, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_INTERVAL_S)
             for queue, lock in list(self._held.items()):

@@ -1,9 +1,9 @@
-"""Reading one queue again and again: the loop that pulls and pops share, and how one pull of it
-goes (how one pop goes: ``popped_queue.py``).
+"""Reading of one queue: the loop that pulls and pops share, and the steps of a pull.
+``popped_queue.py`` has the steps of a pop.
 
-One rule: the loop never gives up. After any failure of a broker or the network it waits a moment
-and reads again from the same offset, until ``stop``. This module must not know why the queue is
-ours, or who gets its messages. Source: apache/rocketmq ``DefaultMQPushConsumerImpl.pullMessage``,
+One rule: the loop never gives up. After any failure of a broker or the network it pauses and reads
+again from the same offset, until ``stop``. This module must not know why the queue is assigned, or
+who gets its messages. Source: apache/rocketmq ``DefaultMQPushConsumerImpl.pullMessage``,
 ``popMessage``, ``DefaultLitePullConsumerImpl.PullTaskImpl``.
 """
 
@@ -34,12 +34,12 @@ _moved_offset = RepeatedLine(
 )
 
 PULL_TIMEOUT_S: Final = 30.0
-"""For the answer to a pull, with the time that the broker may hold it."""
+"""Timeout of a pull in seconds, including the time for which the broker may hold it."""
 ERROR_PAUSE_S: Final = 1.0
 FLOW_CONTROL_PAUSE_S: Final = 0.02
 HASTE_S: Final = 0.01
-"""An empty answer that came faster than this was not held by the broker; the next request waits a
-little."""
+"""Seconds below which an empty answer shows that the broker did not hold the request. The loop then
+pauses before the next one."""
 
 _UNKNOWN_TO_BROKER: Final = (
     ResponseCode.SUBSCRIPTION_NOT_EXIST,
@@ -48,10 +48,10 @@ _UNKNOWN_TO_BROKER: Final = (
 
 
 class QueueLoop(ABC):
-    """Reads ``queue`` in a task of its own, from ``start`` to ``stop``."""
+    """Read ``queue`` in a separate task, from ``start`` to ``stop``."""
 
     verb: ClassVar[str]
-    """Kind of reading, for the log."""
+    """Kind of reading ("pull" or "pop"), for the log."""
 
     def __init__(self, instance: ClientInstance, queue: MessageQueue) -> None:
         self.queue = queue
@@ -59,37 +59,38 @@ class QueueLoop(ABC):
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
         self._room: asyncio.Future[None] | None = None
-        """Done when there is room; None: nobody waits for it."""
+        """Future that is done when there is room; None if the loop is not waiting for room."""
         self._fails = False
         self.sent_offset: int | None = None
-        """Offset that was committed last, if the broker may still know it."""
+        """Last committed offset, if the broker may still have it."""
 
     @property
     def done_offset(self) -> int | None:
-        """Everything below it is done. None: not known yet, or nothing is committed."""
+        """Offset below which every message is done. None: not known yet, or nothing is
+        committed."""
         return None
 
     @property
     def to_commit(self) -> int | None:
-        """Offset to commit. None: nothing."""
+        """Offset to commit, or None."""
         return None
 
     @abstractmethod
     def info(self) -> ProcessQueueInfo | PopProcessQueueInfo:
-        """The queue as an operator sees it."""
+        """Return the queue's state for operators."""
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start reading."""
         self._task = self._instance.spawn(self._read_for_ever(), name=f"{self.verb} {self.queue}")
 
     def stop(self) -> None:
-        """Read no more; what is in somebody's hands may still be settled."""
+        """Stop reading. Delivered messages may still be settled."""
         if self._task is not None:
             self._task.cancel()
             self._task = None
 
     def look(self) -> None:
-        """There may be room again."""
+        """Continue reading if there is room again."""
         if self._room is not None and not self._room.done() and self._has_room():
             self._room.set_result(None)
 
@@ -129,13 +130,13 @@ class QueueLoop(ABC):
                 self._room = None
 
     def _refused(self, error: errors.ResponseError) -> float:
-        """Return the seconds to wait."""
+        """Log the broker's refusal, and return the seconds to pause."""
         return (
             FLOW_CONTROL_PAUSE_S if error.code == ResponseCode.FLOW_CONTROL else self._failed(error)
         )
 
     def _failed(self, error: Exception) -> float:
-        """Return the seconds to wait."""
+        """Log a failure, and return the seconds to pause."""
         if not self._fails:  # one line when it begins and one when it ends
             _fails(self.verb, self._where, error, kind=self.queue)
         self._fails = True
@@ -143,28 +144,28 @@ class QueueLoop(ABC):
 
     @property
     def _ended(self) -> bool:
-        """True once the queue is not to be read any more."""
+        """True once the loop must not read any more."""
         return False
 
     @property
     @abstractmethod
     def _where(self) -> str:
-        """Keys of a line of the log."""
+        """Keys for a log line."""
 
     @abstractmethod
     def _has_room(self) -> bool:
-        """Return True if more is to be read now."""
+        """Return True if more may be read now."""
 
     @abstractmethod
     async def _read(self) -> float:
-        """Read once. Return the seconds to wait before the next time."""
+        """Read once. Return the seconds to pause before the next read."""
 
 
 MessageT = TypeVar("MessageT", bound=ReceivedMessage)
 
 
 class PullLoop(QueueLoop, Generic[MessageT]):
-    """Pulls by long polling, from the broker's member that the answer before has named."""
+    """Pull by long polling, from the broker's member that the last answer suggested."""
 
     verb = "pull"
 
@@ -176,19 +177,19 @@ class PullLoop(QueueLoop, Generic[MessageT]):
         self._broker_id = MASTER_ID
         self._pulled_at = 0.0
         self._doubted: int | None = None
-        """The offset of a pull whose answer held a damaged message and that is made once more."""
+        """Offset of a pull that is repeated because its answer had a damaged message."""
 
     @abstractmethod
     def _request(self) -> PullMessage: ...
 
     @abstractmethod
     def _take(self, answer: PullAnswer[MessageT]) -> None:
-        """Hand on what came, and go on behind it."""
+        """Deliver the messages of an answer, and set the offset of the next pull."""
 
     @abstractmethod
     def _moved(self, offset: int) -> None:
-        """The broker has other offsets than we thought, or was told to reset ours: go on where it
-        says. RocketMQ: code 21, ``OFFSET_ILLEGAL``."""
+        """Continue at the broker's offset, because ours is outside the queue or was reset.
+        RocketMQ: code 21, ``OFFSET_ILLEGAL``."""
 
     def _address(self) -> str | None:
         return self._instance.routes.address_of(
@@ -196,7 +197,8 @@ class PullLoop(QueueLoop, Generic[MessageT]):
         )
 
     async def _introduced(self) -> str:
-        """The address of the broker to ask, which knows us then. Raises RemotingError."""
+        """Send a heartbeat to the broker to ask if needed, and return its address. Raises
+        RemotingError."""
         address = self._address()
         if address is None:
             raise errors.ConnectError(f"no address is known for broker {self.queue.broker_name}")

@@ -1,8 +1,7 @@
-"""Table of the queues that are ours at the moment, each with the loop that reads it; and what is
-committed of each.
+"""Table of the assigned queues, each with the loop that reads it, and commits of their offsets.
 
-One rule: an offset that a broker has is not committed again, and one that it could not be sent goes
-with the next commit. This module must not know how queues are divided, or who gets their messages.
+One rule: an offset that a broker has is not committed again; one that could not be sent is part of
+the next commit. This module must not know how queues are divided, or who gets their messages.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ QueueT = TypeVar("QueueT", bound=QueueLoop)
 
 
 class QueueTable(ABC, Generic[QueueT]):
-    """Our queues, each with the loop that reads it. ``subscriptions`` by topic, as they are at any
-    time. Offsets are committed to ``offsets`` every five seconds, and when asked to."""
+    """Assigned queues, each with the loop that reads it. ``subscriptions``: current, by topic.
+    Offsets are committed to ``offsets`` every five seconds and on request."""
 
     def __init__(
         self,
@@ -53,30 +52,30 @@ class QueueTable(ABC, Generic[QueueT]):
 
     @property
     def queues(self) -> Collection[MessageQueue]:
-        """Our queues."""
+        """Assigned queues."""
         return self._queues.keys()
 
     def of_topic(self, topic: str) -> list[MessageQueue]:
-        """Our queues of one topic."""
+        """Return the assigned queues of one topic."""
         return [queue for queue in self._queues if queue.topic == topic]
 
     def infos(self) -> dict[MessageQueue, ProcessQueueInfo | PopProcessQueueInfo]:
-        """Each queue as an operator sees it."""
+        """Return each queue's state for operators."""
         return {queue: one.info() for queue, one in self._queues.items()}
 
     @abstractmethod
     async def apply(self, change: QueueChange) -> bool:
-        """Make a change real; False if a gained queue could not be begun yet."""
+        """Add and remove queues. Return False if a gained queue cannot be read yet."""
 
     def stop(self, topic: str | None = None) -> None:
-        """Read no more, of ``topic`` or at all. Messages in hand may still be settled."""
+        """Stop reading the queues of ``topic``, or all. Delivered messages may still be settled."""
         self._closing = self._closing or topic is None
         for queue, one in self._queues.items():
             if topic in (None, queue.topic):
                 one.stop()
 
     def look(self) -> None:
-        """There may be room again."""
+        """Let the loops continue if there is room again."""
         for one in self._queues.values():
             one.look()
 
@@ -88,7 +87,7 @@ class QueueTable(ABC, Generic[QueueT]):
     # --- offsets
 
     def done_offsets(self) -> dict[MessageQueue, int]:
-        """Up to where each queue is done."""
+        """Return the offset of each queue below which every message is done."""
         return {
             queue: offset
             for queue, one in self._queues.items()
@@ -96,8 +95,8 @@ class QueueTable(ABC, Generic[QueueT]):
         }
 
     def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Go on there: what was read before counts no more, and a commit that is on its way is
-        followed by one of the new offset."""
+        """Continue at the given offsets. Messages read before are ignored, and a commit that is
+        being sent is followed by one of the new offset."""
         for queue, offset in offsets.items():
             one = self._queues.get(queue)
             if one is not None:
@@ -109,21 +108,22 @@ class QueueTable(ABC, Generic[QueueT]):
     def _go_to(self, one: QueueT, offset: int) -> None: ...
 
     async def commit_for_ever(self) -> None:
-        """Every ``commit_interval``."""
+        """Commit every ``commit_interval``, until cancelled."""
         while True:
             await asyncio.sleep(self._instance.commit_interval)
             await self.commit()
 
     async def commit(self, *, final: bool = False) -> None:
-        """Commit what is to be committed. ``final``: there will be no other commit soon, so a
-        broker that cannot be asked is worth a warning."""
+        """Commit the offsets of all queues. ``final``: no other commit follows soon, so an
+        unreachable broker is logged as a warning."""
         await asyncio.gather(
             *(self._commit(one, final=final) for one in list(self._queues.values()))
         )
         await self._offsets.flush(acknowledged=final)
 
     def disconnected(self, address: str) -> None:
-        """The broker there may have lost the last commits (it was killed): commit again."""
+        """Prepare to commit again to the broker at this address. It may have been killed before it
+        stored the last commits."""
         address_of = self._instance.routes.address_of
         its = [
             queue

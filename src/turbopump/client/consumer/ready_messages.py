@@ -1,8 +1,8 @@
-"""Messages that wait for somebody to handle them, first come first served, over all queues of a
-consumer.
+"""Messages that wait for a handler or reader, over all queues of a consumer, first come first
+served.
 
-One rule: a message of a queue that is no longer ours, or that is settled already, is not handed
-out. This module must not know what becomes of a message.
+One rule: a message that is settled, or whose queue is lost, is not delivered. This module must not
+know how a message is handled.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from typing import Final
 from turbopump.client.consumer.delivery import Delivery, DeliveryBatch, Handled, messages_in
 
 TURN_MAX_S: Final = 0.01
-"""A taker that never has to wait lets the loop do other things this often: heartbeats must go out
-whatever the handlers do."""
+"""Maximum seconds for which a busy reader keeps the event loop. Heartbeats must be sent whatever
+the handlers do."""
 
 
 class NoMoreMessages(Exception):  # noqa: N818 - an end, not an error
-    """The consumer is closed."""
+    """Raised after the consumer was closed."""
 
 
 class ReadyMessages:
-    """A queue with many takers. Bounded by what the pulls may put into it.
+    """Queue of messages with many readers. Limits of the pulls bound its size.
 
-    Each taker gets a message; with ``batch``, what is next and of one queue, up to so many messages
-    together: what is there now, nobody waits for a batch to fill. ``ordered``: as ``DeliveryBatch``
-    has it. ``on_take`` is called with what is handed out, also from threads that take it.
+    - ``batch``: deliver up to this many messages of one queue together. A batch has the
+      messages that are ready now; nobody waits for it to fill.
+    - ``ordered``: see ``DeliveryBatch``.
+    - ``on_take``: called with each delivered message or batch, also from threads.
     """
 
     def __init__(
@@ -51,18 +52,19 @@ class ReadyMessages:
         self._waking = 0
         self._listener: Callable[[], None] | None = None
         self.turn_end = self._loop.time() + TURN_MAX_S
-        """When takers are to let the loop do other things, by its clock."""
+        """Loop time at which readers must let the event loop run."""
         self._one_taker = Lock()
-        """One thread at a time looks which messages go together. Others take nothing then: where
-        they get in each other's way, fewer are quicker (no-op handlers: 2.5 us a message in lists
-        of four; 10 if they waited), and where handlers are slow they meet seldom."""
+        """Lock of the one thread that collects a batch; other threads get nothing meanwhile. With
+        no-op handlers this costs 2.5 µs a message in lists of four, and 10 µs if they waited. With
+        slow handlers they rarely meet."""
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Call it whenever there may be more to take: for who takes with ``begin``."""
+        """Set a function that is called whenever messages may be ready, for callers of
+        ``begin``."""
         self._listener = listener
 
     def put(self, messages: Iterable[Delivery]) -> None:
-        """Hand in messages."""
+        """Add messages."""
         if self._closed:
             return
         self._ready.extend(messages)
@@ -73,8 +75,7 @@ class ReadyMessages:
             self._listener()
 
     def give_back(self, message: Delivery) -> None:
-        """Put back a message that was taken and not touched. It is the next again, if it is still
-        wanted."""
+        """Put an unhandled message back at the front, if it is still wanted."""
         if self._closed or not message.wanted:
             message.left()
             return
@@ -85,29 +86,29 @@ class ReadyMessages:
             self._listener()
 
     def pause(self) -> None:
-        """Hand out nothing until ``resume``. Messages that come are kept."""
+        """Deliver nothing until ``resume``. Added messages are kept."""
         self.paused = True
 
     def resume(self) -> None:
-        """Go on."""
+        """Deliver messages again."""
         self.paused = False
         self._wake(len(self._ready))
         if self._listener is not None:
             self._listener()
 
     def close(self) -> None:
-        """Hand out nothing any more."""
+        """Deliver nothing any more."""
         self._closed = True
         self._ready.clear()
         self._wake(len(self._waiters))
 
     async def next_turn(self) -> None:
-        """Let the loop do other things."""
+        """Let the event loop run other tasks."""
         await asyncio.sleep(0)
         self.turn_end = self._loop.time() + TURN_MAX_S
 
     async def take(self) -> Handled:
-        """The next message, when there is one. Raises NoMoreMessages once closed."""
+        """Wait for the next message or batch, and return it. Raises NoMoreMessages once closed."""
         while True:
             if self._loop.time() > self.turn_end:
                 await self.next_turn()
@@ -119,8 +120,8 @@ class ReadyMessages:
             await self._more()
 
     async def take_some(self, count: int) -> list[Delivery]:
-        """At least one message and at most ``count``, from one without batches. Raises
-        NoMoreMessages once closed."""
+        """Wait for a message, and return between one and ``count``. Not for use with batches.
+        Raises NoMoreMessages once closed."""
         messages = [*messages_in(await self.take())]
         while len(messages) < count and (handed := self.begin()) is not None:
             messages += messages_in(handed)
@@ -128,12 +129,11 @@ class ReadyMessages:
 
     @property
     def waiting(self) -> int:
-        """Number of messages, or batches, that could be taken now. Some may not be wanted any
-        more."""
+        """Number of messages that wait, or of batches. Some may not be wanted any more."""
         return 0 if self.paused else -(-len(self._ready) // (self.batch or 1))
 
     def begin(self) -> Handled | None:
-        """Hand out the next, from any thread; None if there is none."""
+        """Return the next message or batch without waiting, or None; safe in any thread."""
         if self.batch is not None:
             return self._begin_batch(self.batch)
         while not self.paused:
@@ -166,8 +166,8 @@ class ReadyMessages:
         return batch
 
     def _together(self, count: int) -> list[Delivery]:
-        """Take the next messages, of one queue. In a thread, the loop may put messages in
-        meanwhile, or close."""
+        """Return the next messages of one queue, at most ``count``. In a thread, the loop may add
+        messages or close meanwhile."""
         ready, together = self._ready, list[Delivery]()
         while len(together) < count and not self.paused and not self._closed:
             try:
@@ -200,8 +200,8 @@ class ReadyMessages:
         self.turn_end = self._loop.time() + TURN_MAX_S
 
     def _wake_more(self) -> None:
-        """Wake one waiting taker, and while messages are left, twice as many in each turn of the
-        loop: where handlers wait for nothing, one taker is enough for all messages."""
+        """Wake one waiting reader; while messages are left, wake twice as many in each cycle of the
+        loop. If handlers never wait, one reader is enough for all messages."""
         if self._ready and self._waiters and not self.paused:
             self._wake(self._waking)
             self._waking *= 2
@@ -221,8 +221,8 @@ class ReadyMessages:
 
 
 class MessageStream:
-    """One reader; several may share a consumer, each message goes to one of them. ``ready`` has no
-    batches."""
+    """Iterator over messages for one reader. Several may share a consumer; each message goes to one
+    of them. ``ready`` must not have batches."""
 
     def __init__(self, ready: ReadyMessages) -> None:
         self._ready = ready

@@ -1,9 +1,8 @@
-"""Dividing the queues of a group among its members: what each gets (pure), and when the division is
-looked at again.
+"""Division of a group's queues among its members: the calculation (pure), and its schedule.
 
-One rule: it is decided from what the brokers say *now*; if they cannot be asked, everything stays
-as it is and is looked at again soon. This module must not know what having a queue means. Source:
-apache/rocketmq ``RebalanceImpl``, ``RebalanceService``.
+One rule: a division uses the brokers' *current* answers. If no broker answers, nothing changes, and
+the division is tried again soon. This module must not know what follows from having a queue.
+Source: apache/rocketmq ``RebalanceImpl``, ``RebalanceService``.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ _rebalanced = RepeatedLine(log, logging.INFO, "rebalanced group=%s topic=%s %s")
 INTERVAL_S: Final = 20.0
 RETRY_INTERVAL_S: Final = 0.25
 RETRY_INTERVAL_MAX_S: Final = 1.0
-"""After a look that was not complete it is looked again, at these intervals: the first is doubled
-up to the last. In order, a queue that changes hands waits for them after its lock is given back or
-has expired: two seconds after a notice everything has its owner."""
+"""Intervals in seconds after an incomplete division: the first one is doubled up to this maximum.
+An ordered queue is only free once its lock is released or expired; two seconds after a notice every
+queue has its owner."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueChange:
-    """Queues of a topic that become ours, or others'. ``popped``: those of ``gained`` that are to
-    be popped."""
+    """Queues of a topic that this member gains and loses. ``popped``: those of ``gained`` that are
+    popped."""
 
     gained: Sequence[MessageQueue]
     lost: Sequence[MessageQueue]
@@ -49,8 +48,8 @@ class QueueChange:
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """Our part of a topic, as ``by`` says it. ``complete``: False if it is to be asked for again
-    soon."""
+    """This member's queues of a topic. ``by``: who divided them. ``complete``: False if the
+    division must be repeated soon."""
 
     change: QueueChange = QueueChange((), ())
     complete: bool = True
@@ -64,9 +63,9 @@ def queue_change(
     assigned: Collection[MessageQueue],
     strategy: Strategy,
 ) -> QueueChange:
-    """Return the queues that ``client_id`` gains and loses of the topic of ``queues``. A client
-    that the brokers do not list gets nothing new and loses nothing. A strategy may know queues of
-    other topics too: those are not asked about."""
+    """Return the queues of one topic that ``client_id`` gains and loses. A client that the brokers
+    do not list yet gains and loses nothing. Queues of other topics in a strategy's result are
+    ignored."""
     if client_id not in clients:
         return QueueChange((), ())
     topics = {queue.topic for queue in queues}
@@ -88,11 +87,11 @@ def _every_queue(
 
 @dataclass(eq=False)
 class Balancer:
-    """Looks at every topic each 20 s, at ``wake`` and, after a failure, soon again.
+    """Divide the queues of every topic each 20 s, after ``wake``, and soon after a failure.
 
-    ``assigned`` gives our queues of a topic; ``apply`` makes a change real and says whether all of
-    it could be done. ``strategy`` None: every queue is ours, beside any other members
-    (broadcasting).
+    - ``assigned``: returns the assigned queues of a topic.
+    - ``apply``: adds and removes queues, and returns True if all of that succeeded.
+    - ``strategy``: None assigns every queue to this member (broadcasting).
     """
 
     instance: ClientInstance
@@ -105,23 +104,24 @@ class Balancer:
 
     def __post_init__(self) -> None:
         self.divide: Callable[[str], Awaitable[Division]] = self.divide_by_members
-        """Divides the queues of a topic. Raises RemotingError, RouteNotFoundError, BodyError."""
+        """Function that divides the queues of a topic. Raises RemotingError, RouteNotFoundError,
+        BodyError."""
         self._woken = asyncio.Event()
         self._complaints: dict[str, str] = {}
         self._changes: dict[str, str] = {}
 
     def wake(self) -> None:
-        """Something has changed: look now."""
+        """Divide the queues now, because something has changed."""
         self._woken.set()
 
     def route_changed(self, route: TopicRoute) -> None:
-        """Look now, if it is of one of our topics."""
+        """Divide the queues now if the route is of a subscribed topic."""
         if route.topic in self.topics():
             self._woken.set()
 
     async def run(self, *, complete: bool = True) -> None:
-        """Look again and again, the first time when woken or after one interval; soon, if the last
-        look was not ``complete``."""
+        """Divide the queues repeatedly, first after one interval or when woken. If the last
+        division was not ``complete``, repeat it soon."""
         pause = RETRY_INTERVAL_S
         while True:
             try:
@@ -134,8 +134,7 @@ class Balancer:
                 pause = RETRY_INTERVAL_S
 
     async def balance(self) -> bool:
-        """Look at every topic now; False if something could not be done and should be tried again
-        soon."""
+        """Divide the queues of every topic now. Return False if that must be repeated soon."""
         self._woken.clear()
         complete = True
         for topic in self.topics():
@@ -153,8 +152,8 @@ class Balancer:
         return complete
 
     async def _look(self, topic: str) -> bool:
-        """Divide the queues of ``topic``, and get and lose ours; False if not all of it could be
-        done."""
+        """Divide the queues of ``topic``, and apply the change. Return False if not all of it
+        succeeded."""
         division = await self.divide(topic)
         change = division.change
         if not change.gained and not change.lost:
@@ -170,8 +169,8 @@ class Balancer:
         return await self.apply(change) and division.complete
 
     async def divide_by_members(self, topic: str) -> Division:
-        """Divide the queues of ``topic`` as they and the members are now. Raises RemotingError,
-        RouteNotFoundError, BodyError."""
+        """Divide the current queues of ``topic`` among the group's current members. Raises
+        RemotingError, RouteNotFoundError, BodyError."""
         # No member is told which queues it has. Each asks one broker for the list of members, sorts
         # queues and members the same way, and works out the same division as all the others. While
         # their lists differ, because a member has just come or gone, two members may take a queue,
@@ -194,7 +193,7 @@ class Balancer:
         return Division(change, self.instance.client_id in clients, f"members={len(clients)}")
 
     async def _clients(self, route: TopicRoute) -> list[str]:
-        """The members of our group as any one of the topic's brokers knows them."""
+        """Return the client ids of the group's members, as known to one of the topic's brokers."""
         request = GetConsumerListByGroup(consumer_group=self.group)
         addresses = sorted(route.every_address(slaves=True))
         address, command = await ask_one(self.instance, addresses, request)
@@ -237,8 +236,8 @@ async def ask_one(
     *,
     answers: Collection[int] = (ResponseCode.SUCCESS,),
 ) -> tuple[str, Command]:
-    """Return the address and the answer of the first broker that gives one of these ``answers``.
-    Raises the failure of the last one, RouteNotFoundError if there is none."""
+    """Ask brokers in turn until one answers with one of the codes in ``answers``. Return its
+    address and answer. Raises the last error, or RouteNotFoundError without any address."""
     failure: RemotingError | None = None
     for address in addresses:
         try:

@@ -1,9 +1,9 @@
-"""Giving a message back that could not be handled: its broker brings it again later by way of the
-group's retry topic, or, after too many attempts, puts it to the dead letters.
+"""Sending failed messages back to their broker. It delivers them again later through the group's
+retry topic, or makes dead letters of them after too many attempts.
 
-One rule: a message is given back when a broker has said that it has it; else it stays ours. A
-message that its own broker refuses goes as a plain message to the retry topic, on any broker that
-takes it. Source: apache/rocketmq ``DefaultMQPushConsumerImpl.sendMessageBack``.
+One rule: a message is sent back only when a broker has confirmed it; until then this member keeps
+it. If its own broker refuses, it is sent as a plain message to the retry topic on any broker that
+accepts it. Source: apache/rocketmq ``DefaultMQPushConsumerImpl.sendMessageBack``.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ TIMEOUT_S: Final = 5.0
 PLAIN_TIMEOUT_S: Final = 3.0
 PLAIN_ATTEMPTS: Final = 3
 FIRST_LEVEL: Final = 3
-"""The delay level of a first retry that goes as a plain message; the broker's own rule is the
-same."""
+"""Delay level of a first retry that is sent as a plain message; brokers use the same."""
 INNER_PRODUCER: Final = "CLIENT_INNER_PRODUCER"
 _TRANSACTION: Final = "TRAN_MSG"
 _KEPT: Final = ~(
@@ -52,9 +51,9 @@ _KEPT: Final = ~(
 
 @dataclass(eq=False)
 class SendBack:
-    """Gives back the messages of one group. ``attempts_max``: retries before a message is a dead
-    letter; None: as the group is set at the broker. ``namespace``: users know the messages' topics
-    without it."""
+    """Send back messages of one group. ``attempts_max``: retries before a message becomes a dead
+    letter; None: the group's setting at the broker. ``namespace``: removed from the topics that
+    users see."""
 
     instance: ClientInstance
     group: str
@@ -71,12 +70,14 @@ class SendBack:
         level: int,
         settled: Callable[[bool], None],
     ) -> None:
-        """Give it back and say whether a broker has it. ``queue`` is where it was pulled from.
-        ``level``: the delay level until it comes again; 0: the broker chooses, longer each time;
-        below 0: it is a dead letter now.
+        """Send a message back, and call ``settled`` with True if a broker has confirmed it.
 
-        ``queue`` None: give up on it. It goes as a plain message to the retry topic, one attempt
-        further than it was, which a broker turns into a dead letter. Ordered consumers do it so
+        - ``queue``: queue that it was pulled from.
+        - ``level``: delay level of the retry. 0: the broker chooses, longer each time. Below 0:
+          the message becomes a dead letter now.
+
+        ``queue`` None: give the message up. It is sent as a plain message to the retry topic with
+        one more attempt, and a broker makes a dead letter of it. Ordered consumers do this
         (``ConsumeMessageOrderlyService.sendMessageBack``).
         """
 
@@ -88,7 +89,7 @@ class SendBack:
         task.add_done_callback(self._tasks.discard)
 
     async def finish(self, patience: float) -> None:
-        """Wait for what is under way, ``patience`` seconds at most."""
+        """Wait at most ``patience`` seconds for messages that are being sent back."""
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=patience)
 

@@ -1,4 +1,4 @@
-"""Settings of consumers, and what each must be."""
+"""Settings of consumers, with the rule of each."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from turbopump.disk.disk import Disk
 
 ONE_BY_ONE: Final = "handles_one_by_one"
-"""An attribute of handlers that can do nothing with a list of messages."""
+"""Attribute of handlers that cannot handle a list of messages."""
 BROKER_STRATEGIES: Final = ("AVG", "AVG_BY_CIRCLE")
-"""The strategies that brokers know by name. RocketMQ: ``QueryAssignmentProcessor``."""
+"""Strategies that brokers know by name. RocketMQ: ``QueryAssignmentProcessor``."""
 
 
 def _is_disk(value: object) -> bool:
@@ -87,7 +87,7 @@ class SubscriberSettings(GroupSettings):
     topic: str | None = None
     """Topic to consume; ``subscribe`` adds more."""
     tags: Wanted = ALL
-    """Messages to take of the topic: ``*``, ``A || B``, ``Tags`` or ``Sql``."""
+    """Filter of the topic's messages: ``*``, ``A || B``, ``Tags`` or ``Sql``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,76 +95,79 @@ class PushConsumerSettings(SubscriberSettings):
     """Settings of a ``PushConsumer``. Raises ConfigError for unusable ones."""
 
     handler: Handler | BatchHandler | None = setting(None, FUNCTION.or_none())
-    """Function that is called with each message: a coroutine function runs on the loop, a plain one
-    in a thread. Java: ``MessageListenerConcurrently``, ``MessageListenerOrderly``."""
+    """Function that is called with each message. A coroutine function runs on the loop, a plain
+    function in a thread. Java: ``MessageListenerConcurrently``, ``MessageListenerOrderly``."""
     handler_batch: int | None = setting(None, _BATCH.or_none())
-    """The handler gets lists of up to so many messages of one queue, 1 to 1024. All are done when
-    it returns but those it has settled otherwise. Java: ``consumeMessageBatchMaxSize``."""
+    """Maximum number of messages in one handler call, 1 to 1024. The handler then gets lists of
+    messages of one queue. When it returns, all of them are done except those it has settled
+    otherwise. Java: ``consumeMessageBatchMaxSize``."""
     concurrency: int = setting(20, CONCURRENCY)
-    """Handler calls at once. Java: ``consumeThreadMax``."""
+    """Maximum number of concurrent handler calls. Java: ``consumeThreadMax``."""
     consume_from: ConsumeFrom | datetime = setting(ConsumeFrom.LAST, _CONSUME_FROM)
-    """Position where a group begins in a queue in which it has no offset: ``LAST``, ``FIRST``,
+    """Position where a group starts in a queue without a committed offset: ``LAST``, ``FIRST``,
     ``NOW``, or a datetime: see docs/reference/client-settings.md#where-a-group-begins. Java:
     ``consumeFromWhere``, ``consumeTimestamp``."""
     ordered: bool = setting(False, SWITCH)
-    """True: one message of a queue after the other, retried in place."""
+    """True: handle the messages of a queue one after the other, and retry failed ones in place."""
     suspend_time: float = setting(1.0, SECONDS)
-    """With ``ordered``: time until a message that failed is handled again. Another value without
+    """With ``ordered``: seconds until a failed message is handled again. Another value without
     ``ordered`` is refused. Java: ``suspendCurrentQueueTimeMillis``."""
     consume_timeout: float = setting(900.0, SECONDS)
-    """A message that its handler has held for so long is sent back (level 3, 10 s). Not with
-    ``ordered``, and not for messages that you take yourself. Java: ``consumeTimeout``."""
+    """Seconds after which the message of a running handler is sent back (level 3, 10 s). Not with
+    ``ordered``, and not for messages without a handler. Java: ``consumeTimeout``."""
     max_reconsume_times: int | None = setting(None, _RETRIES)
-    """Retries before a message is a dead letter: see
-    docs/reference/client-settings.md#which-maximum-of-retries-holds. None: the group's, usually 16;
-    with ``ordered`` without limit. Java: ``maxReconsumeTimes``."""
+    """Retries before a message becomes a dead letter: see
+    docs/reference/client-settings.md#which-maximum-of-retries-holds. None: the group's maximum,
+    usually 16; with ``ordered`` no limit. Java: ``maxReconsumeTimes``."""
     broadcast: bool = setting(False, SWITCH)
     """True: every consumer gets every message. Java: ``messageModel``."""
     offsets_directory: str | Path | None = setting(None, _DIRECTORY.or_none())
-    """With ``broadcast``: where the offsets are kept. None: ``~/.rocketmq_offsets``. Java:
+    """With ``broadcast``: directory of the offsets. None: ``~/.rocketmq_offsets``. Java:
     ``rocketmq.client.localOffsetStoreDir``."""
     allocation: str | Strategy = setting("AVG", _ALLOCATION)
-    """Strategy by which queues are divided: see
+    """Strategy that divides the queues among members: see
     docs/reference/client-settings.md#how-queues-are-divided. Java:
     ``allocateMessageQueueStrategy``."""
     trace: bool | str = setting(False, TRACE)
-    """True: records before and after each handling go to ``RMQ_SYS_TRACE_TOPIC``. A name: to that
-    topic: see docs/guide/tracing.md. Java: ``enableTrace``."""
+    """True: send traces before and after each handling to ``RMQ_SYS_TRACE_TOPIC``. A name: send
+    them to that topic: see docs/guide/tracing.md. Java: ``enableTrace``."""
     close_timeout: float = setting(5.0, SECONDS_OR_0)
-    """Time for which ``close`` waits for running handlers: see
+    """Maximum time for which ``close`` waits for running handlers: see
     docs/explanations/clients.md#closing. Java: ``awaitTerminationMillisWhenShutdown``."""
     disk: Disk | None = setting(
         None, SettingRule(_is_disk, "must be a turbopump.disk.disk.Disk").or_none()
     )
-    """Disk in place of the system's, for simulations."""
+    """Replacement of the system's disk, for simulations."""
     pull_batch: int = setting(32, _BATCH)
-    """Messages of one pull. Java: ``pullBatchSize``."""
+    """Maximum number of messages in one pull. Java: ``pullBatchSize``."""
     queue_messages_max: int = setting(1000, _MESSAGES)
-    """Messages in hand of one queue. Beyond it pulling waits. Java: ``pullThresholdForQueue``."""
+    """Maximum number of unfinished messages of one queue, beyond which pulling waits. Java:
+    ``pullThresholdForQueue``."""
     queue_bytes_max: int = setting(100 * 1024 * 1024, BYTES)
-    """Bytes in hand of one queue. Beyond it pulling waits. Java: ``pullThresholdSizeForQueue``, in
-    MiB."""
+    """Maximum bytes of unfinished messages of one queue, beyond which pulling waits. Java:
+    ``pullThresholdSizeForQueue``, in MiB."""
     queue_span_max: int = setting(2000, whole_from(1, " of offsets"))
-    """Offsets from the first to the last message in hand of one queue. Beyond it pulling waits.
-    Java: ``consumeConcurrentlyMaxSpan``."""
+    """Maximum distance between the first and last unfinished offset of one queue, beyond which
+    pulling waits. Java: ``consumeConcurrentlyMaxSpan``."""
     topic_messages_max: int | None = setting(None, _MESSAGES.or_none())
-    """Messages in hand of a topic. The queues of the topic that are ours share it in equal parts;
-    in Java all queues of the consumer do. Java: ``pullThresholdForTopic``."""
+    """Maximum number of unfinished messages of a topic, divided equally among its assigned queues.
+    Java divides it among all queues of the consumer. Java: ``pullThresholdForTopic``."""
     topic_bytes_max: int | None = setting(None, BYTES.or_none())
-    """Bytes in hand of a topic, shared in the same way. Java: ``pullThresholdSizeForTopic``, in
-    MiB."""
+    """Maximum bytes of unfinished messages of a topic, divided in the same way. Java:
+    ``pullThresholdSizeForTopic``, in MiB."""
     client_rebalance: bool = setting(True, SWITCH)
-    """False: a broker divides the queues and says whether they are pulled or popped. Not with
-    ``broadcast``, which divides nothing. Nor with ``ordered``, whose members divide and lock the
-    queues themselves (in Java the setting is ignored there). ``allocation`` must be ``AVG`` or
-    ``AVG_BY_CIRCLE``. Java: ``clientRebalance``."""
+    """False: a broker divides the queues and decides whether they are pulled or popped. Not with
+    ``broadcast``, which divides nothing, nor with ``ordered``, whose members divide and lock the
+    queues (Java ignores the setting there). ``allocation`` must be ``AVG`` or ``AVG_BY_CIRCLE``.
+    Java: ``clientRebalance``."""
     pop_invisible_time: float = setting(60.0, _INVISIBLE)
-    """Time that a popped message is invisible to others: 5 to 300 s; more than a handler ever
-    takes. Java: ``popInvisibleTime``."""
+    """Time for which a popped message is invisible to others: 5 to 300 s. It must be longer than
+    the slowest handler call. Java: ``popInvisibleTime``."""
     pop_batch: int = setting(BATCH_MAX, _POP_BATCH)
-    """Messages in one pop, 32 at most. Java: ``popBatchNums``."""
+    """Maximum number of messages in one pop, 32 at most. Java: ``popBatchNums``."""
     pop_threshold: int = setting(96, whole_from(1))
-    """Messages in hand at most, of a topic on a broker. Java: ``popThresholdForQueue``."""
+    """Maximum number of unsettled popped messages of a topic on one broker. Java:
+    ``popThresholdForQueue``."""
 
     def __post_init__(self) -> None:
         SubscriberSettings.__post_init__(self)
@@ -223,7 +226,7 @@ class PushConsumerSettings(SubscriberSettings):
 
     @property
     def asks_brokers(self) -> bool:
-        """True: brokers divide the queues."""
+        """True if brokers divide the queues."""
         return not self.client_rebalance and not self.broadcast
 
     @property
@@ -232,7 +235,7 @@ class PushConsumerSettings(SubscriberSettings):
 
     @property
     def limits(self) -> PullLimits:
-        """Limits of what is pulled ahead."""
+        """Limits of prefetched messages."""
         return PullLimits(
             self.queue_messages_max,
             self.queue_bytes_max,
@@ -243,14 +246,14 @@ class PushConsumerSettings(SubscriberSettings):
 
     @property
     def broker_strategy(self) -> str | None:
-        """Strategy by which brokers divide queues; None: not one that they know."""
+        """Name of the strategy by which brokers divide queues; None if brokers do not know it."""
         if isinstance(self.allocation, str) and self.allocation in BROKER_STRATEGIES:
             return self.allocation
         return None
 
     @property
     def retries_max(self) -> int:
-        """Retries of a popped message, then it is a dead letter."""
+        """Maximum number of retries of a popped message before it becomes a dead letter."""
         return ATTEMPTS_MAX if self.max_reconsume_times is None else self.max_reconsume_times
 
 
@@ -259,28 +262,28 @@ class LitePullConsumerSettings(SubscriberSettings):
     """Settings of a ``LitePullConsumer``. Raises ConfigError for unusable ones."""
 
     consume_from: ConsumeFrom | datetime = setting(ConsumeFrom.LAST, _CONSUME_FROM)
-    """Position where a group begins in a queue in which it has no offset: as for
+    """Position where a group starts in a queue without a committed offset: as for
     ``PushConsumer``."""
     auto_commit: bool = setting(True, SWITCH)
-    """True: what one ``poll`` gave is committed after the next has begun. False: only ``commit``
-    commits. Java: ``autoCommit``."""
+    """True: commit the messages of one ``poll`` after the next has begun. False: commit only by
+    ``commit``. Java: ``autoCommit``."""
     pull_batch: int = setting(32, _MESSAGES)
-    """Messages asked for at once; brokers give 32 at most by default. Java: ``pullBatchSize``,
-    10."""
+    """Maximum number of messages in one pull; brokers return at most 32 by default. Java:
+    ``pullBatchSize``, 10."""
     queue_messages_max: int = setting(1000, _MESSAGES)
-    """Messages pulled ahead of one queue and not yet polled. Beyond it pulling waits. Java:
+    """Maximum number of prefetched messages of one queue, beyond which pulling waits. Java:
     ``pullThresholdForQueue``."""
     queue_bytes_max: int = setting(100 * 1024 * 1024, BYTES)
-    """Bytes pulled ahead of one queue and not yet polled. Beyond it pulling waits. Java:
+    """Maximum bytes of prefetched messages of one queue, beyond which pulling waits. Java:
     ``pullThresholdSizeForQueue``, in MiB."""
     messages_max: int = setting(10_000, _MESSAGES)
-    """Messages pulled ahead over all queues. Pulls that are under way may go beyond it. Java:
+    """Maximum number of prefetched messages over all queues. Running pulls may exceed it. Java:
     ``pullThresholdForAll``."""
     allocation: str | Strategy = setting("AVG", _ALLOCATION)
-    """Strategy by which queues are divided: as for ``PushConsumer``."""
+    """Strategy that divides the queues among members: as for ``PushConsumer``."""
     trace: bool | str = setting(False, TRACE)
-    """True: records of what was polled go to ``RMQ_SYS_TRACE_TOPIC``. A name: to that topic: see
-    docs/guide/tracing.md."""
+    """True: send traces of polled messages to ``RMQ_SYS_TRACE_TOPIC``. A name: send them to that
+    topic: see docs/guide/tracing.md."""
 
     def __post_init__(self) -> None:
         SubscriberSettings.__post_init__(self)
@@ -296,12 +299,12 @@ class SimpleConsumerSettings(SubscriberSettings):
     """Settings of a ``SimpleConsumer``. Raises ConfigError for unusable ones."""
 
     consume_from: ConsumeFrom = setting(ConsumeFrom.LAST, _POPPED_FROM)
-    """Position where a group without an offset begins: ``LAST`` or ``FIRST``. Brokers know no time
-    here."""
+    """Position where a group without an offset starts: ``LAST`` or ``FIRST``. Brokers accept no
+    time here."""
     ordered: bool = setting(False, SWITCH)
-    """True: nobody of the group gets more of a queue until all that was received of it is
-    acknowledged, or comes again from the first message on that is not. All members alike."""
+    """True: receive each queue in order. No member gets more of a queue until all messages received
+    from it are acknowledged, or are delivered again from the first unacknowledged one on. Must be
+    the same for all members."""
     max_reconsume_times: int | None = setting(ATTEMPTS_MAX, _RETRIES)
-    """A message that comes again after so many retries becomes a dead letter instead. None: it
-    comes again without limit. Not with ``ordered``: brokers count for all that was received
-    together, so look at ``attempt`` and decide."""
+    """Retries before a message becomes a dead letter. None: no limit. Not with ``ordered``, because
+    brokers count attempts for all messages received together; check ``attempt`` instead."""

@@ -1,9 +1,8 @@
 """Statistics of a consumer's pulls and handling, by topic: times and rates of the last minute,
 failures of the last hour.
 
-One rule: noting costs an addition; windows are made when somebody reads, out of slices of ten
-seconds. Pure: time comes in as a value, in seconds. Source: apache/rocketmq
-``ConsumerStatsManager``, ``StatsItem``.
+One rule: recording costs one addition. Reading sums up slices of ten seconds. Pure: time is passed
+as a value, in seconds. Source: apache/rocketmq ``ConsumerStatsManager``, ``StatsItem``.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ HOUR_S: Final = 3600.0
 
 @dataclass(slots=True)
 class _Slice:
-    """Counts of ten seconds from ``start`` on."""
+    """Counts of the ten seconds from ``start`` on."""
 
     start: float
     pulls: int = 0
@@ -50,7 +49,7 @@ class _Slice:
 
 
 class TopicStatistics:
-    """One topic of a group. Keeps an hour."""
+    """Statistics of one topic, for the last hour."""
 
     __slots__ = ("_end", "_now", "_past", "_since")
 
@@ -61,14 +60,14 @@ class TopicStatistics:
         self._now = self._roll(now)
 
     def pulled(self, count: int, seconds: float, now: float) -> None:
-        """A pull brought ``count`` messages after ``seconds``."""
+        """Record a pull that returned ``count`` messages after ``seconds``."""
         current = self._now if now < self._end else self._roll(now)
         current.pulls += 1
         current.pulled += count
         current.pulling_s += seconds
 
     def handled(self, seconds: float, now: float, *, ok: bool) -> None:
-        """A message was dealt with, or has failed, after ``seconds`` in somebody's hands."""
+        """Record a message that was handled for ``seconds``. ``ok``: False if it failed."""
         current = self._now if now < self._end else self._roll(now)
         current.handled += 1
         current.handling_s += seconds
@@ -78,8 +77,8 @@ class TopicStatistics:
             current.failed += 1
 
     def status(self, now: float) -> ConsumeStatus:
-        """Times in ms, rates per second. RocketMQ: the handling time is that of the last hour if
-        the last minute had none."""
+        """Return times in ms and rates per second. RocketMQ: the handling time is that of the last
+        hour if the last minute had none."""
         minute, hour = self._window(now, MINUTE_S), self._window(now, HOUR_S)
         seconds = max(min(now - self._since, now - _start(now) + MINUTE_S - SLICE_S), 1.0)
         handling = minute if minute.handled else hour
@@ -93,7 +92,8 @@ class TopicStatistics:
         )
 
     def _window(self, now: float, length: float) -> _Slice:
-        """The slices of so many seconds, the running one among them, as one."""
+        """Return the sum of the slices in the last ``length`` seconds, including the current
+        one."""
         first = _start(now) - length + SLICE_S
         total = _Slice(first)
         for piece in (*self._past, self._now):
@@ -121,7 +121,8 @@ def _mean_ms(seconds: float, times: int) -> float:
 
 
 class Consumption:
-    """``now`` in seconds, of a clock that only goes on. ``traces`` None: nothing is traced."""
+    """Statistics of all topics of a consumer. ``now``: returns the seconds of a monotonic clock.
+    ``traces``: None if nothing is traced."""
 
     def __init__(self, now: Callable[[], float], traces: ConsumeTraces | None = None) -> None:
         self._now = now
@@ -131,7 +132,7 @@ class Consumption:
         self._topics: dict[str, TopicStatistics] = {}
 
     def of(self, topic: str) -> TopicStatistics:
-        """The statistics of one topic, as brokers know it."""
+        """Return the statistics of one topic, under the name that brokers know."""
         found = self._topics.get(topic)
         if found is None:
             found = self._topics[topic] = TopicStatistics(self._now())
@@ -143,8 +144,7 @@ class Consumption:
         return {topic: statistics.status(now) for topic, statistics in self._topics.items()}
 
     def began(self, message: Handled) -> None:
-        """Somebody has taken the message, or the batch for one call of a handler; from any
-        thread."""
+        """Record that a handler or reader got a message or batch; safe in any thread."""
         if isinstance(message, DeliveryBatch):
             self._began_together(message.messages)
             return
@@ -174,8 +174,8 @@ class Consumption:
                 self._loop.call_soon_threadsafe(self._traces.began_all, messages)
 
     def ended(self, message: Delivery, statistics: TopicStatistics, *, ok: bool) -> float:
-        """Note that a message is done, or has failed; return the time. Messages that nobody had
-        taken do not count."""
+        """Record that a message is done or has failed, and return its handling time. Messages that
+        no handler or reader had are not counted."""
         now = self._now()
         if message.taken:
             seconds = now - message.taken_at if message.handled_s is None else message.handled_s

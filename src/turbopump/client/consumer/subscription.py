@@ -1,8 +1,8 @@
-"""Subscription of a consumer to a topic, by tags or a SQL92 filter over properties; and the exact
-test of a message against it.
+"""Subscription of a consumer to a topic, by tags or a SQL92 filter over properties, and the exact
+check of a message's tag.
 
-One rule: a broker compares hashes of tags and may let a stranger through; what is decided here is
-exact. A filter is the broker's alone. This module must not know where messages come from. Source:
+One rule: a broker compares hashes of tags and may return other messages; the check here is exact.
+Only the broker evaluates SQL filters. This module must not know where messages come from. Source:
 apache/rocketmq ``FilterAPI.buildSubscriptionData``.
 """
 
@@ -33,9 +33,9 @@ _TAGS: Final = SettingRule(
 
 @dataclass(frozen=True, slots=True)
 class Sql:
-    """A filter over message properties, judged by the broker: ``Sql("price > 100 AND region IN
-    ('eu', 'us')")``; docs/guide/filters.md has the language. Raises ConfigError if it is no such
-    filter. Apache's brokers need ``enablePropertyFilter=true``."""
+    """Filter over message properties, evaluated by the broker: ``Sql("price > 100 AND region IN
+    ('eu', 'us')")``. docs/guide/filters.md describes the language. Raises ConfigError for an
+    invalid filter. Apache's brokers need ``enablePropertyFilter=true``."""
 
     expression: str
 
@@ -52,8 +52,8 @@ class Sql:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Tags:
-    """Tags, each taken literally: ``Tags(["A,B", "new book"])``. Raises ConfigError for what no
-    subscription can name: nothing, ``*``, ``||``, blanks at the ends."""
+    """Set of literal tags: ``Tags(["A,B", "new book"])``. Raises ConfigError for an empty set,
+    ``*``, a tag with ``||``, and a tag with blanks at its ends."""
 
     tags: tuple[str, ...]
 
@@ -69,13 +69,13 @@ class Tags:
 
 
 Wanted = str | Sql | Tags
-"""Messages to take of a topic: ``*`` for all, ``A || B`` for these tags, ``Tags`` or ``Sql``."""
+"""Filter of a topic's messages: ``*`` for all, ``A || B`` for these tags, ``Tags`` or ``Sql``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """``tags`` empty means every message. ``version`` in ms grows with each change, so that a
-    broker keeps the newest."""
+    """Subscription to a topic. ``tags``: empty for every message. ``version``: ms; grows with each
+    change, and a broker keeps the newest."""
 
     topic: str
     expression: str
@@ -84,18 +84,18 @@ class Subscription:
     kind: str = TAG
 
     def wants(self, message: ReceivedMessage) -> bool:
-        """Return True if the message's tag is one of ours."""
+        """Return True if the message's tag is subscribed to."""
         return not self.tags or message.tags in self.tags
 
     @property
     def wanted(self) -> Wanted:
-        """Argument of which ``subscription_to`` makes this subscription."""
+        """Argument of ``subscription_to`` for this subscription."""
         if self.kind == SQL92:
             return Sql(self.expression)
         return self.expression if list_fault(self.expression) is None else Tags(self.tags)
 
     def data(self) -> SubscriptionData:
-        """Return the subscription as a heartbeat carries it."""
+        """Return the subscription in the form of the heartbeat."""
         return SubscriptionData(
             topic=self.topic,
             sub_string=self.expression,
@@ -107,7 +107,7 @@ class Subscription:
 
 
 def subscription_to(topic: str, wanted: Wanted, version: int) -> Subscription:
-    """To messages with certain tags, or to what a filter takes. Raises ConfigError."""
+    """Return a subscription by tags or a filter. Raises ConfigError."""
     if isinstance(wanted, Sql):
         return Subscription(topic, wanted.expression, (), version, SQL92)
     if isinstance(wanted, Tags):
@@ -118,7 +118,8 @@ def subscription_to(topic: str, wanted: Wanted, version: int) -> Subscription:
 def topic_subscription(
     namespace: str | None, topic: str, wanted: Wanted, version: int
 ) -> Subscription:
-    """To a topic as the user names it. Raises ConfigError if there can be no such topic."""
+    """Return a subscription to a topic under the user's name. Raises ConfigError for an illegal
+    topic name."""
     TOPIC.check("topic", topic)
     topic = wrap(namespace, topic)
     fault = topic_fault(topic)
@@ -130,8 +131,8 @@ def topic_subscription(
 def first_subscriptions(
     namespace: str | None, topic: str | None, wanted: Wanted, version: int
 ) -> dict[str, Subscription]:
-    """By topic, what a consumer is to begin with; none without a topic. Raises ConfigError, also
-    for tags that are of no topic."""
+    """Return a consumer's initial subscriptions by topic; empty without a topic. Raises
+    ConfigError, also for tags without a topic."""
     if topic is None:
         if wanted not in ("", ALL):
             raise ConfigError(
@@ -144,8 +145,9 @@ def first_subscriptions(
 
 
 def tag_subscription(topic: str, expression: str, version: int) -> Subscription:
-    """``*`` (or nothing) for all, ``A || B || C`` for some. Raises ConfigError if no tag is in
-    it, or something that looks like a filter or another list: it would match nothing."""
+    """Return a subscription by tags: ``*`` or an empty text for all, ``A || B || C`` for some.
+    Raises ConfigError if there is no tag, or if the text looks like a filter or another kind of
+    list, which would match nothing."""
     _TAGS.check("tags", expression)
     text = expression.strip()
     if text in ("", ALL):

@@ -1,1 +1,1 @@
-"""The way of a message to a broker: choice of the queue, frame, attempts, counts."""
+"""Sending of messages: choice of the queue, frame, attempts, statistics."""

@@ -1,11 +1,11 @@
-"""Automatic batching: messages that go the same way within a few milliseconds travel as one
-request, and each gets its own result.
+"""Automatic batching: messages of the same kind within a few milliseconds are sent in one request.
+Each message gets its own result.
 
-One rule: only messages that may stand in one batch go together, so results and errors are those of
-a single send. A message with less time than its neighbours fails alone. Source: apache/rocketmq
-``ProduceAccumulator``. Better than there: nothing is held while no batch of its kind is under way,
-so a lone sender loses no time, and 64 senders that await results are not held to 64 messages per 10
-ms.
+One rule: only messages that may share a batch are sent together, so results and errors are those of
+a single send. If one message's timeout ends first, only that message fails. Source: apache/rocketmq
+``ProduceAccumulator``. Unlike there, nothing is held while no batch of the same kind is in flight.
+A lone sender therefore loses no time, and 64 senders that await results are not limited to 64
+messages per 10 ms.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from turbopump.message.rules import RETRY_PREFIX
 HOLD_S_MAX: Final = 30.0
 SIZE_MAX: Final = 2 * 1024 * 1024
 TURN_AFTER: Final = 64
-"""Messages that may be added before the loop should run, even if no batch is full."""
+"""Number of added messages after which the caller lets the loop run, even if no batch is full."""
 ALIKE: Final = 0.02
-"""Deadlines within this share of the time left count as one, the earliest."""
+"""Tolerance for treating deadlines as equal, as a share of the time left."""
 LOOK_EVERY_S: Final = 0.005
-"""Least time between two searches of a batch with many deadlines."""
+"""Minimum seconds between two searches for expired messages in a batch."""
 _HOLD: Final = SettingRule(
     lambda hold: is_seconds(hold) and hold <= HOLD_S_MAX,
     f"must be a number of seconds above 0 and at most {HOLD_S_MAX:g}",
@@ -55,15 +55,16 @@ _SIZE: Final = SettingRule(
 
 @dataclass(frozen=True, slots=True)
 class AutoBatch:
-    """Bounds of automatic batches: messages are held while a batch of their kind is under way.
+    """Limits of automatic batches. Messages are held while a batch of the same kind is in flight.
     Raises ConfigError for values that Apache's accumulator refuses too."""
 
     hold: float = setting(0.01, _HOLD)
-    """Seconds for which a message is held at most. Java: ``batchMaxDelayMs``."""
+    """Maximum time in seconds for which a message is held. Java: ``batchMaxDelayMs``."""
     size: int = setting(32 * 1024, _SIZE)
-    """Bytes of a batch, from which it goes. Java: ``batchMaxBytes``."""
+    """Size in bytes at which a batch is sent. Java: ``batchMaxBytes``."""
     total_size: int = setting(32 * 1024 * 1024, BYTES)
-    """Bytes held in all; messages beyond them go at once. Java: ``totalBatchMaxBytes``."""
+    """Maximum number of held bytes; further messages are sent at once. Java:
+    ``totalBatchMaxBytes``."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -74,7 +75,8 @@ BatchKey = tuple[str, MessageQueue | None, str | None, object]
 
 
 class _UnsentMessage(msgspec.Struct, frozen=True):
-    """One message of a batch, packed: its user may change the ``Message`` and send it again."""
+    """One message of a batch, already packed, because its user may change the ``Message``
+    meanwhile."""
 
     piece: BatchPart
     future: asyncio.Future[SendResult]
@@ -86,20 +88,19 @@ class _UnsentMessage(msgspec.Struct, frozen=True):
 class _GatheredBatch:
     waiting: list[_UnsentMessage] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
-    """The brokers it was sent to so far."""
+    """Names of the brokers to which the batch was sent so far."""
     size: int = 0
     timer: asyncio.Handle | None = None
     deadline: float = inf
-    """Its own, once it is sent; a message with less time than that has an ``expiry``."""
+    """The batch's deadline once it is sent. ``expiry`` ends messages with an earlier deadline."""
     expiry: asyncio.TimerHandle | None = None
     expiry_at: float = inf
 
 
 @dataclass(slots=True, eq=False)
 class Accumulator:
-    """Collect messages into batches. ``send_batch`` sends messages of ``size_max`` bytes at most,
-    or a single one, as one request: to a queue or any, waiting for the store or not, within so many
-    seconds. An accumulator lives on one event loop."""
+    """Collect messages into batches, on one event loop. ``send_batch`` sends one batch as one
+    request. A batch has at most ``size_max`` bytes, unless it is a single message."""
 
     settings: AutoBatch
     send_batch: SendBatch
@@ -113,7 +114,7 @@ class Accumulator:
     _loop: asyncio.AbstractEventLoop | None = None
 
     def accepts(self, message: Message) -> bool:
-        """Return True if the message may go in a batch and there is room to hold it."""
+        """Return True if the message may be part of a batch and there is room to hold it."""
         try:
             settings, properties = self.settings, message.properties
             if self._held >= settings.total_size or not 0 < len(message.body) <= settings.size:
@@ -135,9 +136,9 @@ class Accumulator:
     def put_piece(
         self, key: BatchKey, piece: BatchPart, timeout: float
     ) -> asyncio.Future[SendResult]:
-        """Add a message, and return the future of its own result, or of the error of the whole
-        batch, after ``timeout`` seconds at most. Raises SendError if that leaves no time, TypeError
-        if the queue is no queue."""
+        """Add a packed message to the batch of ``key``, and return the future of its result. The
+        future fails after ``timeout`` seconds. Raises SendError if the time is already over,
+        TypeError if the queue is no MessageQueue."""
         if timeout <= 0:
             raise no_time(piece.msg_id, key[0], timeout)
         size = len(piece.entry)
@@ -170,15 +171,15 @@ class Accumulator:
         return future
 
     def wants_a_turn(self) -> bool:
-        """Return True if a caller that adds without awaiting should let the loop run: a batch is
-        ready, or many messages came."""
+        """Return True if the caller should let the loop run, because a batch is ready or many
+        messages were added."""
         if self._since_turn < TURN_AFTER:
             return False
         self._since_turn = 0
         return True
 
     async def flush(self) -> None:
-        """Send the messages that are held, and wait for everything under way."""
+        """Send the held messages, and wait for all batches in flight."""
         while self._batches or self._sending:
             for key in list(self._batches):
                 self._send(key)
@@ -228,8 +229,8 @@ class Accumulator:
         batch.expiry = asyncio.get_running_loop().call_at(at, self._expire, batch, key)
 
     def _expire(self, batch: _GatheredBatch, key: BatchKey) -> None:
-        """Fail the messages whose time is up, and only them. A message that is still held is not
-        sent then."""
+        """Fail only the messages whose deadline has passed. Messages that were still held are not
+        sent."""
         now = asyncio.get_running_loop().time()
         held = batch.deadline == inf
         kept: list[_UnsentMessage] = []
@@ -259,8 +260,8 @@ class Accumulator:
             self._look_again(batch, key, max(following, now + LOOK_EVERY_S))
 
     def _came_back(self, key: BatchKey) -> None:
-        """Send the next batch after the senders that have just got their results could send
-        again."""
+        """Schedule the next batch. It includes messages that senders add as soon as they get their
+        results."""
         self._under_way[key] -= 1
         if not self._under_way[key]:
             del self._under_way[key]
@@ -272,7 +273,7 @@ class Accumulator:
 
 
 def batch_key(message: Message, piece: BatchPart, queue: MessageQueue | None) -> BatchKey:
-    """Return the part that messages of a batch have in common: topic, queue, waiting for the store,
+    """Return the values that all messages of a batch share: topic, queue, wait for the store,
     tags."""
     properties = message.properties
     if not properties:
@@ -284,8 +285,8 @@ def batch_key(message: Message, piece: BatchPart, queue: MessageQueue | None) ->
 
 
 def shared_deadline(deadlines: Sequence[float], now: float) -> float:
-    """Return the time at which a batch gives up: with the last of its messages, or a little sooner
-    so that all with about as much time end together."""
+    """Return the deadline of a batch: that of its last message, or slightly earlier if others have
+    nearly the same."""
     earliest, latest = min(deadlines), max(deadlines)
     alike = latest - max(latest - now, 0.0) * ALIKE
     if earliest >= alike:
@@ -296,7 +297,7 @@ def shared_deadline(deadlines: Sequence[float], now: float) -> float:
 def overdue(
     topic: str, msg_id: str, asked: Sequence[str], spent_ms: float, *, held: bool
 ) -> SendError:
-    """Return the error of a message whose time was up before its neighbours'."""
+    """Return the error of a message whose deadline passed before that of its batch."""
     text = f"message {msg_id[:80]} to topic {topic!r} was not "
     if held:
         text += (
@@ -313,8 +314,8 @@ def overdue(
 
 
 def each_result(whole: SendResult, count: int) -> list[SendResult]:
-    """Return the results of a batch's messages. A broker that keeps the batch as one entry (an
-    inner batch) gives the same result to all."""
+    """Return one result for each message of a batch. If the broker stores the batch as one entry
+    (an inner batch), all get the same result."""
     ids = whole.batch_ids
     offset_ids = whole.offset_msg_id.split(",")
     if len(ids) != count:

@@ -1,8 +1,8 @@
-"""Back-pressure: a bound on the messages of a producer in flight, in number and bytes.
+"""Back-pressure: a limit on a producer's messages in flight, by number and bytes.
 
 One rule: first come, first served, until the deadline. Source: apache/rocketmq
-``enableBackpressureForAsyncMode``; better than there, where the wait holds a lock that finished
-sends need.
+``enableBackpressureForAsyncMode``. There, a waiting send holds a lock that finished sends need;
+here it does not.
 """
 
 from __future__ import annotations
@@ -31,38 +31,39 @@ _BOUND: Final = SettingRule(
 
 @dataclass(frozen=True, slots=True)
 class BackPressure:
-    """Bound on messages in flight. Raises ConfigError if one of its numbers is no whole number
-    above 0."""
+    """Limit on messages in flight. Raises ConfigError unless both values are whole numbers above
+    0."""
 
     messages: int = setting(10_000, _BOUND)
-    """Messages in flight at once."""
+    """Maximum number of messages in flight."""
     size: int = setting(100 * 1024 * 1024, replace(_BOUND, unit="bytes"))
-    """Bytes of their bodies."""
+    """Maximum bytes of their bodies."""
 
     def __post_init__(self) -> None:
         check_settings(self)
 
 
 class NoRoomError(Exception):
-    """Reason why there was no room. The caller, which knows the message, makes a SendError of
-    it."""
+    """Raised if there is no room in time. The caller, which knows the message, raises a SendError
+    from it."""
 
 
 class InFlightBound:
-    """Bound and its waiting line. A body larger than the whole bound goes alone."""
+    """Limit with its waiting senders. A body larger than the whole limit is sent alone."""
 
     def __init__(self, bound: BackPressure) -> None:
         self._bound = bound
         self.messages = 0
         self.size = 0
         self._line: deque[tuple[int, asyncio.Future[bool]]] = deque()
-        """Waiting senders: the size of each, and a future that is True when it may enter (False:
-        closed)."""
+        """Waiting senders: the size of each, and a future. Its result is True if there is room,
+        False after the close."""
         self._closed = False
         self._idle: asyncio.Event | None = None
 
     async def wait_for_room(self, size: int, timeout: float) -> None:
-        """Wait for room. Raises NoRoomError if there is none within ``timeout`` seconds."""
+        """Wait until the message fits into the limit. Raises NoRoomError if that takes more than
+        ``timeout`` seconds."""
         if not self._line and self._fits(size):
             self._take_room(size)
             return
@@ -103,7 +104,7 @@ class InFlightBound:
             await self._idle.wait()
 
     def close(self) -> None:
-        """End waiting senders with a NoRoomError, and all later ones that find no room."""
+        """Raise NoRoomError in waiting senders, and in later ones that find no room."""
         self._closed = True
         for _, turn in self._line:
             if not turn.done():
@@ -111,7 +112,7 @@ class InFlightBound:
         self._line.clear()
 
     def free_room(self, size: int) -> None:
-        """Free the room of a message that has arrived or failed."""
+        """Free the room of a message whose send has ended."""
         self.messages -= 1
         self.size -= size
         self._let_in()
@@ -139,9 +140,8 @@ class InFlightBound:
 
 
 class InFlightLimiter:
-    """Give each message room among those in flight, from before it is sent until its result is
-    there. ``back_pressure`` None: there is always room. ``timeout``: seconds for a call that names
-    none."""
+    """Reserve room for each message from before the send until its result. ``back_pressure`` None:
+    no limit. ``timeout``: default timeout in seconds."""
 
     def __init__(
         self, back_pressure: BackPressure | None, namespace: str | None, timeout: float
@@ -159,8 +159,8 @@ class InFlightLimiter:
         return await self.deliver_entered(sender, outgoing, target, timeout)
 
     async def wait_for_room(self, outgoing: Outgoing, timeout: float | None) -> float | None:
-        """Wait for room, and return the seconds that are left. Raises SendError if there is none in
-        time."""
+        """Reserve room for the message, and return the seconds that are left. Raises SendError if
+        there is no room in time."""
         if self._bound is None:
             return timeout
         return await self._wait_for_room(self._bound, outgoing, len(outgoing.body), timeout)
@@ -168,7 +168,7 @@ class InFlightLimiter:
     async def deliver_entered(
         self, sender: Sender, outgoing: Outgoing, target: Target, timeout: float | None
     ) -> SendResult:
-        """Send a message that has entered, and free its room then, also if it failed."""
+        """Send a message that has room, and free the room, also after an error."""
         try:
             return await self.deliver_unbound(sender, outgoing, target, timeout)
         finally:
@@ -178,7 +178,8 @@ class InFlightLimiter:
     async def deliver_unbound(
         self, sender: Sender, outgoing: Outgoing, target: Target, timeout: float | None
     ) -> SendResult:
-        """Send without asking for room: each message of an automatic batch has its own."""
+        """Send without reserving room. Used for automatic batches, whose messages have reserved
+        room already."""
         namespace = self._namespace
         if namespace is None:
             return await deliver(sender, outgoing, target, timeout)
@@ -195,7 +196,8 @@ class InFlightLimiter:
         queue: MessageQueue | None,
         timeout: float | None,
     ) -> asyncio.Future[SendResult]:
-        """Have the message batched when it has room. It keeps the room until its future is done."""
+        """Reserve room for the message and add it to a batch. The room is freed when the returned
+        future is done."""
         bound = self._bound
         if bound is None:
             timeout = self._timeout if timeout is None else timeout
@@ -216,7 +218,7 @@ class InFlightLimiter:
             await self._bound.wait_idle()
 
     def close(self) -> None:
-        """End waiting senders with a SendError, and all later ones that find no room."""
+        """Raise SendError in waiting senders, and in later ones that find no room."""
         if self._bound is not None:
             self._bound.close()
 

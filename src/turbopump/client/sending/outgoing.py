@@ -1,8 +1,8 @@
-"""A message made ready to go: checked by Apache's rules, given its unique id, its namespace,
-compressed, and written as a frame. Values in, values out.
+"""Preparation of a message for sending: check, unique id, namespace, compression, frame. Values in,
+values out.
 
-One rule: a message that a broker would refuse for its form is refused here, in a sentence, before a
-byte is sent. The user's ``Message`` is not changed, so that it can be sent again. Source:
+One rule: a message that a broker would refuse for its form is refused here, with a clear error,
+before a byte is sent. The user's ``Message`` is not changed, so it can be sent again. Source:
 apache/rocketmq ``Validators.checkMessage``, ``MessageBatch``.
 """
 
@@ -57,12 +57,12 @@ from turbopump.protocol.command import decode_command, encode_command
 from turbopump.protocol.frame import JSON, Frame
 
 COMPRESS_FROM: Final = 4096
-"""Bytes of body from which it is compressed (``compressMsgBodyOverHowmuch``)."""
+"""Body size in bytes from which bodies are compressed (``compressMsgBodyOverHowmuch``)."""
 COMPRESSING_MAX: Final = 4
-"""Threads of one producer that compress."""
+"""Maximum number of compression threads of one producer."""
 LARGE_BODY_SIZE: Final = 64 * 1024
-"""Bytes of body from which it is compressed in a thread: 4 MiB take 0.2 s, in which the event loop
-would answer nobody."""
+"""Body size in bytes from which a thread compresses. 4 MiB take 0.2 s, which would block the event
+loop."""
 DELAYING: Final = (
     DELAY_TIME_LEVEL,
     "TIMER_DELIVER_MS",
@@ -76,12 +76,12 @@ COMPRESSION_KINDS: Final = {
     "lz4": (LZ4, 0, 16, 0),
     "zstd": (ZSTD, 1, 22, 5),
 }
-"""Name -> type in ``sysFlag``, lowest, highest and usual level."""
+"""By name: the type in ``sysFlag``, and the lowest, highest and default level."""
 
 
 class Compression(NamedTuple):
-    """Bodies of ``above`` bytes and more (None: none) are compressed as ``kind``, at ``level``
-    (None: the kind's usual one)."""
+    """Rule of compression: bodies of at least ``above`` bytes are compressed as ``kind``, at
+    ``level``. ``above`` None: no body. ``level`` None: the default of the kind."""
 
     above: int | None = COMPRESS_FROM
     kind: str = "zlib"
@@ -89,7 +89,7 @@ class Compression(NamedTuple):
 
 
 class Outgoing(msgspec.Struct, frozen=True, gc=False):
-    """Contents of the frame of a send, and the message's id."""
+    """Message ready to send: the contents of its frame and its id."""
 
     topic: str
     body: bytes
@@ -98,11 +98,12 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
     flag: int
     msg_id: str
     batch_ids: tuple[str, ...] = ()
-    """The ids of a batch's messages, which ``msg_id`` has in one text; else empty."""
+    """Ids of a batch's messages, which ``msg_id`` joins into one text. Empty for a single
+    message."""
 
 
 class BatchPart(msgspec.Struct, frozen=True, gc=False):
-    """A message as part of a batch."""
+    """Message encoded as a part of a batch."""
 
     topic: str
     entry: bytes
@@ -110,7 +111,7 @@ class BatchPart(msgspec.Struct, frozen=True, gc=False):
 
 
 class Packer:
-    """Make ``Outgoing`` of users' messages. ``namespace``: topics are wrapped in it."""
+    """Make ``Outgoing`` values from users' messages. ``namespace``: added to every topic."""
 
     def __init__(
         self,
@@ -131,12 +132,12 @@ class Packer:
         self._suffix_bytes = self._suffix.encode()
         self._threads = PureThreads(COMPRESSING_MAX, "turbopump-compressing")
         self._topics: dict[str, str] = {}
-        """Legal topics, with the names that brokers know."""
+        """Checked topics, each with the name that brokers know."""
 
     def pack(self, message: Message) -> Outgoing:
-        """Return the contents of a message's frame; a large body is compressed later
-        (``compressed``). Raises MessageError if the message may not be sent, TypeError if it is no
-        message."""
+        """Return the contents of a message's frame. A large body is not compressed yet;
+        ``compressed`` does that. Raises MessageError if the message must not be sent, TypeError if
+        the argument is no message."""
         try:
             body, flag = message.body, message.flag
             topic = self._topics.get(message.topic) or self._checked_topic(message.topic)
@@ -161,7 +162,8 @@ class Packer:
         return Outgoing(topic, body, text, sys_flag, flag, msg_id)
 
     async def compressed(self, outgoing: Outgoing) -> Outgoing:
-        """Return the same with its body compressed, in a thread, if ``pack`` left that to do."""
+        """Return the message with its body compressed in a thread, if ``pack`` left the body
+        uncompressed."""
         small = len(outgoing.body) < max(LARGE_BODY_SIZE, self._compress_from)
         if small or outgoing.sys_flag or outgoing.batch_ids:
             return outgoing
@@ -171,7 +173,7 @@ class Packer:
         return msgspec.structs.replace(outgoing, body=body, sys_flag=sys_flag)
 
     def piece(self, message: Message) -> BatchPart:
-        """Return the message as part of a batch. Raises as ``pack``."""
+        """Return the message encoded as a part of a batch. Raises the errors of ``pack``."""
         try:
             topic = self._topics.get(message.topic) or self._checked_topic(message.topic)
             body, flag = message.body, message.flag
@@ -192,7 +194,7 @@ class Packer:
         return BatchPart(topic, entry, msg_id)
 
     def pack_single(self, piece: BatchPart) -> Outgoing:
-        """Return a message alone that was packed for a batch."""
+        """Return a single send of a message that was encoded for a batch."""
         item = decode_batch(piece.entry)[0]
         body, sys_flag = item.body, 0
         if self._compress_from <= len(body) < LARGE_BODY_SIZE:
@@ -218,8 +220,8 @@ class Packer:
         return f"{text}UNIQ_KEY\x01{msg_id}\x02", msg_id
 
     def pack_batch(self, messages: Sequence[Message]) -> Outgoing:
-        """Return one send of all messages; nothing is split. Raises MessageError if that is not
-        possible."""
+        """Return one send of all messages. Raises MessageError if they cannot be one batch, because
+        a batch is not split."""
         if is_collection(messages) and not messages:
             raise MessageError("an empty batch was given; send_batch needs at least one message")
         listed = isinstance(messages, Sequence)
@@ -236,8 +238,8 @@ class Packer:
         return self.pack_pieces(pieces, wait_store_ok=first.wait_store_ok)
 
     def pack_pieces(self, pieces: Sequence[BatchPart], *, wait_store_ok: bool) -> Outgoing:
-        """Return one send of all pieces, of one topic. Raises MessageError if they are too large
-        together."""
+        """Return one send of all parts, which have the same topic. Raises MessageError if they are
+        too large together."""
         body = b"".join([piece.entry for piece in pieces])
         if len(body) > self._body_size_max:
             raise MessageError(
@@ -272,7 +274,7 @@ class Packer:
 
 
 def _checked(text: str) -> bytes:
-    """Return a property text as bytes. Raises MessageError."""
+    """Encode a property's text as bytes. Raises MessageError."""
     try:
         data = text.encode()
     except UnicodeEncodeError:
@@ -289,9 +291,8 @@ def _checked(text: str) -> bytes:
 
 
 def refuse_changed_message(message: object) -> None:
-    """Raise the reason why a message could not be packed: TypeError if it is no message,
-    MessageError if it was changed since it was made. Only messages that could not be packed come
-    here."""
+    """Raise the error of a message that could not be packed: TypeError if it is no message,
+    MessageError if its fields were changed after its creation."""
     if not isinstance(message, Message):
         raise TypeError(
             f"{message!r:.80} must be a Message, as in Message('orders', b'body')"
@@ -311,7 +312,7 @@ def _check_fits(message: Message, first: Message) -> None:
 
 
 class MessageParts(TypedDict, total=False):
-    """Parts of a message beside topic and body, as ``Message`` takes them."""
+    """Arguments of ``Message`` other than topic and body."""
 
     tags: str | None
     keys: str | Iterable[str] | None
@@ -324,7 +325,8 @@ class MessageParts(TypedDict, total=False):
 
 
 def as_message(message: Message | str, body: bytes | str | None, parts: MessageParts) -> Message:
-    """Return the ``Message`` of either form of ``send``. Raises TypeError if the two are mixed."""
+    """Return the ``Message`` from either form of ``send``'s arguments. Raises TypeError if the two
+    are mixed."""
     if isinstance(message, Message):
         if body is not None or any(value is not None for value in parts.values()):
             raise TypeError(
@@ -349,8 +351,8 @@ _ONEWAY: Final = b"%d" % FLAG_ONEWAY
 
 
 class _Head(NamedTuple):
-    """Part that is the same for every message to a queue: the beginning of the header, and the
-    signed content before and after the values that change."""
+    """Cached parts of a frame that are equal for every message to a queue: the start of the header,
+    and the signed content before and after the values that change."""
 
     header: bytes
     signed_before: str
@@ -358,8 +360,8 @@ class _Head(NamedTuple):
 
 
 class SendFrames:
-    """Write the send frames of one producer group. ``code``: request code of a single message.
-    ``form``: header form, JSON or ROCKETMQ, which takes twice as long."""
+    """Encode the send frames of one producer group. ``code``: request code of a single message.
+    ``form``: header form, JSON or ROCKETMQ (ROCKETMQ takes twice as long)."""
 
     def __init__(
         self,
@@ -440,8 +442,8 @@ class SendFrames:
 
 
 class NotedFrames(SendFrames):
-    """Write the same frames, and note the brokers that frames are for, where the context has
-    notes."""
+    """Encode the same frames, and add each frame's broker name to ``notes`` if the context has set
+    a list."""
 
     notes: Final[ContextVar[list[str] | None]] = ContextVar("brokers asked", default=None)
 

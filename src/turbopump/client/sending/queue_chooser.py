@@ -1,6 +1,6 @@
-"""Choice of a message's queue. A queue, a selector or a sharding key, in the user's names, becomes
-a queue in those of brokers (with namespace). Otherwise round robin decides, and leaves out brokers
-to avoid."""
+"""Choice of a message's queue. A queue, selector or sharding key decides, or else round robin,
+which skips brokers to avoid. Users' queue names are translated to those of brokers (with
+namespace)."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ from turbopump.message.rules import DEFAULT_TOPIC
 from turbopump.protocol.requests.offsets import GetMaxOffset
 
 Target = MessageQueue | Callable[[Sequence[MessageQueue]], MessageQueue] | None
-"""Target of a message: a queue, a choice among the queues, or the next queue in turn."""
+"""Target of a message: a queue, a function that chooses one of the queues, or None for the next in
+turn."""
 
 
 class QueueChooser:
-    """Choice for one producer and its namespace."""
+    """Choose targets for one producer and its namespace."""
 
     def __init__(self, namespace: str | None) -> None:
         self.namespace = namespace
@@ -48,8 +49,8 @@ class QueueChooser:
         selector: Selector | None,
         sharding_key: object,
     ) -> tuple[Message, Target]:
-        """Return the message, with its sharding key if it has one, and its target. Raises
-        ConfigError or TypeError if the target is given twice."""
+        """Return the target, and the message with its sharding key, if any. Raises ConfigError or
+        TypeError if more than one target is given."""
         if sharding_key is not None:
             if selector is not None:
                 raise ConfigError(
@@ -74,7 +75,7 @@ class QueueChooser:
         return message, partial(self._chosen, selector, message)
 
     def wrapped_target(self, target: Target) -> Target:
-        """Return the queue under the names that sending uses."""
+        """Return the target under the names that brokers know."""
         return wrapped(self.namespace, target) if isinstance(target, MessageQueue) else target
 
     def _chosen(
@@ -98,7 +99,7 @@ class QueueChooser:
 
 
 class QueueSelection(Protocol):
-    """Way to choose a queue."""
+    """Strategy that chooses a queue of a route."""
 
     def choose(
         self, route: TopicRoute, avoid: Sequence[str] = (), now: float = 0.0
@@ -106,7 +107,8 @@ class QueueSelection(Protocol):
 
 
 class RoundRobin:
-    """Counter per topic, from a random start, so that producers do not march in step."""
+    """Round robin with one counter per topic. Each counter starts at random, so that producers do
+    not all use the same queue."""
 
     def __init__(self, random: random.Random, faults: FaultStrategy | None = None) -> None:
         self._random = random
@@ -116,10 +118,12 @@ class RoundRobin:
     def choose(
         self, route: TopicRoute, avoid: Sequence[str] = (), now: float = 0.0
     ) -> MessageQueue:
-        """Return the next queue of ``route``'s publish queues, which are not empty. ``avoid``: the
-        brokers that failed, in order. They are chosen only if there is no other, the one that
-        failed longest ago first. Available brokers come before reachable ones, and reachable ones
-        before others."""
+        """Return the next of ``route``'s publish queues, of which there must be one.
+
+        ``avoid``: brokers that failed, in order. They are chosen only if there is no other,
+        starting with the earliest failure. Available brokers are preferred to reachable ones, and
+        reachable ones to others.
+        """
         start = self._next.get(route.topic)
         if start is None:
             start = self._random.randrange(1 << 30)
@@ -155,8 +159,8 @@ class RoundRobin:
 
 @dataclass(frozen=True, slots=True)
 class NearFirst:
-    """Choose ``broker_name`` unless it is to be avoided or has no queue of the topic; otherwise
-    choose as ``others`` do."""
+    """Choose ``broker_name`` unless it is to be avoided or has no queue of the topic. Otherwise
+    ``others`` choose."""
 
     broker_name: str
     others: QueueSelection
@@ -180,7 +184,7 @@ def _any(_broker_name: str) -> bool:
 # ``LatencyFaultToleranceImpl``.
 
 ISOLATION_MS: Final = 10_000
-"""A failed attempt counts as one that took this long."""
+"""Latency in ms that is recorded for a failed attempt."""
 
 
 _DURATIONS: Final = SettingRule(
@@ -193,20 +197,21 @@ _DURATIONS: Final = SettingRule(
 
 @dataclass(frozen=True, slots=True)
 class LatencyFaults:
-    """Rules by which slow brokers are left alone. Raises ConfigError if the tables do not fit, or
-    hold no durations. Java: ``sendLatencyFaultEnable``."""
+    """Rules for avoiding slow brokers. Raises ConfigError if the tables do not match, or hold no
+    durations. Java: ``sendLatencyFaultEnable``."""
 
     latency_max_ms: tuple[int, ...] = setting((50, 100, 550, 1800, 3000, 5000, 15000), _DURATIONS)
-    """Latencies, rising. Java: ``latencyMax``."""
+    """Latencies in ms, rising. Java: ``latencyMax``."""
     not_available_ms: tuple[int, ...] = setting((0, 0, 2000, 5000, 6000, 10000, 30000), _DURATIONS)
-    """Time for which a broker is out of use after an attempt that took the latency at the same
-    position or longer. Java: ``notAvailableDuration``."""
+    """Time in ms for which a broker is avoided after an attempt with at least the latency at the
+    same position. Java: ``notAvailableDuration``."""
     detector: bool = setting(False, SWITCH)
-    """True: unreachable brokers stay out until they answer again. Java: ``startDetectorEnable``."""
+    """True: avoid unreachable brokers until they answer the detector. Java:
+    ``startDetectorEnable``."""
     detect_interval: float = setting(2.0, SECONDS)
-    """Seconds between the detector's questions. Java: ``detectInterval``."""
+    """Seconds between two requests of the detector. Java: ``detectInterval``."""
     detect_timeout: float = setting(0.2, SECONDS)
-    """Seconds that a broker has to answer the detector. Java: ``detectTimeout``."""
+    """Timeout in seconds of a detector's request. Java: ``detectTimeout``."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -219,13 +224,13 @@ class LatencyFaults:
             )
 
     def not_available_for(self, latency_ms: float) -> int:
-        """Return the time for which a broker that took ``latency_ms`` is left alone, in ms."""
+        """Return the time in ms for which a broker with this latency is avoided."""
         at = bisect_right(self.latency_max_ms, latency_ms)
         return self.not_available_ms[at - 1] if at else 0
 
 
 class FaultStrategy:
-    """Faults of each broker. ``settings`` None: only refused and reset connections count."""
+    """Faults of each broker. ``settings`` None: count only refused and reset connections."""
 
     def __init__(self, settings: LatencyFaults | None = None) -> None:
         self.settings = settings
@@ -233,16 +238,15 @@ class FaultStrategy:
         self._until: dict[str, float] = {}
         self._unreachable: set[str] = set()
         self.empty = True
-        """True while no broker has a fault, as is usual: no further question is needed."""
+        """True while no broker has a fault, which is the usual case and needs no further check."""
 
     @property
     def unreachable(self) -> list[str]:
-        """Brokers that the detector asks."""
+        """Brokers that the detector has to ask."""
         return sorted(self._unreachable)
 
     def succeeded(self, broker_name: str, latency_ms: float, now: float) -> None:
-        """Record an attempt that was answered after ``latency_ms``; ``now``: seconds on any
-        monotonic clock."""
+        """Record an answer after ``latency_ms``. ``now``: seconds on any monotonic clock."""
         self._unreachable.discard(broker_name)
         self._until.pop(broker_name, None)
         if self.settings is not None:
@@ -250,7 +254,7 @@ class FaultStrategy:
         self.empty = not self._until and not self._unreachable
 
     def failed(self, broker_name: str, now: float, *, connection: bool) -> None:
-        """Record an attempt that failed; ``connection``: because there was none, or it ended."""
+        """Record a failed attempt. ``connection``: True if the connection failed or was lost."""
         if self.settings is None and not connection:
             return
         self._isolate(broker_name, self._tables.not_available_for(ISOLATION_MS), now)
@@ -259,7 +263,7 @@ class FaultStrategy:
         self.empty = not self._until and not self._unreachable
 
     def forget_outage(self, broker_name: str) -> None:
-        """Record that the detector got an answer."""
+        """Record that a broker answered the detector."""
         self._unreachable.discard(broker_name)
         self.empty = not self._until and not self._unreachable
 
@@ -268,7 +272,7 @@ class FaultStrategy:
         self.forget_outage(broker_name)
 
     def available(self, broker_name: str, now: float) -> bool:
-        """Return True if the broker is reachable, and not left alone at the moment."""
+        """Return True if the broker is reachable and not avoided now."""
         until = self._until.get(broker_name)
         if until is not None and until <= now:
             del self._until[broker_name]
@@ -277,12 +281,12 @@ class FaultStrategy:
         return until is None and broker_name not in self._unreachable
 
     def expire(self, now: float) -> None:
-        """Forget faults whose time is over, also of brokers that nobody asks about any more."""
+        """Remove expired faults, also of brokers that are no longer used."""
         for broker_name in list(self._until):
             self.available(broker_name, now)
 
     def reachable(self, broker_name: str) -> bool:
-        """Return True unless the broker waits for the detector."""
+        """Return False while the broker has to answer the detector first."""
         return broker_name not in self._unreachable
 
     def _isolate(self, broker_name: str, duration_ms: int, now: float) -> None:
@@ -292,8 +296,8 @@ class FaultStrategy:
 
 
 class FaultDetector:
-    """Ask brokers that could not be reached again and again. Any answer at all means that they are
-    back. Source: apache/rocketmq ``LatencyFaultToleranceImpl.detectByOneRound``."""
+    """Detector that sends requests to unreachable brokers at an interval. Any answer shows that a
+    broker is back. Source: apache/rocketmq ``LatencyFaultToleranceImpl.detectByOneRound``."""
 
     def __init__(self, instance: ClientInstance, faults: FaultStrategy) -> None:
         self._instance = instance

@@ -1,12 +1,13 @@
-"""Sending one message: the short way, and attempts to a queue, on a connection, again on another
-broker.
+"""Sending of one message: the fast path, and attempts that are repeated on another broker.
 
-One rule: the deadline covers everything, routes, topic creation, connections and retries; the error
-of a failed send lists all attempts. A failure that shows that the route is old has it asked for
-again. If nothing was stored, and the broker has moved, the same queue is tried there, whatever the
-retries. The short way (``deliver``) does nothing that the attempts would not; it only leaves out
-steps that are not needed. Source: apache/rocketmq ``DefaultMQProducerImpl.sendDefaultImpl``;
-asynchronous retries correct the queue id, which ``onExceptionImpl`` does not.
+One rule: the deadline covers everything: routes, topic creation, connections and retries. The error
+of a failed send lists all attempts. After a failure that shows an old route, the route is fetched
+again. If nothing was stored and the broker has moved, the same queue is tried at its new address,
+in addition to the retries.
+
+The fast path (``deliver``) only leaves out steps that are not needed. Source: apache/rocketmq
+``DefaultMQProducerImpl.sendDefaultImpl``. Asynchronous retries correct the queue id, which
+``onExceptionImpl`` does not.
 """
 
 from __future__ import annotations
@@ -55,16 +56,17 @@ _tried_again = RepeatedLine(
 )
 
 RETRY_PAUSE_S: Final = 0.1
-"""Wait before the same broker is tried again; doubles each time."""
+"""Pause in seconds before the same broker is tried again. It doubles each time."""
 NOT_WRITTEN: Final = "nothing was written to it any more"
 CORRECTION_S: Final = 0.5
-"""Time that a send that has failed for good waits for a corrected route."""
+"""Maximum seconds for which a send waits for a corrected route after its last retry failed."""
 
 
 async def deliver(
     sender: Sender, outgoing: Outgoing, target: Target = None, timeout: float | None = None
 ) -> SendResult:
-    """Return when a broker has stored the message. Raises as ``Producer.send``."""
+    """Send a message, and return when a broker has stored it. Raises the errors of
+    ``Producer.send``."""
     if timeout is None:
         timeout = sender.rules.timeout
     elif timeout <= 0:
@@ -144,7 +146,7 @@ async def _wait_for_permit(
 
 
 async def send_oneway(sender: Sender, outgoing: Outgoing, target: Target) -> None:
-    """Return when the message is written; no broker answers it."""
+    """Send a message without an answer. Returns when the message is written to the connection."""
     began, timeout = sender.time(), sender.rules.timeout
     oneways = sender.oneways
     oneways.count += 1
@@ -162,7 +164,8 @@ async def send_oneway(sender: Sender, outgoing: Outgoing, target: Target) -> Non
 
 
 class SendAttempts:
-    """Attempts of one message; ``timeout``: seconds from ``began``, the loop's time."""
+    """Attempts of one message. ``timeout``: seconds after ``began``, which is a time of the
+    loop."""
 
     def __init__(
         self, sender: Sender, outgoing: Outgoing, target: Target, began: float, timeout: float
@@ -242,7 +245,7 @@ class SendAttempts:
         await asyncio.sleep(0)
 
     async def _wait_for_room(self, connection: Wire) -> None:
-        """Wait until the peer has read what was written. Raises NotWrittenError, ConnectError."""
+        """Wait until the peer has read earlier data. Raises NotWrittenError, ConnectError."""
         try:
             await connection.drain(self._deadline)
         except TimeoutError:
@@ -379,7 +382,7 @@ class SendAttempts:
             await self._sender.instance.abandon_if_silent(attempt.address, began)
 
     async def _may_try_again(self, route: TopicRoute, attempt: Attempt, retries: int) -> bool:
-        """Return True if another attempt is to follow, now."""
+        """Return True if another attempt follows now."""
         if len(self._tried) > retries or self._is_final(attempt) or self._sender.under_way.closed:
             return False
         return await self._pause_before_retry(route, attempt) and not self._sender.under_way.closed
@@ -413,8 +416,8 @@ class SendAttempts:
         )
 
     async def _pause_before_retry(self, route: TopicRoute, attempt: Attempt) -> bool:
-        """Wait if it would be the same broker again; False if there is no time for another
-        attempt."""
+        """Pause if the next attempt would use the same broker. Return False if there is no time for
+        another attempt."""
         times = sum(other.broker_name == attempt.broker_name for other in self._tried)
         pause = RETRY_PAUSE_S * 2 ** (times - 1) if only_broker(route, attempt.broker_name) else 0.0
         if self._loop.time() + pause >= self._deadline:
@@ -440,8 +443,9 @@ class SendAttempts:
     async def _correction(
         self, route: TopicRoute, attempt: Attempt
     ) -> tuple[TopicRoute, MessageQueue | None] | None:
-        """Return the route, and the queue if not any, of one attempt beyond the retries: nothing
-        was stored, and the route was wrong."""
+        """Return a newer route for one attempt beyond the retries, if nothing was stored because
+        the route was wrong. The second value is the queue, or None for any queue. Return None if
+        there is no such attempt."""
         sender, error = self._sender, attempt.error
         if sender.under_way.closed:
             return None
@@ -463,22 +467,23 @@ class SendAttempts:
     async def _renewed(
         self, route: TopicRoute, pause: float, *, patience: float = inf
     ) -> TopicRoute:
-        """Return a newer route with queues, if it comes within ``patience`` seconds and the
-        deadline."""
+        """Return a newer route if one with queues arrives within ``patience`` seconds and the
+        deadline. Otherwise return the old one."""
         timeout = min(self._deadline - self._loop.time(), patience)
         newer = await self._sender.instance.routes.renewed(route, timeout, pause=pause)
         return newer if newer.publish_queues else route
 
 
 def is_routes_fault(attempt: Attempt) -> bool:
-    """Return True if the route may be old, and nothing was stored."""
+    """Return True if nothing was stored and an old route may be the cause."""
     error = attempt.error
     unknown = isinstance(error, errors.ResponseError) and error.code == ResponseCode.TOPIC_NOT_EXIST
     return unknown or isinstance(error, errors.ConnectError) or is_queue_gone(error)
 
 
 def with_properties(outgoing: Outgoing, properties: dict[str, str]) -> Outgoing:
-    """Return the message with a hook's properties, if they can travel; its id stays."""
+    """Return the message with the properties that a hook has added, if they can be encoded. The id
+    is kept."""
     try:
         properties = text_pairs(properties)
         if properties.get(names.UNIQ_KEY) != outgoing.msg_id:
@@ -500,7 +505,8 @@ def with_properties(outgoing: Outgoing, properties: dict[str, str]) -> Outgoing:
 
 
 def master_of(route: TopicRoute, queue: MessageQueue) -> str:
-    """Return the address to send to. Raises ConnectError if the broker has no master now."""
+    """Return the address of the queue's master. Raises ConnectError if the broker has no master
+    now."""
     address = route.master(queue.broker_name)
     if address is None:
         raise errors.ConnectError(
@@ -515,7 +521,8 @@ def only_broker(route: TopicRoute, broker_name: str) -> bool:
 
 
 def message_kind_of(properties: dict[str, str]) -> MessageKind:
-    """Return the kind of message, by its properties (apache/rocketmq ``sendKernelImpl``)."""
+    """Return the kind of message that its properties stand for (apache/rocketmq
+    ``sendKernelImpl``)."""
     if any(name in properties for name in DELAYING):
         return MessageKind.DELAY
     half = properties.get("TRAN_MSG") == "true"

@@ -21,7 +21,8 @@ DEFAULT_REGION: Final = "DefaultRegion"
 
 
 class SendStatus(Enum):
-    """Status of a stored message. All but OK mean that a stronger promise was not kept in time."""
+    """Status of a stored message. Any status but OK means that the broker could not flush or
+    replicate in time as configured."""
 
     OK = "SEND_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -32,11 +33,13 @@ class SendStatus(Enum):
 class SendResult(msgspec.Struct, frozen=True):
     """Result of a send.
 
-    ``msg_id``: the producer's own id of the message. ``queue`` and ``queue_offset``: position of
-    the message. ``offset_msg_id``: the broker's id, by which the message can be looked up. For a
-    batch, the position is that of the first message, and each id is the ids of all,
-    comma-separated. ``region_id`` and ``trace_on``: the broker's settings for traces.
-    ``batch_ids``: see ``msg_ids``.
+    - ``msg_id``: unique id, made by the producer.
+    - ``queue``, ``queue_offset``: position of the message; of the first one for a batch.
+    - ``offset_msg_id``: id made by the broker, for lookups.
+    - ``region_id``, ``trace_on``: the broker's settings for traces.
+    - ``batch_ids``: see ``msg_ids``.
+
+    For a batch, each id holds the ids of all messages, comma-separated.
     """
 
     status: SendStatus
@@ -52,17 +55,17 @@ class SendResult(msgspec.Struct, frozen=True):
 
     @property
     def msg_ids(self) -> tuple[str, ...]:
-        """Ids of the messages of a batch in their order, each as its consumer will see it. One id
-        for a single message, or a batch that the broker keeps as one entry."""
+        """Unique ids of a batch's messages in order, as consumers see them. One id for a single
+        message, or for a batch that the broker stores as one entry."""
         return self.batch_ids or (self.msg_id,)
 
     def moved_to(self, queue: MessageQueue) -> SendResult:
-        """Return the same result with the name that the user knows the queue by."""
+        """Return the result with ``queue`` under the name that the user knows."""
         return msgspec.structs.replace(self, queue=queue)
 
 
 class SendAnswer(SendMessageReply, kw_only=True):
-    """Header fields of the answer, with those that only clients read."""
+    """Header fields of the answer to a send, including those that only clients read."""
 
     region_id: str | None = msgspec.field(default=None, name="MSG_REGION")
     trace_on: str | None = msgspec.field(default=None, name="TRACE_ON")
@@ -70,10 +73,10 @@ class SendAnswer(SendMessageReply, kw_only=True):
 
 AnswerKind = msgspec.json.Decoder[TypedJsonHeader[SendAnswer]]
 SEND_ANSWER: Final = msgspec.json.Decoder(TypedJsonHeader[SendAnswer], strict=False)
-"""Decoder of the answer to a send that another broker could take as well."""
+"""Decoder of the answer to a send that may be retried on another broker."""
 BOUND_SEND_ANSWER: Final = msgspec.json.Decoder(TypedJsonHeader[SendAnswer], strict=False)
-"""Decoder of the answer to a send that goes to this broker or to none."""
-"""Reads the whole header of a good answer in one pass."""
+"""Decoder of the answer to a send to this broker only."""
+"""Both decode the whole header of a good answer in one pass."""
 
 STATUS_BY_CODE: Final[dict[int, SendStatus]] = {
     ResponseCode.SUCCESS: SendStatus.OK,
@@ -81,7 +84,7 @@ STATUS_BY_CODE: Final[dict[int, SendStatus]] = {
     ResponseCode.FLUSH_SLAVE_TIMEOUT: SendStatus.FLUSH_SLAVE_TIMEOUT,
     ResponseCode.SLAVE_NOT_AVAILABLE: SendStatus.SLAVE_NOT_AVAILABLE,
 }
-"""Answers that mean the message is stored (apache/rocketmq
+"""Status by response code, for codes of stored messages (apache/rocketmq
 ``MQClientAPIImpl.processSendResponse``)."""
 
 RETRYABLE_CODES: Final = frozenset(
@@ -96,13 +99,13 @@ RETRYABLE_CODES: Final = frozenset(
         ResponseCode.GO_AWAY,
     }
 )
-"""Answers after which another broker is tried (apache/rocketmq
+"""Response codes after which another broker is tried (apache/rocketmq
 ``DefaultMQProducer.retryResponseCodes``)."""
 
 
 class AnswerUnreadError(errors.RemotingError):
-    """The broker has stored the message, but the answer has no readable position. A retry would
-    store it twice."""
+    """The message is stored, but the answer has no readable position. A retry would store the
+    message twice."""
 
 
 def result_of(
@@ -148,12 +151,11 @@ def result_of(
 
 
 class NotWrittenError(errors.CallTimeoutError):
-    """There was no room on the connection in time: nothing of the message was sent."""
+    """The connection had no room in time. Nothing of the message was sent."""
 
 
 class BrokerHangsError(errors.CallTimeoutError):
-    """The broker does not answer at all any more. The message is as uncertain as after a
-    time-out."""
+    """The broker has stopped answering. As after a time-out, the message may be stored or not."""
 
 
 class ProducerClosedError(errors.RemotingError):
@@ -161,7 +163,7 @@ class ProducerClosedError(errors.RemotingError):
 
 
 def no_time(msg_id: str, topic: str, timeout: float) -> errors.SendError:
-    """Return the error of a message whose deadline had passed before anything was done for it."""
+    """Return the error of a message whose deadline had passed before its first attempt."""
     return errors.SendError(
         f"message {msg_id[:80]} to topic {topic!r} was not sent: {timeout=} leaves no time for it. "
         "Nothing was stored; give it more seconds",
@@ -183,7 +185,7 @@ def no_queue(queue: object) -> TypeError:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt: ``error``, or ``result`` if it was stored less safely than was asked."""
+    """One attempt: its ``error``, or its ``result`` if the status is not OK."""
 
     queue: MessageQueue
     address: str
@@ -197,9 +199,9 @@ class Attempt:
 
 
 def is_queue_gone(error: errors.RemotingError | None) -> bool:
-    """Return True if the broker has no queue of this id, and therefore stored nothing. Source:
-    apache/rocketmq ``AbstractSendMessageProcessor.msgCheck``: code 29, in 4.x 1, which mean other
-    things as well."""
+    """Return True if the broker has no queue with this id, and therefore stored nothing. Such a
+    broker answers with code 29, or 1 in 4.x; both codes have other meanings too. Source:
+    apache/rocketmq ``AbstractSendMessageProcessor.msgCheck``."""
     codes = (ResponseCode.INVALID_PARAMETER, ResponseCode.SYSTEM_ERROR)
     if not isinstance(error, errors.ResponseError) or error.code not in codes:
         return False
@@ -216,9 +218,12 @@ def send_failure(
     queues: int | None = None,
     stalled: str = "",
 ) -> errors.SendError:
-    """Return the error of a send that no broker took. ``closed``: no other broker was tried, for
-    the producer has been closed. ``queues``: number of the topic's queues at the last broker, by
-    the newest route. ``stalled``: a sentence about a loop that stood still meanwhile."""
+    """Return the error of a send that failed on every broker.
+
+    - ``closed``: the producer was closed, so no other broker was tried.
+    - ``queues``: number of the topic's queues at the last broker, by the newest route.
+    - ``stalled``: a sentence about an event loop that was blocked meanwhile.
+    """
     attempts = "1 attempt" if len(tried) == 1 else f"{len(tried)} attempts"
     last = tried[-1].error
     if is_queue_gone(last):
@@ -237,8 +242,7 @@ def send_failure(
 
 
 def _last_errors(tried: list[Attempt]) -> list[str]:
-    """Return the last error of each broker. The same refusal, however often it came, is one
-    line."""
+    """Return the last error of each broker, each text once."""
     alike: dict[object, list[Attempt]] = {}
     for attempt in tried:
         error = attempt.error
@@ -282,7 +286,7 @@ _REMEDIES: Final[dict[type[errors.RemotingError], str]] = {
     AnswerUnreadError: "The message is most likely stored: sent again, it would be there twice. "
     "Check what it is that answers at this address",
 }
-"""Advice by kind of error; the first that fits counts."""
+"""Advice by kind of error. The first match is used."""
 _CODE_REMEDIES: Final[dict[int, str]] = {
     ResponseCode.TOPIC_NOT_EXIST: "Create the topic (turbopump topic create), or let the broker do "
     "it (autoCreateTopicEnable=true); `turbopump doctor -t TOPIC` shows more",
@@ -305,20 +309,20 @@ _CODE_REMEDIES: Final[dict[int, str]] = {
 
 @dataclass(slots=True, repr=False, eq=False)
 class BrokerSends:
-    """Attempts at one broker. They count requests, so a batch is one, each retry is one, a oneway
-    none."""
+    """Counts of attempts at one broker. A batch counts as one, each retry as one, and a oneway send
+    is not counted."""
 
     stored: int = 0
-    """Attempts after which the message was stored."""
+    """Attempts that stored the message."""
     failed: int = 0
-    """Attempts that were refused, timed out or found no connection."""
+    """Attempts that were refused, timed out or had no connection."""
     stored_s: float = 0.0
-    """Seconds that stored attempts took, all together: from the call to the answer."""
+    """Total seconds of stored attempts, from the call to the answer."""
     longest_s: float = 0.0
 
     @property
     def mean_ms(self) -> float:
-        """Mean time of a stored attempt, in milliseconds; 0 if there was none."""
+        """Mean time of a stored attempt in ms; 0 if there was none."""
         return self.stored_s * 1000 / self.stored if self.stored else 0.0
 
     def __repr__(self) -> str:
@@ -330,16 +334,16 @@ class BrokerSends:
 
 @dataclass(slots=True, repr=False, eq=False)
 class SendStatistics:
-    """Sends of one producer. ``brokers``: broker name to its attempts."""
+    """Counts of one producer's sends. ``brokers``: attempts by broker name."""
 
     brokers: dict[str, BrokerSends] = field(default_factory=dict)
     given_up: int = 0
-    """Sends that failed after all attempts; a batch is one, as is each of its messages whose time
-    ended before."""
+    """Sends that failed after all attempts. A batch counts as one; a message that timed out in an
+    automatic batch counts as one too."""
 
     @property
     def stored(self) -> int:
-        """Attempts after which the message was stored, at all brokers."""
+        """Attempts that stored the message, at all brokers."""
         return sum(broker.stored for broker in self.brokers.values())
 
     @property
@@ -348,7 +352,7 @@ class SendStatistics:
         return sum(broker.failed for broker in self.brokers.values())
 
     def count_stored(self, broker_name: str, seconds: float) -> None:
-        """Count an attempt that stored its message. About 0.15 µs."""
+        """Count an attempt that stored its message. Costs about 0.15 µs."""
         broker = self.brokers.get(broker_name)
         if broker is None:
             broker = self.brokers[broker_name] = BrokerSends()

@@ -1,6 +1,6 @@
 """State that all sends of one producer share: settings, connections, routes, faults, counts.
 
-One message is sent by ``send_attempts.py``. Source: apache/rocketmq
+``send_attempts.py`` sends one message. Source: apache/rocketmq
 ``DefaultMQProducerImpl.sendDefaultImpl``.
 """
 
@@ -38,10 +38,9 @@ from turbopump.remoting.wire import Wire
 log = logging.getLogger(__name__)
 
 LITTLE_S: Final = 0.1
-"""With a shorter timeout than this, the timeout is the likely cause of a failure, not the name
-server."""
+"""Timeout in seconds below which a failure is blamed on the timeout, not on the name server."""
 SILENCE_PAUSE_S: Final = 0.1
-"""Wait before name servers that kept silent are asked again."""
+"""Pause in seconds before asking name servers again that did not answer."""
 SEND_TIMEOUT_S: Final = 3.0
 RETRIES: Final = 2
 
@@ -50,10 +49,12 @@ RETRIES: Final = 2
 class SendRules:
     """Rules of retries.
 
-    ``timeout``: seconds that a send may take with all its retries. ``attempt_timeout``: seconds
-    that one attempt may take while others could follow. ``retries``: attempts after the first.
-    ``retry_codes``: answers that another broker might not give. ``retry_unless_ok``: try another
-    broker if the message is stored, but not as safely as promised.
+    - ``timeout``: seconds for a send with all its retries.
+    - ``attempt_timeout``: seconds for one attempt while others may follow.
+    - ``retries``: maximum number of attempts after the first.
+    - ``retry_codes``: response codes after which another broker is tried.
+    - ``retry_unless_ok``: try another broker if the message is stored with a status other
+      than OK.
     """
 
     timeout: float = SEND_TIMEOUT_S
@@ -80,9 +81,9 @@ class Sender:
     under_way: PendingSends = field(default_factory=lambda: PendingSends())
     oneways: Permits = field(default_factory=Permits)
     introduces: bool = False
-    """True if a broker must know this client before it gets a message."""
+    """True if a broker must get this client's heartbeat before its first message."""
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
-    """Tasks that run beside sending until the producer is closed."""
+    """Background tasks, which run until the producer is closed."""
 
     def __post_init__(self) -> None:
         self.creation = TopicCreation(self.instance)
@@ -97,18 +98,18 @@ class Sender:
         self.hangs = HangWatch(self.instance, self.under_way, self.rules.timeout)
 
     def introducing(self) -> Sender:
-        """Return a copy that sends only to brokers that know this client, for they will call
-        back."""
+        """Return a copy that sends only to brokers that know this client, because they will send
+        requests to it."""
         other = copy(self)
         other.introduces, other.short = True, False
         return other
 
     def shown(self, topic: str) -> str:
-        """Return the topic as the user knows it, for texts."""
+        """Return the topic under the user's name, for texts."""
         return unwrap(self.namespace, topic)
 
     def close(self) -> None:
-        """Send nothing more, by this sender or its copies. A send on its way still gets its
+        """Refuse new sends by this sender and its copies. Sends in flight still get their
         answer."""
         self.under_way.closed = True
         self.short = False
@@ -126,9 +127,9 @@ class Sender:
         return connection.start_call(opaque, frame, timeout, kind)
 
     async def route(self, topic: str, timeout: float, *, writable: bool = True) -> TopicRoute:
-        """Return a route with queues to send to, or any if it need not be ``writable``. The topic
-        is made if it is new. Name servers that keep silent are asked again until ``timeout``
-        seconds are over. Raises RouteNotFoundError."""
+        """Return a route with queues to send to; with ``writable`` False, any route. A new topic is
+        created. Name servers that do not answer are asked again for ``timeout`` seconds. Raises
+        RouteNotFoundError."""
         known = self.known.get(topic)
         if known is not None and is_usual(known):
             return known
@@ -168,7 +169,7 @@ class Sender:
         return route
 
     async def _known_route(self, topic: str, writable: bool) -> TopicRoute:
-        """Return the route that the name servers know, asked until they answer. Raises
+        """Return the route from the name servers, and ask again until they answer. Raises
         RouteNotFoundError."""
         routes = self.instance.routes
         while True:
@@ -187,38 +188,39 @@ class Sender:
 
 
 def is_usual(route: TopicRoute) -> bool:
-    """Return True if the topic exists, with queues to send to."""
+    """Return True if the topic exists and has queues to send to."""
     return not route.inherited and bool(route.publish_queues)
 
 
 @dataclass(slots=True, eq=False)
 class PendingSends(Permits):
-    """Sends under way, for a close to wait for; all senders of a producer share one."""
+    """Counter of sends in flight, which ``close`` waits for. All senders of a producer share
+    one."""
 
     closed: bool = False
-    """True: nothing is sent from now on, and a failed attempt is not tried again."""
+    """True after the close: no new sends and no retries."""
 
     def refuse_if_closed(self, why: str) -> None:
-        """Raises ProducerClosedError, with ``why``, after the close."""
+        """Raise ProducerClosedError with the text ``why`` after the close."""
         if self.closed:
             raise send_result.ProducerClosedError(why)
 
 
 HANG_SHARE: Final = 1 / 3
-"""Share of ``send_timeout``. After so long without a byte from a broker it is asked for a sign of
-life, and has as long to answer; the last third is for another broker."""
+"""Share of ``send_timeout``. A broker that is silent for that long is asked for a sign of life, and
+has the same time to answer. The last third is left for another broker."""
 HANG_PATIENCE_MAX_S: Final = 3.0
 
 
 class HangWatch:
-    """Let sends leave a broker that hangs (its process is stopped, its machine is gone) for another
-    one.
+    """Move sends from a hanging broker to another one. A broker hangs if its process is stopped or
+    its machine is down.
 
-    A broker may be slow for good reasons: under SYNC_FLUSH a send waits for its disk, with replicas
-    for their answers, by default for up to 5 s. A send that went elsewhere then would be stored
-    twice. So if a broker is silent while sends wait, it is asked something that needs neither disk
-    nor replicas. Only if no byte of an answer comes, the sends that may go elsewhere end with
-    BrokerHangsError. Each producer has one timer, and only while sends are under way.
+    A broker may be slow for good reasons. Under SYNC_FLUSH a send waits for the disk, and with
+    replicas for their answers, by default up to 5 s. A retry elsewhere would then store the message
+    twice. So a broker that is silent while sends wait gets a request that needs neither disk nor
+    replicas. Only if it sends no byte of an answer, sends that may use another broker end with
+    BrokerHangsError. Each producer has one timer, which runs only while sends are in flight.
     """
 
     def __init__(
@@ -231,7 +233,7 @@ class HangWatch:
         self._loop = asyncio.get_running_loop()
         self._looked_at = 0.0
         self._waiting: set[str] = set()
-        """Brokers for which sends waited at the last look."""
+        """Brokers that had unanswered sends at the last check."""
         self._asked: set[str] = set()
 
     def start(self) -> None:
@@ -279,24 +281,25 @@ class HangWatch:
 
 
 class TopicCreation:
-    """Have each new topic made once, before its first message, on every master that lets new topics
-    inherit. A failure here fails no send; the log says where a topic is that could not be made.
+    """Create each new topic once, before its first message, on every master that allows automatic
+    creation. A failure here fails no send; the log then names the broker that has the topic.
 
-    Only our brokers are asked to: they leave a topic alone that an operator has made meanwhile.
-    RocketMQ: the topic comes into being at the first send, on the one broker that happens to get it
-    (``createTopicInSendMessageMethod``).
+    Only this project's brokers are asked, because they do not change a topic that an operator has
+    created meanwhile. RocketMQ: the first send creates the topic, only on the broker that receives
+    it (``createTopicInSendMessageMethod``).
     """
 
     def __init__(self, instance: ClientInstance) -> None:
         self._instance = instance
         self._making: dict[str, asyncio.Task[None]] = {}
         self.tried: set[str] = set()
-        """Topics that were made, or could not be."""
+        """Topics that were created, or whose creation failed."""
         self.unsaid: dict[str, str] = {}
-        """Reasons why topics could not be made; logged when a broker gets the first message."""
+        """Reasons of failed creations by topic. Each is logged when a broker gets the first
+        message."""
 
     async def make(self, route: TopicRoute, timeout: float) -> None:
-        """Make the topic of an inherited route; return after ``timeout`` seconds at the latest."""
+        """Create the topic of an inherited route, within ``timeout`` seconds."""
         task = self._making.get(route.topic)
         if task is None:
             work = self._make(route, timeout)
@@ -305,7 +308,7 @@ class TopicCreation:
         await asyncio.wait({task}, timeout=timeout)
 
     def log_first_broker(self, queue: MessageQueue) -> None:
-        """Log that the first message of a topic that could not be made is on this broker."""
+        """Log which broker has the first message of a topic that could not be created."""
         why = self.unsaid.pop(queue.topic, None)
         if why is not None:
             log.warning(

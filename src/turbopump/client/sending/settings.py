@@ -1,4 +1,4 @@
-"""Settings of producers, and what each must be."""
+"""Settings of producers, with the rule of each."""
 
 from __future__ import annotations
 
@@ -31,16 +31,17 @@ from turbopump.message.message import BODY_SIZE_MAX, ReceivedMessage
 from turbopump.message.rules import topic_fault
 
 DEFAULT_GROUP: Final = f"{program_name()}-producer"
-"""The group of producers without one: the same in every run of a program, and no other program's.
-RocketMQ: all such producers are of one group, which transactions are asked about."""
+"""Default producer group. The name is the same in every run of a program, and differs between
+programs. RocketMQ: all producers without a group share one, which brokers ask about
+transactions."""
 APACHES_DEFAULT: Final = "DEFAULT_PRODUCER"
 
 Executor = Callable[..., object]
 """``executor(message, arg)`` does the local work and returns a TransactionState (None: UNKNOWN). A
-coroutine function runs on the loop, a plain one in a thread."""
+coroutine function runs on the loop, a plain function in a thread."""
 Checker = Callable[[ReceivedMessage], object]
-"""``checker(message)`` looks up how the local work of a half message went, perhaps of another
-process's, and returns its state."""
+"""``checker(message)`` looks up the local work of a half message and returns the state. Another
+process may have sent the message."""
 
 
 def _made_as(kind: type, example: str) -> SettingRule:
@@ -85,57 +86,58 @@ class ProducerSettings(GroupSettings):
     """Settings of a ``Producer``. Raises ConfigError for unusable ones."""
 
     group: str = DEFAULT_GROUP
-    """Producer group. ``DEFAULT_PRODUCER``, the group of Apache's producers without one, is
-    refused. Java: ``producerGroup``."""
+    """Producer group. ``DEFAULT_PRODUCER``, the default group of Apache's producers, is refused.
+    Java: ``producerGroup``."""
     topics: Sequence[str] = setting((), _TOPICS)
-    """Topics whose routes are learned at the start, which fails if one of them cannot be sent to.
-    Without it the first send finds out."""
+    """Topics whose routes are fetched at the start. The start fails if one of them has no queue to
+    send to. Without this setting the first send finds out."""
     send_timeout: float = setting(SEND_TIMEOUT_S, SECONDS)
     """Timeout of the whole send: route, connection and every retry. ``send(..., timeout=)`` sets it
     for one message. Java: ``sendMsgTimeout``."""
     attempt_timeout: float | None = setting(None, SECONDS.or_none())
-    """Timeout of one attempt, as long as others may follow. None: as long as the broker lives; one
-    that hangs is left after two thirds of ``send_timeout``: see
-    docs/guide/producing.md#a-broker-that-hangs. A number below the broker's ``syncFlushTimeout``
-    (5 s), or a replica's deadline, stores messages twice when disk or replica are slow. Java:
-    ``sendMsgMaxTimeoutPerRequest``."""
+    """Timeout of one attempt while others may follow. None: no limit, but a broker that hangs is
+    given up after two thirds of ``send_timeout``: see docs/guide/producing.md#a-broker-that-hangs.
+    A number below the broker's ``syncFlushTimeout`` (5 s), or a replica's deadline, stores messages
+    twice when disk or replica are slow. Java: ``sendMsgMaxTimeoutPerRequest``."""
     retries: int = setting(RETRIES, whole_from(0))
-    """Further attempts, on another broker if there is one. Java:
+    """Maximum number of retries, on another broker if there is one. Java:
     ``retryTimesWhenSendFailed``."""
     retry_codes: Collection[int] = setting(RETRYABLE_CODES, _RETRY_CODES)
-    """Answers after which another attempt is made. Any other is final. Java:
+    """Response codes after which a send is retried. Any other is final. Java:
     ``retryResponseCodes``."""
     retry_unless_ok: bool = setting(False, SWITCH)
-    """True: also try another broker when the message is stored but ``status`` is not ``OK``. It may
-    then be stored twice. Java: ``retryAnotherBrokerWhenNotStoreOK``."""
+    """True: also try another broker when the message is stored but ``status`` is not ``OK``. The
+    message may then be stored twice. Java: ``retryAnotherBrokerWhenNotStoreOK``."""
     latency_faults: LatencyFaults | None = setting(None, _made_as(LatencyFaults, "LatencyFaults()"))
-    """``LatencyFaults()``: leave slow brokers alone for a while: see
+    """``LatencyFaults()``: avoid slow brokers for a while: see
     docs/guide/producing.md#avoid-slow-brokers. Java: ``sendLatencyFaultEnable``."""
     compress_from: int | None = setting(COMPRESS_FROM, _COMPRESS_FROM)
-    """Bodies from this size travel compressed. None: never. Batches are not compressed. From 64 KiB
-    on a thread does it, and ``send_timeout`` begins after it. Java:
+    """Body size from which bodies are compressed. None: never. Batches are not compressed. Bodies
+    from 64 KiB on are compressed in a thread before ``send_timeout`` begins. Java:
     ``compressMsgBodyOverHowmuch``."""
     compression: str = setting("zlib", _COMPRESSION)
     """``zlib``, ``lz4`` (a frame) or ``zstd``. Go's client reads zlib only; Java's 4.9.8 reads all
     three. Java: ``compressType``."""
     compression_level: int | None = None
-    """zlib 0–9, lz4 0–16, zstd 1–22. None: 5, for lz4 0. Java: ``compressLevel``."""
+    """Compression level: zlib 0–9, lz4 0–16, zstd 1–22. None: 5, for lz4 0. Java:
+    ``compressLevel``."""
     body_size_max: int = setting(BODY_SIZE_MAX, _BODY_SIZE)
-    """Larger bodies are refused before they are sent. Set it with the broker's ``maxMessageSize``.
-    At most 64 MiB, which is what consumers decompress. Java: ``maxMessageSize``."""
+    """Maximum body size; larger bodies are refused before they are sent. Change it together with
+    the broker's ``maxMessageSize``. At most 64 MiB, the limit of consumers. Java:
+    ``maxMessageSize``."""
     back_pressure: BackPressure | None = setting(
         None, _made_as(BackPressure, "BackPressure(messages=1000)")
     )
-    """``BackPressure(messages=10_000, size=100 << 20)``: a bound on messages in flight; a send that
-    finds no room waits. Java: ``backPressureForAsyncSendNum``, ``backPressureForAsyncSendSize``."""
+    """``BackPressure(messages=10_000, size=100 << 20)``: limit on messages in flight; a send waits
+    until there is room. Java: ``backPressureForAsyncSendNum``, ``backPressureForAsyncSendSize``."""
     auto_batch: AutoBatch | None = setting(None, _made_as(AutoBatch, "AutoBatch()"))
     """``AutoBatch(hold=0.01, size=32 << 10, total_size=32 << 20)``: see
     docs/guide/producing.md#send-in-automatic-batches. Java: ``autoBatch``."""
     hooks: Sequence[SendHook] = setting((), _HOOKS)
-    """``SendHook`` objects, which see every send: see docs/guide/producing.md#observe-sends.
-    OpenTelemetry is one."""
+    """``SendHook`` objects, which are called for every send: see
+    docs/guide/producing.md#observe-sends. OpenTelemetry is one."""
     trace: bool | str = setting(False, TRACE)
-    """True: traces of sends go to ``RMQ_SYS_TRACE_TOPIC``. A name: to that topic: see
+    """True: send traces to ``RMQ_SYS_TRACE_TOPIC``. A name: send them to that topic: see
     docs/guide/tracing.md. Java: ``enableTrace``."""
 
     def __post_init__(self) -> None:
@@ -155,7 +157,7 @@ class ProducerSettings(GroupSettings):
 
     @property
     def rules(self) -> SendRules:
-        """Rules of retries, as a sender takes them."""
+        """Rules of retries from these settings."""
         return SendRules(
             self.send_timeout,
             self.attempt_timeout,
@@ -166,28 +168,28 @@ class ProducerSettings(GroupSettings):
 
     @property
     def packing(self) -> Compression:
-        """Compression of bodies, as a packer takes it."""
+        """Compression of bodies from these settings."""
         return Compression(self.compress_from, self.compression, self.compression_level)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionProducerSettings(ProducerSettings):
     """Settings of a ``TransactionProducer``. Raises ConfigError for unusable ones, and for the
-    group that producers without one are in."""
+    default producer group."""
 
     group: str
-    """Group whose producers may answer for each other. Every one needs the same checker."""
+    """Group of producers that may answer for each other. All of them need the same checker."""
     checker: Checker = field(metadata={"rule": FUNCTION})
-    """Function of a half message that answers the broker's question about its transaction: it
-    returns a ``TransactionState``. Java: ``TransactionListener.checkLocalTransaction``."""
+    """Function that returns the ``TransactionState`` of a half message when a broker asks for it.
+    Java: ``TransactionListener.checkLocalTransaction``."""
     executor: Executor | None = setting(None, FUNCTION.or_none())
-    """Function that does the local work; ``send_in_transaction(…, executor=)`` for one message.
-    Java: ``TransactionListener.executeLocalTransaction``."""
+    """Function that does the local work. ``send_in_transaction(…, executor=)`` sets another one for
+    one message. Java: ``TransactionListener.executeLocalTransaction``."""
     threads: int = setting(8, whole_from(1, " of functions at once"))
-    """Threads for plain executors, and as many for plain checkers."""
+    """Number of threads for plain executors, and again for plain checkers."""
     topics: Sequence[str] = setting((), _TOPICS)
-    """Topics on whose brokers the producer is known from its start, which does not wait for
-    that. Brokers of other topics get to know it when it first sends there."""
+    """Topics whose brokers learn of the producer from its start on. The start does not wait for
+    them. Other brokers learn of the producer at its first send to them."""
 
     def __post_init__(self) -> None:
         if self.group in (DEFAULT_GROUP, APACHES_DEFAULT):

@@ -1,5 +1,5 @@
-"""Pipelines: what `turbopump pipeline NAME` does, as functions for notebooks and schedulers. The
-public names are imported on first use: they bring pyspark."""
+"""Pipelines of `turbopump pipeline NAME`, as functions for notebooks and schedulers. The public
+names are imported on first use, because they import pyspark."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Archive topics into a lake, exactly once.
+"""Archive of topics in a lake, exactly once.
 
 The table is the checkpoint. Each batch begins at the offsets in the table, reads up to offsets
-chosen in advance, and is committed together with them. So a batch that was killed at any point is
-repeated, or was complete. There is no state beside the table.
+chosen in advance, and is committed together with its end offsets. So a batch that was killed was
+either complete, or is repeated. There is no state beside the table.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS_PER_BATCH: Final = 500_000
-"""About ten seconds of work, and what is done again after a kill."""
+"""Maximum rows of a batch: about ten seconds of work, which is repeated after a kill."""
 COMPACT_FROM: Final = 16
 COMPACT_TARGET: Final = 128 << 20
-"""In bytes. A partition is compacted when it has ``COMPACT_FROM`` files smaller than half of
-this."""
+"""Target size of a compacted file in bytes. A partition is compacted when it has ``COMPACT_FROM``
+files smaller than half of this."""
 COMPACT_EVERY_S: Final = 3600
 """Seconds between two compactions in a run that follows its topics; other runs compact at their
 end."""
@@ -100,15 +100,19 @@ _CHOOSING: Final = (
     "columns",
     "broker_offline",
 )
-"""Options of the source, by their field, that would leave messages out."""
+"""Fields of source options that would leave messages out."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArchiveReport:
-    """Figures of a run. ``messages`` counts offsets; ``rows`` and ``rejected`` count rows in the
-    files of this run; ``lost`` counts messages that the broker no longer had. ``lake_messages`` and
-    ``lake_rows`` are the same of the whole lake."""
+    """Result of a run.
+
+    - ``messages``: number of archived offsets.
+    - ``rows``, ``rejected``: rows in the files of this run.
+    - ``lost``: messages that the broker no longer had.
+    - ``lake_messages``, ``lake_rows``: the same for the whole lake.
+    """
 
     messages: int
     rows: int
@@ -122,9 +126,9 @@ class ArchiveReport:
     seconds: float
     stopped: bool
     restarted: tuple[str, ...] = ()
-    """Queues that began another generation, as ``T@broker-a:0``."""
+    """Queues that began another generation, each as ``T@broker-a:0``."""
     rejected_allowed: bool = True
-    """False if more rows were rejected than ``max_rejected`` says."""
+    """False if more rows were rejected than ``max_rejected`` allows."""
 
     @property
     def agrees(self) -> bool:
@@ -162,25 +166,28 @@ def archive(
     progress: Progress | None = None,
     at_step: Callable[[str], None] = no_step,
 ) -> ArchiveReport:
-    """Append the messages of ``topics`` that ``lake`` lacks, up to their present end; with
-    ``follow`` continue until ``stop`` is set.
+    """Append the messages of ``topics`` that ``lake`` lacks, up to their present end. With
+    ``follow``, continue until ``stop`` is set.
 
-    A new lake uses ``format`` (``parquet`` or ``delta``), ``columns`` and ``bodies``
-    (``json_bodies``, ``avro_bodies``); an existing one has its own. A queue that the lake does not
-    know begins at ``starting``: ``earliest``, a time in ms, or ``latest``. ``latest`` is the
-    queue's end in the first run, and the lake keeps that offset. A new queue of a known topic is
-    read from its first message instead of ``latest``. ``interval``: seconds between two batches
-    when there is nothing to read. ``options``: further options of the source, such as credentials.
-    The directory must be the same for driver and executors.
+    - ``lake``: a directory that is the same for driver and executors.
+    - ``format``, ``columns``, ``bodies``: definition of a new lake: ``parquet`` or ``delta``,
+      columns of the source, and ``json_bodies`` or ``avro_bodies``. An existing lake has its own.
+    - ``starting``: start of a queue that the lake does not know: ``earliest``, ``latest`` or a time
+      in ms. ``latest`` is the queue's end in the first run, and the lake stores that offset. A new
+      queue of a known topic is then read from its first message.
+    - ``interval``: seconds between two batches if there is nothing to read.
+    - ``options``: further options of the source, such as credentials.
+    - ``restart_queues``: begin another generation of a queue that was deleted and made again, or
+      lost its end.
+    - ``max_rejected``: maximum rejected rows for ``report.ok``: a number, or a share such as
+      ``"5%"``. By default, ``ok`` is false only if all rows were rejected.
 
-    A queue that was deleted and made again, or lost its end, is left out, and so is a missing
-    topic; the others continue. At its end the run raises DataLossError or RouteNotFoundError for
-    them. With ``restart_queues`` such a queue begins another generation instead. ``max_rejected``:
-    a number of rows, or a share such as ``"5%"``, from which on ``report.ok`` is false; by default
-    only if all rows were rejected.
+    Without ``restart_queues``, a queue that was made again is left out, and so is a missing topic;
+    the others continue. The run then raises DataLossError or RouteNotFoundError at its end.
 
-    Raises LakeInUseError, OffsetGapError and LakeError; ConfigError for a wrong argument;
-    DataLossError if messages are gone and ``fail_on_data_loss``; RemotingError without a broker.
+    Raises LakeInUseError, OffsetGapError and LakeError. Raises ConfigError for an invalid argument,
+    DataLossError if messages are lost and ``fail_on_data_loss``, and RemotingError if no broker
+    answers.
     """
     root = lake_place(lake)
     rejects = rejected_limit(max_rejected)
@@ -249,8 +256,9 @@ def archive(
 
 
 def rejected_limit(text: int | str | None) -> Callable[[int, int], bool]:
-    """Return a check of a run's good and rejected rows. The limit is a number of rejected rows or a
-    share of all rows; by default not all may be rejected. Raises ConfigError."""
+    """Return a function that checks the good and rejected rows of a run. The limit is a number of
+    rejected rows or a share of all rows. By default, the check fails only if all rows were
+    rejected. Raises ConfigError."""
     if text is None:
         return lambda good, rejected: good > 0 or rejected == 0
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", str(text), re.ASCII)
@@ -265,8 +273,8 @@ def rejected_limit(text: int | str | None) -> Callable[[int, int], bool]:
 
 
 def compact(lake: str | Path, *, files_min: int = 2, size_target: int = COMPACT_TARGET) -> int:
-    """Put small files together, in each partition that has ``files_min`` of them; how many files
-    have gone. Raises LakeError and LakeInUseError."""
+    """Merge small files in each partition that has at least ``files_min`` of them. Return by how
+    many the number of files has decreased. Raises LakeError and LakeInUseError."""
     opened = open_lake(lake_place(lake))
     with opened.writing():
         return opened.compact(files_min=files_min, size_target=size_target)
@@ -299,24 +307,24 @@ def _definition(
 
 
 def _texts(given: Sequence[str]) -> tuple[str, ...]:
-    """Names that may be given as one text too, with commas."""
+    """Return a list of names, which may be given as one text with commas."""
     return tuple(given.split(",") if isinstance(given, str) else given)
 
 
 def _was_away(kind: type[Exception] | None) -> bool:
-    """Return True for an error that means an unreachable broker or no reachable name server."""
+    """Return True for an error that means that no broker or no name server was reachable."""
     if kind is None or issubclass(kind, ResponseError):
         return False
     return issubclass(kind, (RemotingError, RouteNotFoundError))
 
 
 class ArchiveRun:
-    """One run of ``archive``: what it reads, and what it has done."""
+    """State of one run of ``archive``."""
 
     spark: SparkSession
     lake: Lake
     counted_to: Snapshot
-    """The rows of all files up to this version are counted."""
+    """Version up to which the rows of all files are counted."""
 
     def __init__(
         self,
@@ -334,16 +342,16 @@ class ArchiveRun:
         self.absent: frozenset[MessageQueue] = frozenset()
         self.restart_queues = restart_queues
         self.faults: dict[str, TurbopumpError] = {}
-        """Faults of topics and queues that are left out, by their names."""
+        """Faults of topics and queues that are left out, by name."""
         self.changed: set[MessageQueue] = set()
-        """Queues that are not those that the lake has read."""
+        """Queues that were made again, so the lake's rows are of other messages."""
         self.behind: set[MessageQueue] = set()
-        """Queues of which a slave has less than the lake, as was said."""
+        """Queues whose slave has less than the lake, after the warning about it."""
         self.compared: set[MessageQueue] = set()
-        """Queues whose newest row is the broker's message; those that are gone are compared again
-        when they come back."""
+        """Queues whose newest row matches the broker's message. A queue that disappears is compared
+        again when it returns."""
         self.renamed: dict[MessageQueue, int | None] = {}
-        """First offsets of queues that the lake has under another broker's name."""
+        """First offsets of queues that are in the lake under another broker's name."""
         self.restarted: set[MessageQueue] = set()
         self.options = {**options, "failOnDataLoss": str(fail_on_data_loss).lower()}
         self.starting = starting
@@ -355,7 +363,7 @@ class ArchiveRun:
         self.cluster = connected(self.known)
 
     def check(self) -> None:
-        """Raise ConfigError for what cannot be."""
+        """Raise ConfigError for invalid arguments."""
         if not self.topics:
             raise ConfigError("an archive needs a topic at least")
         plain = read_options({"nameServer": self.options["nameServer"], "topic": "-"})
@@ -372,7 +380,7 @@ class ArchiveRun:
 
     @contextmanager
     def opened(self, root: Path, definition: Definition) -> Iterator[Lake]:
-        """Open the lake for writing, and make it if necessary. No lake is made while no topic
+        """Open the lake for writing, and create it if necessary. No lake is created while no topic
         exists, unless the run waits for topics."""
         if definition_at(root) is None and not self._queues({}) and not self.follow:
             self.raise_fault()
@@ -381,7 +389,7 @@ class ArchiveRun:
             yield lake
 
     def raise_fault(self) -> None:
-        """Raise the first fault of what was left out; the others are logged."""
+        """Raise the first fault of a queue or topic that was left out, and log the others."""
         first, *others = self.faults.values() or [None]
         for fault in others:
             _log.error("%s", fault)
@@ -391,8 +399,8 @@ class ArchiveRun:
             raise first
 
     def _queues(self, stretches: Stretches) -> list[MessageQueue]:
-        """The queues of the topics that are there. A topic that is not is a fault, but one that the
-        lake has may be gone where messages may."""
+        """Return the queues of all existing topics. A missing topic is a fault, except for one in
+        the lake if the run follows its topics or may lose messages."""
         found: list[MessageQueue] = []
         known = {queue.topic for queue in stretches}
         for topic in self.topics:
@@ -400,22 +408,22 @@ class ArchiveRun:
                 found += self.cluster.queues(topic)
             except RouteNotFoundError as error:
                 if topic in known and (self.follow or not self.fail_on_data_loss):
-                    continue  # which _look_for_absent says
+                    continue  # _look_for_absent reports it
                 self._leave_out(topic, error)
             else:
                 self.faults.pop(topic, None)
         return found
 
     def _leave_out(self, name: str, fault: TurbopumpError) -> None:
-        """Note the fault of a topic or queue that is left out. A run that follows its topics logs
-        it at once, as it may never end."""
+        """Record the fault of a topic or queue that is left out. A run that follows its topics may
+        never end, so the fault is logged at once."""
         if self.follow and name not in self.faults:
             _log.error("%s; the others continue", fault)
         self.faults[name] = fault
 
     def look(self, snapshot: Snapshot) -> tuple[Snapshot, Offsets]:
-        """Return the lake's state and the present ends of all readable queues. If the run restarts
-        queues, those that were made again begin another generation."""
+        """Return the lake's state and the present ends of all readable queues. If
+        ``restart_queues`` is set, queues that were made again begin another generation."""
         ends = self._ends(snapshot)
         if self.restart_queues and self.changed:
             snapshot = self._restart(snapshot, ends)
@@ -462,8 +470,8 @@ class ArchiveRun:
             self._leave_out(str(queue), fault)
 
     def _restart(self, snapshot: Snapshot, ends: Offsets) -> Snapshot:
-        """Begin another generation of the changed queues: where the lake has what the broker has,
-        behind that; else at the first message."""
+        """Begin another generation of the changed queues. It begins after the last message that
+        lake and broker have in common, else at the first message."""
         mins = self.cluster.offsets_min(self.changed)
         begins: Offsets = {}
         for queue in sorted(self.changed):
@@ -481,8 +489,8 @@ class ArchiveRun:
         return snapshot
 
     def _look_for_old_name(self, snapshot: Snapshot, queue: MessageQueue, end: int) -> None:
-        """Look for the messages of a new queue under another broker's name in the lake: a broker
-        may have been renamed with its store."""
+        """Look for the messages of a new queue in the lake under another broker's name, because a
+        broker may have been renamed together with its store."""
         if queue in self.renamed or not made_again.tells_brokers_apart(self.lake):
             return
         self.renamed[queue] = None
@@ -506,11 +514,10 @@ class ArchiveRun:
     def plan(
         self, snapshot: Snapshot, ends: Offsets, rows_max: int, progress: Progress
     ) -> tuple[Offsets, Offsets]:
-        """The offsets between which the next batch lies, of the queues that it reads; none if there
-        is nothing to read.
+        """Return the begins and ends of the next batch; empty if there is nothing to read.
 
-        Queues that begin at their end are a batch of their own, before all others: it has no
-        messages, but the lake then has their offset, and what is sent from now on is read.
+        Queues that begin at their end come first, as a batch of their own without messages. That
+        batch stores their offset in the lake, so that later messages are read.
         """
         begins = {queue: self._begin(snapshot, queue, end) for queue, end in ends.items()}
         progress.expect(sum(max(0, end - begins[queue]) for queue, end in ends.items()))
@@ -563,7 +570,8 @@ class ArchiveRun:
         return after
 
     def _job(self, begins: Offsets, ends: Offsets, writing: FileWriting) -> DataFrame:
-        """Reading and writing the messages between two sets of offsets; the rows are reports."""
+        """Return a Spark job that reads and writes the messages between two sets of offsets. Its
+        rows are task reports."""
         definition = self.lake.definition
         columns = definition.columns
         if definition.bodies is not None and BODY_FAULT not in columns:
@@ -592,7 +600,8 @@ class ArchiveRun:
         return self.cluster.offset_min(queue)
 
     def _look_for_absent(self, snapshot: Snapshot, found: Offsets) -> None:
-        """Say which queues of the table have no broker now, once, or are gone."""
+        """Log queues of the lake that have no broker now, once. Record a fault for queues that no
+        longer exist."""
         present = {(queue.topic, queue.broker_name) for queue in found}
         absent = snapshot.stretches.keys() - found.keys()
         was_absent, self.absent = self.absent, frozenset(absent)
@@ -640,7 +649,7 @@ class ArchiveRun:
         return {queue: count for queue, count in missing.items() if count}
 
     def _check_files(self, files: tuple[DataFile, ...]) -> None:
-        """Raise LakeError unless the driver sees what executors have written."""
+        """Raise LakeError if the driver does not see all files that executors have written."""
         for file in files:
             path = self.lake.staging / file.name
             try:
@@ -654,7 +663,7 @@ class ArchiveRun:
                 raise LakeError(f"{path} has {rows} rows, not {file.rows}: is the disk sound?")
 
     def count_rows(self, snapshot: Snapshot) -> None:
-        """Count what the files really have that have come since."""
+        """Count the rows in all files that were added since the last count."""
         old = {file.path for file in self.counted_to.files}
         for file in snapshot.files:
             if file.path not in old:
@@ -662,19 +671,19 @@ class ArchiveRun:
         self.counted_to = snapshot
 
     def compacted(self, snapshot: Snapshot) -> Snapshot:
-        """The lake with its small files put together."""
+        """Merge small files of the lake, and return the new version."""
         self.count_rows(snapshot)
         try:
             self.files_compacted += self.lake.compact(
                 files_min=COMPACT_FROM, size_target=COMPACT_TARGET
             )
-        except LakeInUseError as error:  # what was archived is committed
+        except LakeInUseError as error:  # not an error: the archived messages are committed
             _log.warning("%s", error)
         self.counted_to = self.lake.snapshot()
         return self.counted_to
 
     def _patiently(self, job: Callable[[], list[Any]]) -> list[Any]:
-        """Run a Spark job, and run it again if a broker was away."""
+        """Run a Spark job, and repeat the job if a broker was offline."""
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 return job()
@@ -682,13 +691,15 @@ class ArchiveRun:
                 if attempt == ATTEMPTS or not _was_away(error_inside(error)):
                     raise
                 _log.warning("a batch has failed as a broker was away; attempt %d", attempt + 1)
-                for topic in set(self.topics) - self.faults.keys():  # which waits for them
+                # queues_of_known waits for the brokers
+                for topic in set(self.topics) - self.faults.keys():
                     self.cluster.offsets_max(self.cluster.queues_of_known(topic))
         raise AssertionError("unreachable")
 
 
 def _parallelism(spark: SparkSession) -> int | None:
-    """None with Spark Connect, whose clients cannot see it: each queue is a task then."""
+    """Return Spark's default parallelism. None with Spark Connect, which hides it; then each queue
+    is a task."""
     try:
         return spark.sparkContext.defaultParallelism
     except PySparkException:

@@ -1,8 +1,8 @@
-"""Bodies as columns: JSON by a Spark schema, Avro by an Avro schema.
+"""Message bodies as columns: JSON by a Spark schema, Avro by an Avro schema.
 
-No row is dropped. A body that does not fit the schema keeps its row, in the table ``_rejected``,
-with the reason. The writer reads JSON with ``turbopump.spark.pipelines.json_values`` and Avro with
-fastavro. The destination of rows is unknown here.
+No row is dropped. A row whose body does not fit the schema is stored in the table ``_rejected``,
+with the reason. ``turbopump.spark.pipelines.json_values`` decodes JSON, and fastavro decodes Avro.
+The destination of rows is unknown here.
 """
 
 from __future__ import annotations
@@ -34,14 +34,18 @@ def json_bodies(
     prefix: str = "",
     struct: str = "",
 ) -> Bodies:
-    """Bodies are JSON objects with these fields, such as ``carrier string not null, delay int``.
+    """Define bodies that are JSON objects with these fields, such as ``carrier string not null,
+    delay int``.
 
-    ``kept``: the column ``body`` stays. ``timestamp_unit``: what a number since 1970 in a
-    ``timestamp`` counts, ``s``, ``ms`` or ``us``; or that of some fields, ``{"created": "ms"}``,
-    with all that is within them. A column has the field's name, or that behind AS in
-    ``date AS day date``; else with the ``prefix``. ``struct``: one column of this name has all of
-    them within it. Needs a running session. Raises ConfigError for what is no Spark DDL, a type for
-    which there is no column, ``not null`` within a field, and a wrong unit.
+    - ``kept``: keep the column ``body``.
+    - ``timestamp_unit``: unit of numbers in ``timestamp`` fields, since 1970: ``s``, ``ms`` or
+      ``us``; or the units by outermost field, such as ``{"created": "ms"}``.
+    - ``prefix``: prefix of the columns' names, except for fields with a name after AS: ``date AS
+      day date``.
+    - ``struct``: name of one column that contains all fields, instead of a prefix.
+
+    Needs a running session. Raises ConfigError for an invalid Spark DDL, an unsupported type, ``not
+    null`` inside a field, and an unknown unit.
     """
     from pyspark.sql.types import StructType
 
@@ -96,7 +100,8 @@ _JSON_TYPES: Final = (
     "timestamp_ntz",
     "binary",
 )
-"""Types of a field of a JSON body, or of a part of one, beside structs, arrays and maps."""
+"""Supported types of a field of a JSON body or of a part of it, besides structs, arrays and
+maps."""
 
 
 def _check_fields(schema: StructType, within: str = "") -> None:
@@ -136,10 +141,10 @@ def _check_type(name: str, kind: DataType) -> None:
 
 
 def avro_bodies(schema: str, *, kept: bool = True, prefix: str = "", struct: str = "") -> Bodies:
-    """Bodies are Avro records without a header, of this schema (JSON text). Columns have a
-    ``prefix``, or are within a ``struct``, as in ``json_bodies``.
+    """Define bodies that are Avro records of this schema (JSON text), without a header. ``kept``,
+    ``prefix`` and ``struct`` are as in ``json_bodies``.
 
-    Raises ConfigError for a schema that is none, or that has no columns.
+    Raises ConfigError for an invalid schema, or one without columns.
     """
     bodies = Bodies(kind="avro", schema=_compact(schema), kept=kept)
     fastavro = _fastavro()
@@ -148,14 +153,14 @@ def avro_bodies(schema: str, *, kept: bool = True, prefix: str = "", struct: str
         names = [field.name for field in body_columns(bodies)]
     except ConfigError:
         raise
-    except Exception as error:  # fastavro raises whatever the schema leads it into
+    except Exception as error:  # fastavro raises any type of error for an invalid schema
         reason = f"{type(error).__name__} {_short(str(error))}"
         raise ConfigError(f"the Avro schema cannot be used: {reason}") from None
     return named(bodies, names, {}, prefix, struct)
 
 
 def body_columns(bodies: Bodies) -> list[pa.Field]:
-    """The columns that bodies become."""
+    """Return the columns that are made from bodies."""
     if bodies.kind == "json":
         from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -165,9 +170,12 @@ def body_columns(bodies: Bodies) -> list[pa.Field]:
 
 
 def split_bodies(rows: pa.Table, bodies: Bodies) -> dict[str, pa.Table]:
-    """The rows that fit, with their new columns behind their own, which may have the same names,
-    and those that do not, with ``reason``: a code that is the same for each such row, and what is
-    wrong. ``rows`` have ``bodyFault``."""
+    """Split rows into those whose body fits the schema, and rejected ones. ``rows`` have
+    ``bodyFault``.
+
+    Rows that fit have the new columns after their own, which may have the same names. Rejected rows
+    have a ``reason``: a fixed code, and a text.
+    """
     read, fields = _json_row(bodies) if bodies.kind == "json" else _avro_row(bodies)
     values: list[list[Any]] = [[] for _ in fields]
     reasons: list[str | None] = []
@@ -193,7 +201,7 @@ def split_bodies(rows: pa.Table, bodies: Bodies) -> dict[str, pa.Table]:
 
 
 RowReader = Callable[[bytes], list[Any]]
-"""A body as a value for each column. Raises Misfit."""
+"""Function that decodes a body into a value for each column. Raises Misfit."""
 
 
 def _json_row(bodies: Bodies) -> tuple[RowReader, list[pa.Field]]:
@@ -208,7 +216,7 @@ def _avro_row(bodies: Bodies) -> tuple[RowReader, list[pa.Field]]:
         source = io.BytesIO(body)
         try:
             value = fastavro.schemaless_reader(source, schema)
-        except Exception as error:  # fastavro raises whatever the bytes lead it into
+        except Exception as error:  # fastavro raises any type of error for invalid bytes
             raise Misfit("not_avro", f"{type(error).__name__} {_short(str(error))}") from None
         if source.tell() != len(body):
             left = len(body) - source.tell()
@@ -223,8 +231,7 @@ def _avro_row(bodies: Bodies) -> tuple[RowReader, list[pa.Field]]:
     return read, fields
 
 
-# Avro's types as Arrow's. Names of types that were given before stand for them; a union is what
-# may be null, nothing else.
+# Arrow types of Avro's types. The only supported union is that of one type and null.
 _SIMPLE: Final[dict[str, Callable[[], Any]]] = {
     "boolean": pa.bool_,
     "int": pa.int32,
@@ -287,8 +294,8 @@ def _avro_schema(bodies: Bodies) -> Any:
 
 
 def _with_known_logical_types(schema: Any) -> Any:
-    """The schema without the logical types that have no column: fastavro then gives the plain
-    values, the text of a ``uuid`` and the number of a ``time-millis``."""
+    """Return the schema without unsupported logical types. fastavro then returns the plain values:
+    the text of a ``uuid`` and the number of a ``time-millis``."""
     if isinstance(schema, list):
         return [_with_known_logical_types(each) for each in schema]
     if not isinstance(schema, dict):

@@ -1,8 +1,8 @@
-"""Names of the columns for bodies: the names of the fields, other ones (``field AS column``), names
+"""Names of the columns made from bodies: names of fields, new names (``field AS column``), names
 with a prefix, or one struct for all fields.
 
-The names are fixed when a lake is made, and are in its definition; the reading of bodies does not
-know them. Kinds of bodies are unknown here.
+The names are fixed when a lake is made, and are stored in its definition. The decoding of bodies
+does not use them. Kinds of bodies are unknown here.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _PIECE: Final = re.compile(r"`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*
 
 
 def without_names(ddl: str) -> tuple[str, dict[str, str]]:
-    """Split ``date AS day date, n int`` into Spark's DDL, ``date date, n int``, and the columns'
-    names by the fields': ``{"date": "day"}``."""
+    """Split ``date AS day date, n int`` into Spark's DDL, ``date date, n int``, and the new names
+    by field, ``{"date": "day"}``."""
     parts, depth = [""], 0
     for piece in _PIECE.findall(ddl):
         depth += (piece in ("<", "(")) - (piece in (">", ")"))
@@ -62,20 +62,20 @@ def named(
 
 
 def named_columns(fields: Sequence[pa.Field], bodies: Bodies) -> list[pa.Field]:
-    """The columns of a table that these fields become."""
+    """Return the columns of a table for these fields."""
     columns = [
         field.with_name(name) for field, name in zip(fields, _names(fields, bodies), strict=True)
     ]
     if not bodies.struct:
         return columns
-    # What fits has each field that may not be null: within a struct nobody needs to be told.
+    # Rows that fit have every required field, so fields inside the struct are declared nullable.
     return [pa.field(bodies.struct, pa.struct([each.with_nullable(True) for each in columns]))]
 
 
 def renamed(rows: pa.Table, fields: Sequence[pa.Field], bodies: Bodies) -> pa.Table:
-    """Rename the last columns of the rows, which are these ``fields``, as in the table. Of two
-    columns with one name the body's stays: a lake without ``bodyFault`` may have a field of that
-    name."""
+    """Rename the last columns of the rows, which are these ``fields``, as in the table. If two
+    columns then have one name, the body's stays. (A lake without ``bodyFault`` may have a field of
+    that name.)"""
     before = rows.num_columns - len(fields)
     given = rows.columns[before:]
     columns = named_columns(fields, bodies)

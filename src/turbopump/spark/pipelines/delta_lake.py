@@ -1,13 +1,14 @@
-r"""A lake of Delta tables, written by ``deltalake`` without a JVM.
+r"""Lake of Delta tables, written by ``deltalake`` without a JVM.
 
-Offsets are transactions of the table's own log, three for each queue, in the commit that adds the
+The offsets are transactions in the table's own log: three per queue, in the commit that adds the
 files (five after a restart of the queue)::
 
     {"txn":{"appId":"turbopump/[\"end\",\"T\",\"broker-a\",0]","version":123}}
 
-Delta keeps the newest of each through checkpoints, log clean-up, compaction and vacuum. The tables
-``data`` and ``_rejected`` have a log each. ``_rejected`` is committed first; a batch of which only
-that half is committed is repeated with the same end. The content of the files is unknown here.
+Delta keeps the newest transaction of each appId through checkpoints, log clean-up, compaction and
+vacuum. The tables ``data`` and ``_rejected`` have a log each. ``_rejected`` is committed first. If
+only that half of a batch was committed, the batch is repeated with the same end. The content of the
+files is unknown here.
 """
 
 from __future__ import annotations
@@ -47,12 +48,12 @@ from turbopump.spark.pipelines.writing import PARTITIONS, data_schema, rejected_
 
 APP: Final = "turbopump/"
 _NUMBERS: Final = ("begin", "end", "lost", "generation", "former")
-"""The numbers of a ``Stretch``; the last two once the queue was restarted."""
+"""Fields of a ``Stretch`` in the log; the last two only after a restart of the queue."""
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
 
 
 class DeltaLake(Lake):
-    """See the module; methods as in ``Lake``."""
+    """Lake of Delta tables. The methods are described in ``Lake``."""
 
     def snapshot(self) -> Snapshot:
         if not self._exists(DATA):
@@ -97,8 +98,8 @@ class DeltaLake(Lake):
         return self.snapshot()
 
     def restart(self, before: Snapshot, begins: Offsets) -> Snapshot:
-        """``data`` alone says it, so it is done or not; ``_rejected`` follows with the queue's next
-        batch."""
+        """Commit the restart in ``data`` alone, so that it is atomic. ``_rejected`` follows with
+        the queue's next batch."""
         if self._table(DATA).version() != before.version:
             raise self._other_writer()
         for name in TABLES:
@@ -114,7 +115,7 @@ class DeltaLake(Lake):
         return self.snapshot()
 
     def recover(self) -> None:
-        """Make the tables, if they are not there, and forget what was staged."""
+        """Create missing tables, and remove staged files."""
         schemas = {DATA: data_schema(self.definition)}
         if self.definition.bodies is not None:
             schemas[REJECTED] = rejected_schema(self.definition)
@@ -127,7 +128,7 @@ class DeltaLake(Lake):
                     partition_by=PARTITIONS.names,
                     commit_properties=CommitProperties(max_commit_retries=0),
                 )
-            except CommitFailedError:  # another host was faster by a moment
+            except CommitFailedError:  # another host has just created the table
                 self._table(name)
         self.clear_staging()
 
@@ -188,7 +189,7 @@ class DeltaLake(Lake):
     def _commit_stretches(
         self, table: DeltaTable, files: list[AddAction | RemoveAction], stretches: Stretches
     ) -> None:
-        """One commit: these files, and what is there of these queues then."""
+        """Commit these files and the new offsets of these queues."""
         transactions = [
             Transaction(_app_id(what, queue), getattr(stretch, what))
             for queue, stretch in stretches.items()
@@ -226,8 +227,8 @@ class DeltaLake(Lake):
 
 
 def stretches_of(table: DeltaTable, path: Path) -> Stretches:
-    """The offsets in a table's log at its version: of the newest checkpoint, and what came
-    after."""
+    """Return the offsets in a table's log at its version: those of the newest checkpoint, with
+    later changes."""
     found: dict[str, int] = {}
     log = path / "_delta_log"
     checkpoints = sorted(

@@ -1,10 +1,10 @@
-"""JSON bodies as values of columns, by a Spark schema.
+"""Decoder of JSON bodies into values of columns, by a Spark schema.
 
-A column gets exactly the value that the sender wrote, or the row does not fit. Spark's
-``from_json`` also accepts texts of another meaning (``1e400`` as infinity, ``"1,000.00"`` as 1000,
-milliseconds as seconds) and texts that no other parser accepts. Here each such body is refused,
-with a code for the reason (``Misfit``). docs/guide/pipelines.md has the table; a test compares.
-Rows, files and Spark beyond its types are unknown here.
+A column gets exactly the value that the sender wrote; otherwise the row does not fit. Spark's
+``from_json`` also accepts texts with another meaning (``1e400`` as infinity, ``"1,000.00"`` as
+1000, milliseconds as seconds) and texts that no other parser accepts. Here these bodies are
+rejected, with a code for the reason (``Misfit``). docs/guide/pipelines.md has the table; a test
+compares. Rows, files and Spark beyond its types are unknown here.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 UNITS: Final = {"s": 1_000_000, "ms": 1000, "us": 1}
-"""Units of a number that is a timestamp, and how many microseconds each has."""
+"""Units of a number that is a timestamp, with their microseconds."""
 UNIT_KEY: Final = "timestampUnit"
 """Key of a timestamp's unit in the metadata of a field of the lake's schema."""
 SHOWN: Final = 80
-"""Characters of a value in a reason."""
+"""Maximum characters of a value in a reason."""
 
 _DAY: Final = timedelta(days=1)
 _EPOCH: Final = datetime(1970, 1, 1)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _FIRST: Final = (datetime.min - _EPOCH) // _MICROSECOND
 _LAST: Final = (datetime.max - _EPOCH) // _MICROSECOND
-"""Times outside of these years no reader in Python shows."""
+"""Last time in microseconds; Python cannot show times before ``_FIRST`` or after this."""
 _TIME: Final = re.compile(
     r"(\d{4})-(\d\d?)-(\d\d?)"
     r"(?:[T ](\d\d?):(\d\d?)(?::(\d\d?)(?:\.(\d+))?)?"
@@ -45,23 +45,24 @@ _TIME: Final = re.compile(
 _DECIMAL: Final = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
 _EXACT: Final = Context(prec=200, Emax=10_000, Emin=-10_000)
 _NO_NUMBERS: Final = ("NaN", "Infinity", "-Infinity")
-"""Texts of doubles that are not numbers: as written by Python's ``json``, and in quotes by Spark's
-``to_json``."""
+"""Texts of doubles that are not numbers. Python's ``json`` writes them without quotes, Spark's
+``to_json`` in quotes."""
 _INTEGERS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 
 Read = Callable[[Any], Any]
-"""A JSON value, not null, as what Arrow takes for its column. Raises Misfit."""
+"""Function that converts a JSON value, not null, for its Arrow column. Raises Misfit."""
 
 
 class Misfit(Exception):  # noqa: N818
-    """Why a body does not fit: a code, for some the field, and a sentence."""
+    """Raised for a body that does not fit. The error has a code, a sentence, and for some codes the
+    field."""
 
     def __init__(self, code: str, text: str, field: str = "") -> None:
         super().__init__(f"{code} {field}: {text}" if field else f"{code}: {text}")
 
 
 class Number(str):
-    """A number as it is written, which is no whole one."""
+    """Text of a number that is not an integer, as the sender wrote it."""
 
     __slots__ = ()
 
@@ -71,7 +72,7 @@ _any_digits: Final = json.JSONDecoder(parse_float=Number, parse_constant=Number,
 
 
 class JsonReader:
-    """Reads bodies: ``reader.row(body)`` is a value for each field. Raises Misfit."""
+    """Decoder of bodies: ``reader.row(body)`` returns a value for each field. Raises Misfit."""
 
     def __init__(self, schema: StructType) -> None:
         self._fields = [
@@ -84,7 +85,7 @@ class JsonReader:
         ]
 
     def row(self, body: bytes) -> list[Any]:
-        """About 1 µs and 0.3 µs for each field."""
+        """Return a value for each field. Takes about 1 µs, and 0.3 µs per field. Raises Misfit."""
         try:
             return self._values(parsed_object(body))
         except RecursionError:
@@ -103,15 +104,15 @@ class JsonReader:
 
 
 def parsed_object(body: bytes) -> dict[str, Any]:
-    """Parse a body, which must be one JSON object. Of a repeated field the last value counts.
-    Raises RecursionError too."""
+    """Parse a body, which must be one JSON object. The last value of a repeated field counts.
+    Raises Misfit, or RecursionError for deep nesting."""
     try:
         text = body.decode("utf-8")
         try:
             found = _decoder.decode(text)
         except json.JSONDecodeError:
             raise
-        except ValueError:  # more digits than Python makes a number of
+        except ValueError:  # the number has more digits than Python converts
             found = _any_digits.decode(text)
     except UnicodeDecodeError as error:
         raise Misfit("not_utf8", f"{error.reason} at byte {error.start}") from None
@@ -127,13 +128,13 @@ def parsed_object(body: bytes) -> dict[str, Any]:
 
 
 def shown(value: Any) -> str:
-    """A value in a reason: as JSON, not too long."""
+    """Return a value as JSON for a reason, shortened if necessary."""
     text = json_text(value)
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}…"
 
 
 def json_text(value: Any) -> str:
-    """A value as JSON, with numbers as they were written."""
+    """Return a value as JSON, with numbers as the sender wrote them."""
     if type(value) is Number:
         return str(value)
     if type(value) is dict:
@@ -145,7 +146,7 @@ def json_text(value: Any) -> str:
 
 
 def _reader(kind: DataType, field: str, unit: str) -> Read:
-    """The function that reads a value of this type."""
+    """Return the function that converts values of this type."""
     from pyspark.sql.types import ArrayType, DecimalType, MapType, StructType
 
     said = kind.simpleString()
@@ -210,7 +211,7 @@ def _map(read_key: Read, read_value: Read, field: str, said: str) -> Read:
 
 
 def _text(field: str) -> Read:
-    """Make a reader of text. Values of another type become their JSON."""
+    """Return a converter for text. Values of another type become their JSON."""
 
     def read(value: Any) -> Any:
         text = value if type(value) is str else json_text(value)
@@ -256,7 +257,8 @@ def _float(field: str) -> Read:
 
 
 def _floating(field: str, said: str, check: Callable[[float], object]) -> Read:
-    """The nearest number that the type has; ``check`` raises OverflowError where it has none."""
+    """Return a converter to the nearest number of the type. ``check`` raises OverflowError for a
+    number out of range."""
 
     def read(value: Any) -> Any:
         if type(value) is not int and type(value) is not Number and value not in _NO_NUMBERS:
@@ -274,14 +276,14 @@ def _floating(field: str, said: str, check: Callable[[float], object]) -> Read:
 
 
 def _decimal(precision: int, scale: int, field: str, said: str) -> Read:
-    """A number, or a text that is one."""
+    """Return a converter for a number, or a text with a number."""
 
     def read(value: Any) -> Any:
         if type(value) is not int and not (isinstance(value, str) and _DECIMAL.fullmatch(value)):
             raise _wrong(value, field, said)
         try:
             found = Decimal(value)
-        except (InvalidOperation, ValueError):  # of an exponent that no decimal has
+        except (InvalidOperation, ValueError):  # the exponent is out of range
             raise _outside(value, field, said) from None
         if not found:
             return Decimal(0)
@@ -296,7 +298,7 @@ def _decimal(precision: int, scale: int, field: str, said: str) -> Read:
 
 
 def _binary(field: str) -> Read:
-    """Base64."""
+    """Return a converter for Base64 text."""
 
     def read(value: Any) -> Any:
         if type(value) is not str:
@@ -355,8 +357,9 @@ def _in_years(at: int, value: Any, field: str) -> int:
 
 
 def _time(value: Any, field: str, said: str) -> tuple[int, int | None]:
-    """A text such as ``2026-01-02T03:04:05.678+01:00`` as microseconds since 1970 as if it were of
-    UTC, and its zone's offset; None where it names none. Digits behind microseconds are dropped."""
+    """Parse a text such as ``2026-01-02T03:04:05.678+01:00``. Return its microseconds since 1970,
+    as if its zone were UTC, and the offset of its zone or None. Digits after the microseconds are
+    dropped."""
     found = _TIME.fullmatch(value) if type(value) is str else None
     if found is None:
         raise _wrong(value, field, said)

@@ -1,4 +1,4 @@
-"""A lake: a directory with one table of messages, and the offsets up to which it is complete.
+"""Lake: a directory with one table of messages, and the offsets up to which the table is complete.
 
 ::
 
@@ -41,13 +41,13 @@ FORMATS: Final = {
     "parquet": "turbopump.spark.pipelines.parquet_lake:ParquetLake",
     "delta": "turbopump.spark.pipelines.delta_lake:DeltaLake",
 }
-"""Formats by name, and the class that commits in each. Another (Iceberg) is another line here and a
-class with the six methods of ``Lake``."""
+"""Class of each format by its name. A new format (Iceberg) needs a line here and a class with the
+six methods of ``Lake``."""
 
 DATA: Final = "data"
 REJECTED: Final = "_rejected"
 TABLES: Final = (DATA, REJECTED)
-"""The folders of a lake that hold rows."""
+"""Folders of a lake that contain rows."""
 
 STAGING: Final = "_staging"
 _DEFINITION: Final = "_lake.json"
@@ -55,20 +55,24 @@ _LOCK: Final = "_lock"
 _COMPACTING: Final = "_compacting"
 _VERSION: Final = 1
 _VERSION_NAMED: Final = 2
-"""Version of a lake whose bodies have ``columns`` or a ``struct``; releases that do not know these
-refuse it."""
+"""Version of a lake whose bodies have ``columns`` or a ``struct``. Older releases refuse this
+version."""
 GENERATION: Final = "queueGeneration"
-"""The column of a lake in which a queue was restarted; null in rows of a queue's first generation,
-then 1, 2 and so on."""
+"""Column of a lake in which a queue was restarted. It is null in rows of a queue's first
+generation, then 1, 2 and so on."""
 STAGED_KEPT_S: Final = 86_400
-"""Longer than a batch takes."""
+"""Seconds after which another host's staged files are removed; longer than a batch takes."""
 
 
 class Bodies(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Bodies as columns: ``kind`` is ``json`` or ``avro``, ``schema`` a Spark DDL or an Avro schema
-    in JSON. ``kept``: whether the column ``body`` stays beside them. ``columns``: the columns'
-    names, where they are not those of the fields. ``struct``: the one column that has all of them
-    within it."""
+    """Definition of bodies as columns.
+
+    - ``kind``: ``json`` or ``avro``.
+    - ``schema``: a Spark schema as JSON, or an Avro schema.
+    - ``kept``: True if the column ``body`` stays.
+    - ``columns``: names of the columns, if they differ from the fields'.
+    - ``struct``: name of the one column that contains all fields.
+    """
 
     kind: str
     schema: str
@@ -78,13 +82,13 @@ class Bodies(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True):
-    """Definition of a lake's table. It never changes; only a column ``queueGeneration`` may be
-    added later (``Snapshot.generations``)."""
+    """Definition of a lake's table. It never changes, except that a column ``queueGeneration`` may
+    be added (``Snapshot.generations``)."""
 
     v: int = _VERSION
     format: str
     columns: tuple[str, ...]
-    """Columns of the source, without those of bodies."""
+    """Columns of the source, without those made from bodies."""
     bodies: Bodies | None = None
 
 
@@ -98,13 +102,13 @@ class _Stats(msgspec.Struct):
 
 
 class DataFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One file of rows. ``stats``: its rows' bounds as Delta writes them, JSON."""
+    """One file of rows. ``stats``: minimum and maximum of its columns, as JSON in Delta's form."""
 
     name: str
     table: str = DATA
     topic: str
     date: str
-    """``2013-01-01``, of the store time in UTC."""
+    """Day of the store time in UTC, such as ``2013-01-01``."""
     hour: int
     rows: int
     size: int
@@ -112,12 +116,12 @@ class DataFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def path(self) -> str:
-        """Path in the lake after the commit, with ``/``."""
+        """Path in the lake after the commit, with ``/`` as separator."""
         topic = quote(self.topic, safe="")
         return f"{self.table}/topic={topic}/date={self.date}/hour={self.hour}/{self.name}"
 
     def offsets(self) -> tuple[int, int] | None:
-        """The lowest and the highest offset of its rows, if they are known."""
+        """Lowest and highest offset of the file's rows; None if unknown."""
         if not self.stats:
             return None
         stats = msgspec.json.decode(self.stats, type=_Stats)
@@ -130,7 +134,8 @@ class DataFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def stats_of(bounds: list[tuple[int, int] | None]) -> str:
-    """The ``stats`` of a file with the rows of several, by their lowest and highest offsets."""
+    """Return the ``stats`` of a file that merges several files, from their lowest and highest
+    offsets."""
     known = [each for each in bounds if each is not None]
     if len(known) < len(bounds):
         return ""
@@ -139,8 +144,8 @@ def stats_of(bounds: list[tuple[int, int] | None]) -> str:
 
 
 class Stretch(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Offsets of one queue in the table: from ``begin`` to ``end`` (exclusive), except for ``lost``
-    of them, which the broker no longer had.
+    """Offsets of one queue in the table: from ``begin`` to ``end`` (exclusive). ``lost`` is the
+    number of missing messages that the broker no longer had.
 
     A queue that was deleted and made again begins another ``generation``, because its offsets
     repeat. ``former`` counts the rows of all earlier generations.
@@ -158,11 +163,11 @@ class Stretch(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.end - self.begin - self.lost + self.former
 
     def to(self, end: int, lost: int) -> Stretch:
-        """The same with a batch more."""
+        """Return the offsets after one more batch."""
         return msgspec.structs.replace(self, end=end, lost=self.lost + lost)
 
     def restarted(self, begin: int) -> Stretch:
-        """The next generation, of which there is nothing yet."""
+        """Return the next generation, still empty."""
         return Stretch(begin, begin, generation=self.generation + 1, former=self.rows)
 
 
@@ -170,7 +175,7 @@ Stretches = dict[MessageQueue, Stretch]
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """A lake at one version."""
+    """State of a lake at one version."""
 
     version: int
     stretches: Stretches
@@ -179,7 +184,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Required end of the next batch, if a killed writer committed half of it."""
 
     def rows(self, table: str | None = None) -> int:
-        """In one table, or in all."""
+        """Return the number of rows in one table, or in all tables."""
         return sum(file.rows for file in self.files if table in (None, file.table))
 
     @property
@@ -195,7 +200,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """One commit: the messages between two sets of offsets, in staged files."""
+    """Content of one commit: the messages between two sets of offsets, in staged files."""
 
     begins: Offsets
     ends: Offsets
@@ -204,12 +209,12 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def staged_name(rest: str) -> str:
-    """The name of a file for a lake that a writer on this host commits."""
+    """Return the name of a staged file of this host."""
     return f"part-{_host()}-{rest}"
 
 
 def draft_name(rest: str) -> str:
-    """The same for a file that gets its own name once it is whole."""
+    """Return the name of a draft of this host, which is renamed when complete."""
     return f".{_host()}-{rest}"
 
 
@@ -218,9 +223,13 @@ def _host() -> str:
 
 
 def drop_left(paths: Iterable[Path], own: str) -> None:
-    """Throw away what killed writers have left: what begins with ``own``, of this host, of which
-    the lock says that no writer is left. Another host's may be at work where locks do not reach
-    across hosts, so its files stay for a day; and it may take them away at the same moment."""
+    """Remove files left by killed writers.
+
+    - Files whose names begin with ``own`` are of this host. The lock guarantees that no other
+      writer of this host is running.
+    - Files of other hosts are kept for a day, because locks may not work across hosts. The other
+      host may remove them at the same moment.
+    """
     for path in paths:
         if path.name.startswith(own) or is_older(path, STAGED_KEPT_S):
             path.unlink(missing_ok=True)
@@ -239,7 +248,7 @@ def no_step(_name: str) -> None:
 
 
 class Lake(ABC):
-    """An open lake. ``writing()`` is entered before anything is changed."""
+    """An open lake. Changes are only allowed inside ``writing()``."""
 
     def __init__(self, root: Path, definition: Definition) -> None:
         self.root = root
@@ -247,38 +256,41 @@ class Lake(ABC):
 
     @abstractmethod
     def snapshot(self) -> Snapshot:
-        """The newest version. Raises LakeError if it cannot be read."""
+        """Return the newest version. Raises LakeError if it cannot be read."""
 
     @abstractmethod
     def append(
         self, before: Snapshot, batch: Batch, at_step: Callable[[str], None] = no_step
     ) -> Snapshot:
-        """Commit a batch; what the lake is then. ``at_step`` hears ``committed``, ``placed``, in
-        the order of the format. Raises LakeError if another writer was faster."""
+        """Commit a batch, and return the new version. ``at_step`` is called with ``committed`` and
+        ``placed``, in the order of the format. Raises LakeError if another writer was faster."""
 
     @abstractmethod
     def restart(self, before: Snapshot, begins: Offsets) -> Snapshot:
-        """Commit that these queues begin another generation, at these offsets; what the lake is
-        then. Raises LakeError if another writer was faster."""
+        """Begin another generation of these queues, at these offsets, and return the new version.
+        Raises LakeError if another writer was faster."""
 
     @abstractmethod
     def recover(self) -> None:
-        """Finish or throw away what a killed writer has left. Only while ``writing()``."""
+        """Complete or remove the unfinished work of a killed writer. Only allowed inside
+        ``writing()``."""
 
     def compact(self, *, files_min: int, size_target: int) -> int:
-        """Put small files of a partition together, where it has ``files_min`` or more; how many
-        files have gone. Offsets and rows stay. Only while ``writing()``. Raises LakeInUseError
-        while another host compacts."""
+        """Merge the small files of each partition that has at least ``files_min`` of them. Return
+        by how many the number of files has decreased. Offsets and rows stay.
+
+        Only allowed inside ``writing()``. Raises LakeInUseError while another host compacts.
+        """
         with self.compacting():
             return self._compact(files_min, size_target)
 
     @abstractmethod
     def _compact(self, files_min: int, size_target: int) -> int:
-        """``compact``, while no other host does."""
+        """Merge small files like ``compact``, while no other host does."""
 
     @abstractmethod
     def paths(self, table: str = DATA) -> list[Path]:
-        """The files that make up a table now, each where it can be opened."""
+        """Return the current files of a table. Each path can be opened."""
 
     @property
     def staging(self) -> Path:
@@ -286,8 +298,8 @@ class Lake(ABC):
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold the lake's lock, with everything a killed writer left put right. Raises
-        LakeInUseError if another process has it."""
+        """Hold the lake's lock. Recover first from a killed writer. Raises LakeInUseError if
+        another process has the lock."""
         alone = (
             "writes to this lake, which takes one writer at a time: wait until it ends, or use "
             "another directory"
@@ -298,9 +310,12 @@ class Lake(ABC):
 
     @contextmanager
     def compacting(self) -> Iterator[None]:
-        """Compact alone, also where locks do not reach across hosts: ``deltalake`` commits two
-        compactions of the same files, and the table has their rows twice. A file of this host
-        is of a killed process, for this one has the lock. Raises LakeInUseError."""
+        """Hold the claim to compact, a file that also works where locks do not work across hosts.
+
+        Otherwise ``deltalake`` could commit two compactions of the same files, and the table would
+        have their rows twice. A claim of this host was left by a killed process, because this
+        process has the lock. Raises LakeInUseError.
+        """
         claim, own = self.root / _COMPACTING, f"host {socket.gethostname()}"
         with suppress(FileNotFoundError):
             if claim.read_text().startswith(f"{own},") or is_older(claim, STAGED_KEPT_S):
@@ -318,13 +333,13 @@ class Lake(ABC):
             claim.unlink(missing_ok=True)
 
     def clear_staging(self) -> None:
-        """Throw away the staged files that killed writers have left: ``drop_left``."""
+        """Remove staged files that killed writers have left (``drop_left``)."""
         self.staging.mkdir(exist_ok=True)
         drop_left(self.staging.iterdir(), staged_name(""))
 
     def move_staged(self, files: Iterable[DataFile]) -> None:
-        """Move staged files durably to their final places. Existing files stay. Raises LakeError
-        for a file that is in neither place."""
+        """Move staged files durably to their final paths. Existing files stay. Raises LakeError for
+        a file that is at neither path."""
         folders = set()
         for file in files:
             target = self.root / file.path
@@ -341,7 +356,7 @@ class Lake(ABC):
             sync_directory(folder)
 
     def check_follows(self, before: Snapshot, batch: Batch) -> None:
-        """Raises OffsetGapError unless the batch begins where the table ends, queue by queue."""
+        """Raise OffsetGapError if the batch does not begin where the table ends, for each queue."""
         for queue, begin in batch.begins.items():
             there = before.stretches.get(queue)
             if there is not None and there.end != begin:
@@ -352,10 +367,10 @@ class Lake(ABC):
 
 
 def create_or_open(root: Path, wanted: Definition) -> Lake:
-    """The lake at ``root``, made if there is none.
+    """Open the lake at ``root``; create it if there is none.
 
-    Raises ConfigError if there is one of another shape, or a directory with something else; and
-    LakeError as ``open_lake``.
+    Raises ConfigError if an existing lake has another definition, or if the directory contains
+    something else. Raises LakeError like ``open_lake``.
     """
     _class_of(wanted.format)
     if definition_at(root) is None:
@@ -372,8 +387,8 @@ def create_or_open(root: Path, wanted: Definition) -> Lake:
 
 
 def _check_empty(root: Path) -> None:
-    """Raise ConfigError if a directory has files of others. Leftovers of a killed writer, and files
-    that a file system or a desktop puts into each directory, do not count."""
+    """Raise ConfigError if a directory contains other files. Files left by a killed writer, and
+    files that a file system or a desktop puts into each directory, do not count."""
     if not root.is_dir():
         return
     strange = sorted(
@@ -381,7 +396,7 @@ def _check_empty(root: Path) -> None:
         for each in root.iterdir()
         if each.name not in (STAGING, "lost+found") and not each.name.startswith(".")
     )
-    # Another host may have made the lake meanwhile.
+    # Another host may have created the lake in the meantime.
     if strange and definition_at(root) is None:
         raise ConfigError(
             f"{root} is not a lake and not empty (it has {strange[0]!r}): give an empty "
@@ -390,8 +405,8 @@ def _check_empty(root: Path) -> None:
 
 
 def lake_place(place: str | Path) -> Path:
-    """The directory of a lake. Raises ConfigError for a URL, also for one that ``Path`` has made
-    ``s3:/bucket/lake`` of."""
+    """Return the directory of a lake. Raises ConfigError for a URL, also if ``Path`` has changed it
+    to ``s3:/bucket/lake``."""
     found = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/", str(place))
     if found:
         raise ConfigError(
@@ -402,7 +417,7 @@ def lake_place(place: str | Path) -> Path:
 
 
 def check_shape(root: Path, there: Definition, wanted: Definition) -> None:
-    """Raises ConfigError if the lake that is there has another shape."""
+    """Raise ConfigError if the existing lake has another definition."""
     for what in ("format", "columns", "bodies"):
         if getattr(there, what) != getattr(wanted, what):
             raise ConfigError(
@@ -412,8 +427,8 @@ def check_shape(root: Path, there: Definition, wanted: Definition) -> None:
 
 
 def definition_at(root: Path) -> Definition | None:
-    """Read the definition of the lake at ``root``; None if there is none. Raises LakeError, and
-    ConfigError as ``lake_place``."""
+    """Return the definition of the lake at ``root``; None if there is no lake. Raises LakeError,
+    and ConfigError like ``lake_place``."""
     try:
         data = (lake_place(root) / _DEFINITION).read_bytes()
     except FileNotFoundError:
@@ -432,8 +447,8 @@ def definition_at(root: Path) -> Definition | None:
 
 
 def open_lake(root: Path) -> Lake:
-    """The lake at ``root``, as an absolute path: pyarrow takes ``s3:x`` for a URI. Raises LakeError
-    if there is none, or none that can be read."""
+    """Open the lake at ``root``. The path becomes absolute, because pyarrow reads ``s3:x`` as a
+    URI. Raises LakeError if there is no readable lake."""
     definition = definition_at(root)
     if definition is None:
         raise LakeError(f"{root} is not a lake: `turbopump pipeline archive` makes one")
@@ -454,8 +469,8 @@ def _class_of(format_name: str) -> type[Lake]:
 
 @contextmanager
 def locked(path: Path, what: Path, alone: str) -> Iterator[None]:
-    """Hold the lock that a file is, which says who does. Raises LakeInUseError if somebody else
-    has it: what is locked, who has it, and ``alone``, what is not for two."""
+    """Hold a lock file, which also names its holder. If another process has it, raise
+    LakeInUseError with ``what`` is locked, the holder, and the sentence ``alone``."""
     try:
         lock = lock_file(path)
     except FileLockedError as holder:
@@ -471,15 +486,15 @@ def locked(path: Path, what: Path, alone: str) -> Iterator[None]:
 
 
 def create_exclusively(path: Path, data: bytes) -> None:
-    """Make a file with this content, all of it or nothing, durably. Raises FileExistsError if
-    there is one, which is left alone."""
+    """Create a file with this content, atomically and durably. Raises FileExistsError if the file
+    exists, and does not change it."""
     draft = path.with_name(draft_name(f"{path.name}.{os.getpid()}.{time.monotonic_ns()}"))
     try:
         with draft.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.link(draft, path)  # unlike a rename it never replaces
+        os.link(draft, path)  # unlike a rename, a link never replaces a file
     finally:
         draft.unlink(missing_ok=True)
     sync_directory(path.parent)

@@ -2,8 +2,8 @@
 again.
 
 A row and a message at one offset are the same if all identifying columns (``IDENTITY``) that the
-lake has are equal. A row or a message that no longer exists cannot be compared and counts as the
-same. The consequences are unknown here.
+lake has are equal. If the row or the message no longer exists, nothing can be compared, and they
+count as the same. The consequences are unknown here.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from turbopump.spark.pipelines.lake import GENERATION, DataFile, Lake, Snapshot
 
 IDENTITY: Final = ("msgId", "offsetMsgId", "commitLogOffset", "bodyCrc", "storeTimestamp")
 _UNIQUE: Final = ("msgId", "offsetMsgId")
-"""Each of these columns identifies a message among those of all brokers."""
+"""Columns that each identify a message among the messages of all brokers."""
 
 Row = dict[str, Any]
 
 
 def columns_of(lake: Lake) -> tuple[str, ...]:
-    """Return the identifying columns of a lake: at least the store time."""
+    """Return the identifying columns of a lake, at least the store time."""
     return tuple(name for name in IDENTITY if name in lake.definition.columns)
 
 
 def tells_brokers_apart(lake: Lake) -> bool:
-    """True if a row of one broker cannot look like a message of another."""
+    """Return True if a row of one broker cannot look like a message of another."""
     return any(name in lake.definition.columns for name in _UNIQUE)
 
 
 def changed_queues(
     cluster: Cluster, lake: Lake, snapshot: Snapshot, queues: Iterable[MessageQueue]
 ) -> dict[MessageQueue, int]:
-    """Return the queues whose newest row in the lake is another message at the broker, with its
-    offset. The lake knows all ``queues``. Costs a pull for each."""
+    """Return the queues whose newest row in the lake differs from the broker's message, with the
+    offset of that row. The lake has all ``queues``. Costs one pull per queue."""
     newest = {
         queue: there.end - 1
         for queue in queues
@@ -61,8 +61,8 @@ def changed_queues(
 def first_difference(
     cluster: Cluster, lake: Lake, snapshot: Snapshot, queue: MessageQueue, low: int, high: int
 ) -> int:
-    """The first offset from ``low`` up to ``high`` whose message is not the lake's row; ``high`` if
-    there is none. A pull and a look into the lake for each halving."""
+    """Return the first offset from ``low`` to ``high`` at which message and row differ; ``high`` if
+    there is none. The binary search costs a pull and a read of the lake per step."""
 
     def differ(offset: int) -> bool:
         row = rows_at(lake, snapshot, {queue: offset}).get(queue)
@@ -74,14 +74,14 @@ def first_difference(
 
 
 def differs(row: Row, message: Row | None) -> bool:
-    """True if there is a message, and it is another than the row's."""
+    """Return True if there is a message that differs from the row."""
     return message is not None and row != message
 
 
 def message_at(
     cluster: Cluster, queue: MessageQueue, offset: int, columns: tuple[str, ...]
 ) -> Row | None:
-    """Return these columns of the broker's message; None if there is none that can be read."""
+    """Return these columns of the broker's message; None if there is no readable message."""
     (answer,) = cluster.pull(queue, [(offset, 1)])
     try:
         found = decode(
@@ -97,10 +97,10 @@ def message_at(
 def rows_at(
     lake: Lake, snapshot: Snapshot, wanted: Mapping[MessageQueue, int]
 ) -> dict[MessageQueue, Row]:
-    """Read the identifying columns of the lake's rows at these offsets, in the newest generation of
-    each queue. Missing rows are left out.
+    """Return the identifying columns of the lake's rows at these offsets, in the newest generation
+    of each queue. Missing rows are left out.
 
-    Newest files are opened first, and only files that may contain the offsets.
+    The newest files are opened first, and only files that may contain the offsets.
     """
     columns = columns_of(lake)
     schema = arrow_schema((*columns, "brokerName", "queueId", "queueOffset"))

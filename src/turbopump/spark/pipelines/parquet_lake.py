@@ -1,4 +1,4 @@
-"""A lake of Parquet files and a manifest of our own.
+"""Lake of Parquet files with turbopump's own manifest.
 
 ::
 
@@ -8,10 +8,10 @@
     {"v":1, "version":12, "time_ms":…, "stretches":[["T","broker-a",0,{"begin":0,"end":123}],…],
      "add":[{"name":…},…], "remove":["data/…"], "files":null}
 
-The manifest is written first. Only when a version exists are its files moved from the staging
-folder into the table's, so that a bare glob of the table never sees uncommitted rows. Each version
-has all offsets. Each tenth version also has the whole list of files; a reader begins there, and
-older versions may be deleted. The content of the files is unknown here, except for merging them.
+The manifest is written first. Then the files of the version are moved from the staging folder into
+the table's folder. So a glob of the table never sees uncommitted rows. Each version has all
+offsets. Each tenth version also has the whole list of files; a reader begins there, and older
+versions may be deleted. The content of the files is unknown here, except for merging them.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ from turbopump.spark.pipelines.lake import (
 MANIFEST: Final = "_manifest"
 REMOVED: Final = "_removed"
 FULL_EVERY: Final = 10
-"""Each version whose number divides by this has the whole list of files."""
+"""Interval of versions that contain the whole list of files."""
 VERSIONS_KEPT: Final = 100
 VERSION: Final = 1
 VERSION_RESTARTED: Final = 2
-"""Version of a manifest file after the restart of a queue; releases that count only the offsets of
-one generation refuse it."""
+"""Version of a manifest file after the restart of a queue. Older releases, which know one
+generation only, refuse this version."""
 REMOVED_KEPT_S: Final = 3600
-"""Seconds for which a reader with a list from before a compaction still finds its files."""
+"""Seconds for which files replaced by a compaction are kept for readers with an older list."""
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
-    """One file of the manifest."""
+    """Content of one file of the manifest."""
 
     v: int = VERSION
     version: int
@@ -77,7 +77,7 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ParquetLake(Lake):
-    """See the module; methods as in ``Lake``."""
+    """Lake of Parquet files. The methods are described in ``Lake``."""
 
     @property
     def manifest(self) -> Path:
@@ -139,7 +139,8 @@ class ParquetLake(Lake):
         return after
 
     def recover(self) -> None:
-        """Make the folders what the newest version says: its files in place, others not."""
+        """Repeat the moves of the newest version: add its files to the table, and remove replaced
+        ones."""
         self.manifest.mkdir(exist_ok=True)
         drop_left(self.manifest.glob(".*"), draft_name(""))
         numbers = self._numbers()
@@ -204,19 +205,20 @@ class ParquetLake(Lake):
         return version
 
     def _drop_old(self, newest: int) -> None:
-        """Versions that no reader needs: all before the last whole list but ``VERSIONS_KEPT``."""
+        """Remove old versions after a whole list of files was written. The last ``VERSIONS_KEPT``
+        stay."""
         if newest % FULL_EVERY == 0:
             for number in self._numbers():
                 if number <= newest - VERSIONS_KEPT:
                     self._path(number).unlink(missing_ok=True)
 
     def _set_apart(self, version: Version) -> None:
-        """Move what a version removes out of the table's folder; forget what lies there long.
-        A writer on another host may do the same at the same moment."""
+        """Move the files that a version removes out of the table's folder, and delete files that
+        were moved long ago. A writer on another host may do the same at the same moment."""
         apart = self.root / REMOVED
         for folder in apart.glob("*"):
             if is_older(folder, REMOVED_KEPT_S):
-                shutil.rmtree(folder, ignore_errors=True)  # what is left goes the next time
+                shutil.rmtree(folder, ignore_errors=True)  # the rest is removed the next time
         for path in version.remove:
             target = apart / f"{version.version:08d}" / path
             if (self.root / path).exists():
@@ -225,7 +227,7 @@ class ParquetLake(Lake):
                     os.replace(self.root / path, target)
 
     def _together(self, files: list[DataFile]) -> DataFile:
-        """One staged file with the rows of these, which are of one partition."""
+        """Merge the rows of these files, which are of one partition, into one staged file."""
         first = files[0]
         name = staged_name(f"compacted-{uuid.uuid4().hex}.parquet")
         target = self.staging / name
@@ -284,7 +286,7 @@ def _listed(stretches: Stretches) -> list[tuple[str, str, int, Stretch]]:
 
 
 def _groups(files: list[DataFile], size_target: int) -> Iterator[list[DataFile]]:
-    """The files in order, as many together as reach the target."""
+    """Group the files in order, each group up to the target size."""
     group: list[DataFile] = []
     for file in sorted(files, key=lambda each: each.name):
         if group and sum(each.size for each in group) + file.size > size_target:
@@ -295,7 +297,7 @@ def _groups(files: list[DataFile], size_target: int) -> Iterator[list[DataFile]]
 
 
 def _row_groups(path: Path) -> Iterator[Any]:
-    """Its rows as tables of about a row group's size."""
+    """Yield the file's rows as tables of about a row group's size."""
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(batch_size=131_072):
             yield pa.Table.from_batches([batch])

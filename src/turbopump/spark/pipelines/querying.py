@@ -1,7 +1,7 @@
-"""SQL over topics and lakes: each becomes a table when a query names it.
+"""SQL over topics and lakes. Each becomes a table when a query names it.
 
-Only tables that the query names are opened. Spark reports an unknown table; the module makes that
-table and runs the query again. The display of rows is unknown here.
+Only tables that the query names are opened. When Spark reports an unknown table, this module
+creates the table and runs the query again. The display of rows is unknown here.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def query(
 ) -> DataFrame:
     """Run a query and return a DataFrame.
 
-    A lake of ``lakes`` is the table of its name, and ``NAME_rejected`` has the rows that did not
-    fit. Any other table is the topic of that name, read from its beginning to its present end;
-    ``options`` are further options of its source. A name with characters other than letters, digits
-    and ``_`` is written in backticks.
+    Each lake of ``lakes`` is a table of its name, and ``NAME_rejected`` has the rows that did not
+    fit. Any other table is the topic of that name, read from its beginning to its present end.
+    ``options`` are further options of the topics' source. A name with characters other than
+    letters, digits and ``_`` is written in backticks.
 
     Raises ConfigError for a table that is neither, LakeError for a directory that is not a lake,
     and Spark's AnalysisException for an invalid query.
@@ -74,13 +74,13 @@ def query(
             _make_table(topic, spark.read.format("rocketmq").options(**given).load())
             made.append(topic)
     finally:
-        # The answer knows its tables by now; a later query may want other columns of them.
+        # The DataFrame no longer needs these names, and a later query may want other columns.
         for name in made:
             spark.catalog.dropTempView(name)
 
 
 def _make_table(name: str, rows: DataFrame) -> None:
-    """Raises ConfigError if there is one of this name already."""
+    """Create a table. Raises ConfigError if a table of this name exists."""
     try:
         rows.createTempView(lakes_.quoted(name))
     except AnalysisException as error:
@@ -94,7 +94,7 @@ def _check_cases(
     text: str, made: list[str], name_server: str, options: Mapping[str, str] | None
 ) -> None:
     """Raise ConfigError if a query names two tables that differ only in the case of letters. Spark
-    does not tell them apart, and both would have the rows of the first."""
+    does not distinguish them, so both would have the rows of the first."""
     without_texts = re.sub(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|--.*", " ", text)
     words = {
         tick.replace("``", "`") or word
@@ -123,7 +123,7 @@ def _is_topic(options: dict[str, str], name: str) -> bool:
 
 
 def _unknown_table(error: AnalysisException) -> str | None:
-    """The table that Spark does not know, if that is what is wrong."""
+    """Return the unknown table that caused the error, or None for another error."""
     if error.getCondition() != _TABLE_NOT_FOUND:
         return None
     name = (error.getMessageParameters() or {}).get("relationName", "")
@@ -132,7 +132,7 @@ def _unknown_table(error: AnalysisException) -> str | None:
 
 
 def _check_topic(options: dict[str, str], tables: list[str]) -> None:
-    """Raise ConfigError unless there is the topic."""
+    """Raise ConfigError if the topic does not exist."""
     known = read_options(options)
     with connected(known) as cluster:
         try:
@@ -151,8 +151,8 @@ def _columns_named(text: str) -> str:
     """Return the columns of a topic that a query may use: those whose names are in its text.
 
     All columns are returned if the query may use columns without their names: by a star, a natural
-    join, or a query without SELECT. (Reading fewer columns is several times as fast, and Spark does
-    not report the needed columns to a source.)
+    join, or a query without SELECT. Reading fewer columns is several times as fast, and Spark does
+    not report the needed columns to a source.
     """
     plain = re.sub(r"\bcount\s*\(\s*\*\s*\)", "", text, flags=re.IGNORECASE)
     words = re.findall(r"\w+", plain.lower())

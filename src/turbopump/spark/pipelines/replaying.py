@@ -1,9 +1,10 @@
-"""A lake's messages into a topic again: by time, key or condition, paced, and once each.
+"""Replay of a lake's messages into a topic: selected by time, key or condition, at a limited rate,
+and each message once.
 
-The one rule: a replay has a name, and every message that it sends says the name and where it came
-from (``REPLAY_ID``, ``REPLAYED_FROM``). So a replay that was stopped or killed goes on: batches
-that are noted in ``LAKE/_replays`` are done, and of the one that was under way the target itself
-says what it has. It must not know how messages are sent.
+The rule: a replay has a name, and every message that it sends has the name and its origin as
+properties (``REPLAY_ID``, ``REPLAYED_FROM``). So a stopped or killed replay can continue. Completed
+batches are recorded in ``LAKE/_replays``. For the batch that was interrupted, the target topic is
+searched. The sending of messages is unknown here.
 """
 
 from __future__ import annotations
@@ -38,11 +39,13 @@ if TYPE_CHECKING:
 
 REPLAY_ID: Final = "REPLAY_ID"
 REPLAYED_FROM: Final = "REPLAYED_FROM"
-"""Properties of a replayed message: the replay's name, and ``broker/topic/queue/offset``."""
+"""Name of the property with a message's origin, ``broker/topic/queue/offset``. ``REPLAY_ID`` has
+the replay's name."""
 
 ROWS_PER_BATCH: Final = 50_000
 PACED_S: Final = 5
-"""Seconds of a rate that a batch has at most: a batch is not paced."""
+"""Maximum seconds of messages in a batch at the given rate, because a batch is sent without
+pauses."""
 HOUR_MS: Final = 3_600_000
 SENT_COLUMNS: Final = (
     "brokerName",
@@ -60,32 +63,40 @@ _REPLAYS: Final = "_replays"
 
 
 class ReplayState(msgspec.Struct, kw_only=True):
-    """What is noted of a replay: how far it is through a part of the lake. A part ends where the
-    lake ended when it was begun; what the lake gets later is the next part. Seconds count from
-    1970, of the store time."""
+    """Stored progress of a replay through one part of the lake.
+
+    A part ends where the lake ended when the part was begun; later messages are the next part.
+    Seconds are store times since 1970.
+    """
 
     v: Literal[2] = 2
     selection: dict[str, Any]
     part_begin: dict[str, Any]
     part_end: dict[str, Any]
-    """Offsets in the original queues."""
+    """End offsets in the original queues."""
     began_at: dict[str, Any]
-    """The ends of the target's queues before the first message."""
+    """Ends of the target's queues before the first message of the replay."""
     batch_at: dict[str, Any]
-    """The same, before the first message that was stored from ``done_before_s`` on."""
+    """Ends of the target's queues before the first message with a store time from ``done_before_s``
+    on."""
     sent_before_s: int | None = None
-    """No message of the part that was stored from this second on has been sent."""
+    """Second before which messages of the part may have been sent. Messages stored from this second
+    on were not sent."""
     done_before_s: int | None = None
-    """All of the part that was stored before this second is sent."""
+    """Second before which all messages of the part are sent."""
     done: int = 0
-    """Messages of all parts that are sent."""
+    """Number of sent messages of all parts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayReport:
-    """What a replay has done: ``selected`` messages in all; in this run ``sent``, and ``present``:
-    there already, from a run that was killed. ``found`` and ``distinct`` count what the target has
-    of the replay."""
+    """Result of a replay.
+
+    - ``selected``: number of selected messages in all.
+    - ``sent``: messages sent by this run.
+    - ``present``: messages already in the target, from a killed run.
+    - ``found``, ``distinct``: messages of the replay in the target, and their distinct origins.
+    """
 
     name: str
     selected: int
@@ -99,7 +110,7 @@ class ReplayReport:
 
     @property
     def agrees(self) -> bool:
-        """Whether the target has each message once that was sent so far."""
+        """True if the target has each sent message exactly once."""
         return self.found == self.distinct == self.done and (
             self.stopped or self.done == self.selected
         )
@@ -124,18 +135,21 @@ def replay(
     progress: Progress | None = None,
     at_step: Callable[[str], None] = no_step,
 ) -> ReplayReport:
-    """Send what the lake has of ``topic`` to ``target``, in the order of store times.
+    """Send the lake's messages of ``topic`` to ``target``, in the order of store times. Ids, keys,
+    tags, flag, body and properties stay; queues and times are new.
 
-    ``begin_ms`` and ``end_ms`` (exclusive) bound the store time, ``keys`` are those of which a
-    message must have one, ``where`` is a condition in Spark's SQL. ``rate``: messages a second at
-    most. ``name`` is how a replay is known; without one the same selection has the same name, so
-    calling again goes on: with what is left, and with what the lake has got since. Ids, keys, tags,
-    flag, body and properties stay; queues and times are new. ``at_step`` hears of each batch
-    ``begun``, ``looked`` (what the target has of it), ``sent`` and ``noted``.
+    - ``begin_ms``, ``end_ms``: range of store times, the end exclusive.
+    - ``keys``: a message must have one of these.
+    - ``where``: a condition in Spark's SQL.
+    - ``rate``: maximum messages per second.
+    - ``name``: name of the replay. By default, the same selection has the same name. Calling again
+      with the same name continues, also with messages that the lake has got since.
+    - ``at_step``: called for each batch with ``begun``, ``looked`` (after the search in the
+      target), ``sent`` and ``noted``.
 
-    Raises ConfigError for a wrong argument, LakeError for what is no lake, has no bodies or does
-    not have the topic, LakeInUseError while the same replay runs elsewhere, and what
-    ``format("rocketmq")`` raises when it cannot write.
+    Raises ConfigError for an invalid argument. Raises LakeError if there is no lake, or if the lake
+    has no bodies or lacks the topic. Raises LakeInUseError while the same replay runs elsewhere.
+    Also raises the errors of a write with ``format("rocketmq")``.
     """
     lake = lake_place(lake)
     spark = spark or rocketmq_session()
@@ -208,7 +222,7 @@ def replay(
 
 
 def _name_of(selection: dict[str, Any]) -> str:
-    """Of a replay that was given none: the same for the same selection."""
+    """Return the default name of a replay, the same for the same selection."""
     digest = hashlib.sha256(json.dumps(selection, sort_keys=True).encode())
     return f"replay-{digest.hexdigest()[:12]}"
 
@@ -220,14 +234,15 @@ def _checked_name(name: str) -> str:
 
 
 def _known(options: dict[str, str]) -> dict[str, str]:
-    """The options, each of which a read or a write of the target knows. Raises ConfigError."""
+    """Return the options. Raises ConfigError for one that neither a read nor a write of the target
+    knows."""
     both = {**WRITE_OPTIONS, **OPTIONS}
     given_values(options, both)
     return options
 
 
 def _only(options: Mapping[str, str], table: Mapping[str, Option]) -> dict[str, str]:
-    """Those that a table has."""
+    """Return the options that are in ``table``."""
     names = {name.lower() for name in table}
     return {name: value for name, value in options.items() if name.lower() in names}
 
@@ -235,8 +250,8 @@ def _only(options: Mapping[str, str], table: Mapping[str, Option]) -> dict[str, 
 def _selected(
     spark: SparkSession, lake: Path, state: ReplayState, begin_s: int | None, end_s: int | None
 ) -> DataFrame:
-    """The rows of the part that are to be sent, of these seconds alone, and ``second``, in which
-    each was stored."""
+    """Return the selected rows of the part, of these seconds only, with their store time as
+    ``second``."""
     from pyspark.sql.functions import array_contains, col, expr, floor, split
 
     selection = state.selection
@@ -267,7 +282,8 @@ def _selected(
 
 
 def _stored(rows: DataFrame, begin_ms: int | None, end_ms: int | None) -> DataFrame:
-    """The rows stored between two times; None is no bound. Files of other hours are not opened."""
+    """Return the rows stored between two times; None: no limit. Files of other hours are not
+    opened."""
     from pyspark.sql.functions import col, lit, timestamp_millis, unix_date
 
     stored, hour = col("storeTimestamp"), unix_date("date") * 24 + col("hour")
@@ -281,11 +297,11 @@ def _stored(rows: DataFrame, begin_ms: int | None, end_ms: int | None) -> DataFr
 
 
 def _between(rows: DataFrame, begins: Offsets, ends: Offsets) -> DataFrame:
-    """The rows of one topic between two sets of offsets."""
+    """Return the rows of one topic between two sets of offsets."""
     from pyspark.sql.functions import coalesce, col, concat_ws, create_map, lit
 
     def bound(offsets: Offsets) -> Column:
-        """The offset in a row's queue; 0 where there is none."""
+        """Return a column with the offset for each row's queue; 0 if there is none."""
         named = {f"{queue.broker_name}/{queue.queue_id}": at for queue, at in offsets.items()}
         found = create_map(*map(lit, chain(*named.items())))[
             concat_ws("/", "brokerName", "queueId")
@@ -298,7 +314,8 @@ def _between(rows: DataFrame, begins: Offsets, ends: Offsets) -> DataFrame:
 
 
 def batches_of(seconds: list[tuple[int, int]], rows_max: int) -> Iterator[tuple[int, int, int]]:
-    """``(from, to, rows)``: whole seconds together, up to so many rows where one has not more."""
+    """Group whole seconds into batches of at most ``rows_max`` rows; one second may have more.
+    Yield ``(from, to, rows)``."""
     low, rows = None, 0
     for second, count in seconds:
         if low is not None and rows + count > rows_max:
@@ -312,7 +329,7 @@ def batches_of(seconds: list[tuple[int, int]], rows_max: int) -> Iterator[tuple[
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayRun:
-    """One run of ``replay``: what it sends, and its notes of what it has sent."""
+    """State of one run of ``replay``, and its stored progress."""
 
     spark: SparkSession
     lake: Path
@@ -324,9 +341,11 @@ class ReplayRun:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """While it sends nobody else sends the same replay: neither would see what the other is
-        about to send. Raises LakeInUseError, and LakeError if there is no lake, or one in which
-        offsets of the topic come twice."""
+        """Hold the replay's lock, because two runs would not see what the other is about to send.
+
+        Raises LakeInUseError if another run has the lock. Raises LakeError if there is no lake, or
+        if its offsets of the topic are not unique.
+        """
         for queue in open_lake(self.lake).snapshot().generations:
             if queue.topic == self.topic:
                 raise LakeError(
@@ -340,7 +359,8 @@ class ReplayRun:
             yield
 
     def state(self, selection: dict[str, Any]) -> ReplayState:
-        """What is noted, or a new note. Raises ConfigError for the name of another selection."""
+        """Return the stored progress; begin a new one if there is none. Raises ConfigError if the
+        name was used for another selection."""
         try:
             state = msgspec.json.decode(self.notes.read_bytes(), type=ReplayState)
         except FileNotFoundError:
@@ -354,7 +374,7 @@ class ReplayRun:
             state = ReplayState(
                 selection=selection, part_begin=none, part_end=none, began_at=ends, batch_at=ends
             )
-            with unlogged_errors():  # a condition that cannot be is told before it has a name
+            with unlogged_errors():  # report an invalid condition before the name is stored
                 _selected(self.spark, self.lake, state, None, None)
             if not self.begin_next_part(state):
                 replace_file(self.notes, msgspec.json.encode(state))
@@ -371,7 +391,8 @@ class ReplayRun:
         return state
 
     def begin_next_part(self, state: ReplayState) -> bool:
-        """Note that what the lake has got since is the next part; False if that is nothing."""
+        """Begin a part with the messages that the lake has got since. Return False if there are
+        none."""
         topic = state.selection["topic"]
         offsets = lakes.offsets(self.lake).items()
         ends = encode_offsets({queue: end for queue, end in offsets if queue.topic == topic})
@@ -383,37 +404,38 @@ class ReplayRun:
         return True
 
     def left(self, state: ReplayState) -> list[tuple[int, int]]:
-        """How many rows of the part that are not noted as sent each second has, in order."""
+        """Return the number of unsent rows of the part for each second, in order."""
         rows = _selected(self.spark, self.lake, state, state.done_before_s, None)
         counted = rows.groupBy("second").count().orderBy("second").collect()
         return [(row["second"], row["count"]) for row in counted]
 
     def begin_batch(self, state: ReplayState, end_s: int) -> None:
-        """Note up to which second messages may be in the target soon. A run that was killed may
-        have had a larger batch: then it is that run's end."""
+        """Store the second before which messages may be in the target soon. A killed run may have
+        had a larger batch; then its end stays."""
         if state.sent_before_s is None or state.sent_before_s < end_s:
             state.sent_before_s = end_s
             replace_file(self.notes, msgspec.json.encode(state))
 
     def end_batch(self, state: ReplayState, end_s: int) -> None:
-        """Note that a batch is done. Messages of later seconds are looked for from here on, unless
-        a larger batch has sent some of them before."""
+        """Record that a batch is complete. Later searches in the target begin here, unless a larger
+        batch of a killed run may have sent more."""
         state.done_before_s = end_s
         if state.sent_before_s == end_s:
             state.batch_at = self._target_ends()
         replace_file(self.notes, msgspec.json.encode(state))
 
     def already_there(self, low: int, high: int, state: ReplayState) -> int:
-        """How many messages of a batch the target has, from a run that was killed in it."""
+        """Return how many messages of a batch the target has, from a run that was killed in this
+        batch."""
         return (
             self._pending(low, high, state).join(self._there(state), REPLAYED_FROM, "semi").count()
         )
 
     def batch(self, low: int, high: int, there: int, state: ReplayState) -> DataFrame:
-        """The messages of a batch that the target has not.
+        """Return the messages of a batch that the target does not have.
 
-        Without a shuffle: where an executor is lost with its shuffle files, Spark runs tasks again
-        that look like first attempts, and do not ask the target what it has.
+        The query has no shuffle. If an executor is lost with its shuffle files, Spark repeats tasks
+        as if they were first attempts, and these would not search the target.
         """
         from pyspark.sql.functions import broadcast
 
@@ -424,7 +446,7 @@ class ReplayRun:
         return rows.drop(REPLAYED_FROM, "second", "storeTimestamp")
 
     def send(self, rows: DataFrame) -> None:
-        """Send these rows."""
+        """Send these rows to the target."""
         (
             rows.write.format("rocketmq")
             .options(**_only(self.options, WRITE_OPTIONS))
@@ -435,7 +457,8 @@ class ReplayRun:
         )
 
     def in_target(self, began_at: dict[str, Any]) -> tuple[int, int]:
-        """How many messages of the replay the target has, and of how many origins."""
+        """Return the number of messages of the replay in the target, and of their distinct
+        origins."""
         from pyspark.sql.functions import count, count_distinct
 
         found = self._marked(began_at).agg(count("*"), count_distinct(REPLAYED_FROM)).first()
@@ -452,7 +475,7 @@ class ReplayRun:
             map_from_arrays,
         )
 
-        # The list of files anew for each batch: a lake may be compacted meanwhile.
+        # Read the list of files again for each batch, because a lake may be compacted meanwhile.
         rows = _selected(self.spark, self.lake, state, low, high)
         origin = concat_ws("/", "brokerName", "topic", "queueId", "queueOffset")
         names, values = array(lit(REPLAY_ID), lit(REPLAYED_FROM)), array(lit(self.name), origin)
@@ -466,7 +489,7 @@ class ReplayRun:
         return self._marked(state.batch_at)
 
     def _marked(self, since: dict[str, Any]) -> DataFrame:
-        """The replay's messages in the target, from these offsets on."""
+        """Return the replay's messages in the target, from these offsets on."""
         from pyspark.sql.functions import col
 
         ends = self._target_ends()
@@ -487,7 +510,7 @@ class ReplayRun:
         )
 
     def _target_ends(self) -> dict[str, Any]:
-        """The ends of the target's queues; no topic if there is none yet."""
+        """Return the ends of the target's queues; empty if the topic does not exist yet."""
         with self._cluster() as cluster:
             try:
                 queues = cluster.queues(self.target)

@@ -1,5 +1,5 @@
-"""Common parts of the command line's pipelines: the session, a line of progress, a request to stop,
-and the sentence of an error.
+"""Common parts of the command line's pipelines: the session, a line of progress, stop requests, and
+error sentences.
 
 A pipeline checks ``stop`` between two complete pieces of work, so a stop leaves nothing to repair.
 The work itself is unknown here.
@@ -43,13 +43,13 @@ TERMINAL_EVERY_S: Final = 0.2
 FILE_EVERY_S: Final = 5.0
 MASTER_PATIENCE_S: Final = 5.0
 IMPATIENCE_S: Final = 1.0
-"""A second signal within this time is the same one: a terminal and what runs us both pass it on."""
+"""Seconds within which a second signal counts as the same one. A terminal and a parent process may
+both send it."""
 
 
 @dataclass
 class Progress:
-    """Rows done, of those that are there. ``shown`` is called on each change; ``say`` writes
-    lines."""
+    """Progress in rows. ``shown`` is called on each change."""
 
     total: int = 0
     done: int = 0
@@ -67,22 +67,22 @@ class Progress:
 
     @property
     def lag(self) -> int:
-        """Rows that are there and not done."""
+        """Number of rows still to be done."""
         return max(0, self.total - self.done)
 
     @property
     def rate(self) -> float:
-        """Rows a second since the beginning."""
+        """Rows per second since the beginning."""
         return self.done / max(time.monotonic() - self.began, 1e-9)
 
     def line(self) -> str:
-        """``120,000 rows  40,000/s  lag 80,000  2 s left``"""
+        """Return the progress as a line: ``120,000 rows 40,000/s lag 80,000 2 s left``"""
         text = f"{self.done:,} rows  {self.rate:,.0f}/s  lag {self.lag:,}"
         return f"{text}  {_span(self.lag / self.rate)} left" if self.done and self.lag else text
 
 
 class ProgressLine:
-    """Shows a ``Progress`` on one line of a terminal, or as a line every five seconds."""
+    """Display of a ``Progress`` on one line of a terminal, or as a new line every five seconds."""
 
     def __init__(self, label: str, out: TextIO = sys.stderr) -> None:
         self._label = label
@@ -101,15 +101,15 @@ class ProgressLine:
         print(f"{begin}{self._label}: {progress.line()}", end=end, file=self._out, flush=True)
 
     def close(self) -> None:
-        """End the line, so that others may write."""
+        """End the line of progress, so that other output can follow."""
         if self._open:
             print("\r\033[K", end="", file=self._out, flush=True)
 
 
 @contextmanager
 def stopped_by_signals() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set. A second signal, later, ends the work at once
-    (KeyboardInterrupt): nothing is lost by that either."""
+    """Yield an event that Ctrl-C and SIGTERM set. A later second signal ends the work at once
+    (KeyboardInterrupt), which loses no data either."""
     stop = threading.Event()
     asked_at = 0.0
 
@@ -131,10 +131,12 @@ def stopped_by_signals() -> Iterator[threading.Event]:
 
 @contextmanager
 def command_session(name: str, master: str | None) -> Iterator[SparkSession]:
-    """Open a quiet session for a command and stop it at the end; a session that already runs is
-    used and left running. Raises PipelineError for an error of Spark inside the block or the end of
-    its JVM, and KeyboardInterrupt on SIGTERM, also while Spark starts, so that nothing is left
-    behind."""
+    """Open a quiet session for a command, and stop it at the end. A running session is used and
+    left running.
+
+    Raises PipelineError for an error of Spark inside the block, or the end of its JVM. Raises
+    KeyboardInterrupt on SIGTERM, also while Spark starts, so that no process is left behind.
+    """
     with _terminated_as_interrupted(), _without_lines_of_py4j():
         yield from _session_of_command(name, master)
 
@@ -154,7 +156,8 @@ def _terminated_as_interrupted() -> Iterator[None]:
 
 @contextmanager
 def _without_lines_of_py4j() -> Iterator[None]:
-    """py4j logs each interrupt and each lost JVM with its traceback, partly on the root logger."""
+    """Suppress py4j's log lines. py4j logs each interrupt and each lost JVM with its traceback,
+    partly on the root logger."""
 
     def of_others(record: logging.LogRecord) -> bool:
         return "py4j" not in Path(record.pathname).parts
@@ -175,7 +178,7 @@ def _session_of_command(name: str, master: str | None) -> Iterator[SparkSession]
     master = master or os.environ.get("MASTER") or "local[*]"
     if not running:
         check_master(master)
-    # Short work: the second compiler and the parallel collector cost more than they save.
+    # For short work, the second compiler and the parallel collector cost more than they save.
     java = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j.configurationFile=" + _quiet_log()
     spark = None
     try:
@@ -188,11 +191,11 @@ def _session_of_command(name: str, master: str | None) -> Iterator[SparkSession]
                 "spark.sql.shuffle.partitions": "8",
                 "spark.sql.session.timeZone": "UTC",
                 "spark.driver.extraJavaOptions": java,
-                # Idle workers, when Spark ends them, complain on stderr if they have a Unix socket.
+                # Idle workers with a Unix socket print an error on stderr when Spark ends them.
                 "spark.python.unix.domain.socket.enabled": "false",
             },
         )
-        # The thread that gets the workers' sums says with a traceback that the JVM is gone.
+        # The thread for the workers' accumulators prints a traceback when the JVM has ended.
         sums = spark.sparkContext._accumulatorServer
         vars(sums)["handle_error"] = lambda *_: None
         yield spark
@@ -207,8 +210,8 @@ _MASTER: Final = re.compile(r"local(-cluster)?(\[|$)|spark://|k8s://|yarn$")
 
 
 def check_master(master: str) -> None:
-    """Raises ConfigError for what is no master, and PipelineError where none answers: Spark asks
-    for a minute, and then says something else."""
+    """Check a master before Spark starts, because Spark would try for a minute and then report
+    another error. Raises ConfigError for an invalid master, and PipelineError if none answers."""
     if not _MASTER.match(master):
         raise ConfigError(
             f"{master!r} is not a master of Spark: expected local[*], spark://HOST:PORT, "
@@ -230,8 +233,8 @@ def check_master(master: str) -> None:
 
 
 def _error_of_command(error: Exception, master: str | None) -> Exception:
-    """Turn an error of Spark into a sentence. ``master``: the master if Spark did not start. The
-    end of the JVM has several error types, because PySpark or py4j wraps it."""
+    """Return an error with one sentence for an error of Spark. ``master`` is the master if Spark
+    did not start. The end of the JVM has several error types, because PySpark or py4j wraps it."""
     if master is not None:
         return PipelineError(f"Spark did not start with master {master}: {start_sentence(error)}")
     code = ended_jvm(10 if isinstance(error, JVM_IS_AWAY) else 0.3)
@@ -245,8 +248,9 @@ def _error_of_command(error: Exception, master: str | None) -> Exception:
 
 @contextmanager
 def unlogged_errors() -> Iterator[None]:
-    """Keep PySpark from logging errors of a query inside the block; the caller gets the error."""
-    # Of PySpark's own class: it takes the logger of this name, and fails on a plain one.
+    """Keep PySpark from logging the errors of queries inside the block. The caller gets the
+    error."""
+    # The logger must be of PySpark's class, because PySpark uses it by this name.
     log = PySparkLogger.getLogger("SQLQueryContextLogger")
     was_disabled, log.disabled = log.disabled, True
     try:
@@ -256,7 +260,8 @@ def unlogged_errors() -> Iterator[None]:
 
 
 def error_inside(error: PySparkException) -> type[TurbopumpError] | None:
-    """The kind of our own error that Spark has wrapped, of which it hands on the text alone."""
+    """Return the type of the turbopump error inside an error of Spark, or None. Spark passes on
+    only its text."""
     names = re.findall(r"\bturbopump\.errors\.(\w+): ", str(error))
     return getattr(errors, names[-1], None) if names else None
 
@@ -271,8 +276,8 @@ def start_sentence(error: Exception) -> str:
 
 
 def spark_sentence(error: Exception) -> str:
-    """The sentence that helps, out of what Spark wraps around it: ours, else the innermost cause,
-    of Python before that of Java, else the first line."""
+    """Return the helpful sentence of an error that Spark has wrapped: turbopump's own, else the
+    innermost cause in Python, then in Java, else the first line."""
     text = str(error)
     ours = re.findall(r"turbopump\.[\w.]+(?:Error|Exception): (.+)", text)
     if ours:
@@ -301,7 +306,7 @@ _CAUSE_OF_JAVA: Final = re.compile(
 
 
 def _quiet_log() -> str:
-    """A log4j configuration that shows errors alone, from the first line on."""
+    """Return a log4j configuration that shows only errors, from the first line on."""
     descriptor, path = tempfile.mkstemp(prefix="turbopump-log4j2-", suffix=".properties")
     with os.fdopen(descriptor, "w") as file:
         file.write(_LOG4J)

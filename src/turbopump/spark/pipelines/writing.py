@@ -2,7 +2,7 @@
 
 Staged files do not count until the driver commits them, so a task may run twice or be killed. Each
 file has a unique name, and is durable before it is reported. The lake's state is unknown here, and
-Spark beyond the batches that ``mapInArrow`` brings.
+so is Spark beyond the batches of ``mapInArrow``.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from turbopump.spark.plain_errors import hidden_traceback
 from turbopump.spark.reading import RangesPartition, keep_what_is_loaded, read_partition
 
 NEEDED_COLUMNS: Final = ("topic", "brokerName", "queueId", "queueOffset", "storeTimestamp")
-"""Columns that every table needs: its partitions, and those that identify a row."""
+"""Columns that every table needs, for its partitions and to identify a row."""
 
 PARTITIONS: Final = pa.schema([("topic", pa.string()), ("date", pa.date32()), ("hour", pa.int32())])
-"""The columns that are in a file's folder, not in the file."""
+"""Columns whose values are in a file's path, not in the file."""
 
 REPORT_COLUMN: Final = "file"
 GROUP_ROWS: Final = 131_072
 GROUP_SIZE: Final = 64 << 20
-"""Maximum size of a row group in bytes; it is written at this size or at ``GROUP_ROWS`` rows."""
+"""Bytes at which a row group is written; ``GROUP_ROWS`` rows is the other limit."""
 OPEN_FILES_MAX: Final = 32
 
 _HOUR_US: Final = 3_600_000_000
@@ -65,8 +65,8 @@ class TaskReport(msgspec.Struct, frozen=True):
 
 
 def checked_columns(columns: tuple[str, ...]) -> tuple[str, ...]:
-    """The columns of a table, in the source's spelling. Raises ConfigError if one is missing
-    without which it cannot be."""
+    """Return the columns of a table in the source's spelling. Raises ConfigError if a needed column
+    is missing."""
     named = column_names(",".join(columns))
     absent = [name for name in NEEDED_COLUMNS if name not in named]
     if absent:
@@ -75,8 +75,8 @@ def checked_columns(columns: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def data_schema(definition: Definition, *, restarted: bool = False) -> pa.Schema:
-    """The columns of the table's files: without ``topic``, ``date`` and ``hour``, by which they are
-    partitioned. ``restarted``: with ``queueGeneration``."""
+    """Return the columns of the table's files, without the partition columns ``topic``, ``date``
+    and ``hour``. ``restarted``: with ``queueGeneration``."""
     fields = [field for field in arrow_schema(definition.columns) if field.name != "topic"]
     bodies = definition.bodies
     if bodies is not None:
@@ -89,8 +89,9 @@ _GENERATION_FIELDS: Final = (pa.field(GENERATION, pa.int32()),)
 
 
 def check_names(definition: Definition) -> None:
-    """Raise ConfigError if two columns of a table have the same name, ignoring case as Spark and
-    Delta do, and for a type that no file can hold, such as a struct without fields."""
+    """Raise ConfigError if two columns of a table have the same name (case is ignored, as in Spark
+    and Delta). Also raise ConfigError for a type that cannot be stored, such as a struct without
+    fields."""
     if definition.bodies is None:
         return
     for column in body_columns(definition.bodies):
@@ -118,15 +119,19 @@ def check_names(definition: Definition) -> None:
 
 
 def rejected_schema(definition: Definition, *, restarted: bool = False) -> pa.Schema:
-    """The columns of the table ``_rejected``."""
+    """Return the columns of the files of ``_rejected``."""
     fields = [field for field in arrow_schema(definition.columns) if field.name != "topic"]
     return pa.schema([*fields, pa.field("reason", pa.string()), *_GENERATION_FIELDS[:restarted]])
 
 
 @dataclass(frozen=True)
 class FileWriting:
-    """Settings of a task's writing. Executors and driver see ``staging`` under the same path. Names
-    of files begin with ``stem``. ``generations``: those of the lake's restarted queues."""
+    """Settings for the writing of a task.
+
+    - ``staging``: a path that is the same for executors and driver.
+    - ``stem``: first part of the files' names.
+    - ``generations``: generations of the lake's restarted queues.
+    """
 
     staging: str
     stem: str
@@ -134,7 +139,7 @@ class FileWriting:
     generations: dict[MessageQueue, int] = field(default_factory=dict)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """For ``mapInArrow``: one row with the ``TaskReport`` as JSON."""
+        """Write batches for ``mapInArrow``. Yield one row with the ``TaskReport`` as JSON."""
         keep_what_is_loaded()
         with hidden_traceback():
             report = self.write(batches)
@@ -142,7 +147,7 @@ class FileWriting:
             yield pa.RecordBatch.from_pylist([{REPORT_COLUMN: text}])
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> TaskReport:
-        """Write all rows. Raises PipelineError for what the disk refuses."""
+        """Write all rows. Raises PipelineError if the disk fails."""
         try:
             return self._write(batches)
         except OSError as error:
@@ -182,7 +187,8 @@ class FileWriting:
     def _tables(
         self, topic: str, rows: pa.Table, schemas: dict[str, Any]
     ) -> Iterator[tuple[str, pa.Table]]:
-        """The rows that fit the bodies' schema, and those that do not."""
+        """Yield the rows that fit the bodies' schema, and those that do not, each with its
+        table."""
         bodies: Bodies | None = self.definition.bodies
         tables = {DATA: rows}
         if bodies is not None:
@@ -195,7 +201,7 @@ class FileWriting:
                 yield table, found.select(schemas[table].names).cast(schemas[table])
 
     def _generation(self, topic: str, rows: pa.Table) -> Any:
-        """The column ``queueGeneration`` of the rows of a topic."""
+        """Return the column ``queueGeneration`` for the rows of a topic."""
         found = pa.nulls(rows.num_rows, pa.int32())
         for queue, generation in self.generations.items():
             if queue.topic == topic:
@@ -213,15 +219,16 @@ class FileWriting:
 
 @dataclass(frozen=True)
 class Fetching:
-    """Task that reads messages from the brokers and writes them. The messages never become rows of
-    the JVM, which would cost more than all the rest."""
+    """Task that reads messages from the brokers and writes them to files. The messages never become
+    rows of the JVM, which would cost more than everything else."""
 
     tasks: list[RangesPartition]
     options: ReadOptions
     writing: FileWriting
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """For ``mapInArrow`` over the numbers of tasks: a row as ``FileWriting`` gives for each."""
+        """Run tasks by their numbers, for ``mapInArrow``. Yield a row for each, as in
+        ``FileWriting``."""
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 yield from self.writing(read_partition(self.tasks[number], self.options))
@@ -229,7 +236,7 @@ class Fetching:
 
 @dataclass
 class OpenFile:
-    """A file that is being written; ``hour`` counts from 1970."""
+    """File that is being written. ``hour`` counts hours since 1970."""
 
     path: Path
     table: str
@@ -258,7 +265,7 @@ class OpenFile:
             self._flush()
 
     def close(self) -> DataFile:
-        """End the file, durably."""
+        """Complete the file durably, and return its description."""
         self._flush()
         self._writer.close()
         self._file.flush()
@@ -277,8 +284,8 @@ class OpenFile:
         )
 
     def drop(self) -> None:
-        """Close and forget it, after an error."""
-        with suppress(Exception):  # what is in it does not matter any more
+        """Close and remove the file after an error."""
+        with suppress(Exception):  # the content does not matter any more
             self._writer.close()
         self._file.close()
         self.path.unlink(missing_ok=True)
@@ -289,7 +296,8 @@ class OpenFile:
             self._waiting.clear()
 
     def _stats(self) -> str:
-        """In Delta's form; it knows times to the millisecond, so the upper one is the next."""
+        """Return the file's statistics in Delta's form. Delta's times have milliseconds, so the
+        maximum is rounded up."""
         low, high = self._bounds["storeTimestamp"]
         (first, last) = self._bounds["queueOffset"]
         stats = {
@@ -308,7 +316,7 @@ def _delta_time(time: datetime, round_up_us: int) -> str:
 
 
 def _partitions(rows: pa.Table) -> Iterator[tuple[str, int, pa.Table]]:
-    """The rows by topic and hour since 1970: nearly always all of a batch are of one."""
+    """Split the rows by topic and hour since 1970. Usually all rows of a batch have the same."""
     hours = pc.divide(rows["storeTimestamp"].cast(pa.int64()), _HOUR_US)
     keys = pa.table({"topic": rows["topic"], "hour": hours})
     for key in keys.group_by(["topic", "hour"]).aggregate([]).to_pylist():

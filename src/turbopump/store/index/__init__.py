@@ -1,1 +1,1 @@
-"""The key index: from a message key to the messages that have it."""
+"""Key index: finds the messages that have a key."""

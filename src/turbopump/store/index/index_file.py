@@ -1,4 +1,4 @@
-"""One key index: from a key's hash to the messages that have it.
+"""One file of the key index: finds messages by the hash of a key.
 
 ::
 
@@ -10,8 +10,8 @@
 
 Slot = keyHash mod slots; a slot's entries form a chain, newest first. A slot value ≤ 0 or >
 indexCount counts as empty. The file is full at indexCount = entries. Source: apache/rocketmq
-``IndexFile``, ``IndexHeader``. It knows hashes, not messages: a hit must be checked against the
-message itself.
+``IndexFile``, ``IndexHeader``. The file holds hashes only, so the caller must compare the message
+found with the key.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ ENTRY: Final = struct.Struct(">iqii")
 _SLOT: Final = struct.Struct(">i")
 _REWIND_STEP: Final = 65536
 GROWTH: Final = 1 << 20
-"""A file grows by so many bytes, some 50,000 entries."""
+"""Growth of a file in bytes: about 50,000 entries."""
 _OFFSET_MAX: Final = 1 << 60
-"""No log is that long."""
+"""Upper bound of valid log offsets."""
 
 
 def index_file_size(slots: int, entries: int) -> int:
-    """Bytes of an index file."""
+    """Return the size of an index file in bytes."""
     return HEADER_SIZE + slots * SLOT_SIZE + entries * ENTRY_SIZE
 
 
 class IndexFile:
-    """An open index with ``slots`` slots and room for ``entries`` − 1 entries, on a sparse segment,
-    which is mapped as long as the index is open. Raises OSError."""
+    """Open index file with ``slots`` slots and room for ``entries`` − 1 entries. Its sparse segment
+    stays mapped while it is open. Raises OSError."""
 
     def __init__(self, segment: SparseSegment, slots: int, entries: int) -> None:
         self.segment = segment
@@ -56,7 +56,7 @@ class IndexFile:
         self._entries = entries
         self._entries_at = HEADER_SIZE + slots * SLOT_SIZE
         self._room = 0
-        """Up to this byte of the file may be written."""
+        """Position in the file up to which bytes may be written."""
         self.begin_timestamp: int
         self.end_timestamp: int
         self.begin_offset: int
@@ -75,11 +75,11 @@ class IndexFile:
             self.count = 1
         self.dirty = False
         self.damaged = False
-        """Whether it is to be filled again from the log; until then it answers nothing."""
+        """True if the file must be filled again from the log; until then it is not searched."""
 
     def header_fault(self) -> str | None:
-        """What contradicts what in the header, and the header and the entries it speaks of; None:
-        nothing. A few bytes are read."""
+        """Describe a contradiction within the header, or between the header and its entries; None
+        if there is none. Reads a few bytes."""
         count, begin = self.count, self.begin_timestamp
         if count > self._entries or not 0 <= self.slots_used <= min(self.slots, count - 1):
             return (
@@ -109,7 +109,7 @@ class IndexFile:
         return None
 
     def set_apart(self) -> None:
-        """Believe nothing of it any more."""
+        """Mark the file as damaged, so that it is no longer searched."""
         self.damaged = True
         self.count, self.end_offset = 1, _OFFSET_MAX
 
@@ -123,11 +123,11 @@ class IndexFile:
         return self._entries_at + number * ENTRY_SIZE
 
     def entries_piece(self, number: int, count: int) -> Piece:
-        """Where ``count`` entries are, from ``number`` on; ``judge`` reads one."""
+        """Return the piece with ``count`` entries from ``number`` on; ``judge`` decodes one."""
         return Piece(self.segment, self._entry_at(number), count * ENTRY_SIZE)
 
     def seconds_of(self, stored_ms: int) -> int:
-        """How an entry holds a store time."""
+        """Return the store time as an entry holds it."""
         begin = self.begin_timestamp
         seconds = (stored_ms - begin) // 1000 if stored_ms > begin > 0 else 0
         return min(seconds, 0x7FFFFFFF)
@@ -141,8 +141,9 @@ class IndexFile:
         return self.damaged or self.count >= self._entries
 
     def make_room(self, count: int) -> int:
-        """Let ``count`` more entries be written, and before the first any of the slots; how many of
-        them the file still holds. Raises OSError, for example on a full disk."""
+        """Allocate space for ``count`` more entries, and for the slots before the first entry.
+        Return the number of entries that the file still holds. Raises OSError, for example on a
+        full disk."""
         count = min(count, self._entries - self.count)
         end = self._entry_at(self.count + count)
         if end > self._room:
@@ -152,21 +153,22 @@ class IndexFile:
         return count
 
     def inherit(self, end_offset: int, end_timestamp: int) -> None:
-        """Begin where the file before ended: that is what a fresh header says until its first
-        entry."""
+        """Set the fields of a fresh header to the end of the file before. They stay so until the
+        first entry."""
         self.end_offset, self.end_timestamp = end_offset, end_timestamp
         self.begin_offset, self.begin_timestamp = end_offset, end_timestamp
         self._buffer[:HEADER_SIZE] = self.header
 
     def rewind(self, before: int) -> int:
-        """Keep only the entries of messages before ``before``, an offset of the log up to which
-        this file should be on the disk.
+        """Remove the entries of messages at or after ``before``. The file should be on the disk up
+        to that log offset.
 
-        After a crash everything newer may be there in part: slots that point to entries that never
-        reached the disk, or a newer header. So the slots are made anew from the entries that are
-        kept. About 0.3 µs an entry. The answer is ``before``, or less if an entry is not as it was
-        written: then messages from there on must be indexed again, and the file rewound to there.
-        Raises OSError.
+        After a crash, later parts may be incomplete: slots may point to entries that never reached
+        the disk, or the header may be newer. So the slots are rebuilt from the remaining entries.
+        About 0.3 µs an entry.
+
+        Return ``before``, or a lower offset if an entry is damaged. Then rewind to that offset, and
+        index the messages from there on again. Raises OSError.
         """
         self.make_room(1)
         heads = array("i", bytes(self.slots * SLOT_SIZE))
@@ -213,8 +215,8 @@ class IndexFile:
         return trusted
 
     def put(self, entries: list[tuple[int, int, int]]) -> int:
-        """Add entries (key hash, commit-log offset, store time) until the file is full; how many
-        were added. Raises OSError if there is no room on the disk; then none was."""
+        """Add entries (key hash, commit-log offset, store time) until the file is full; return the
+        number added. If the disk has no space, raises OSError and adds none."""
         number = self.count
         entries = entries[: self.make_room(len(entries))]
         if not entries:
@@ -230,28 +232,27 @@ class IndexFile:
         return len(entries)
 
     def slots_piece(self) -> Piece:
-        """The slots, any of which the next entry may need."""
+        """Piece with all slots; the next entry may need any of them."""
         return Piece(self.segment, 0, self._entries_at)
 
     def slot_piece(self, key_hash: int) -> Piece:
-        """Where the number of the newest entry of this hash's slot is; ``newest`` reads it."""
+        """Return the piece with the slot of this hash; ``newest`` decodes it."""
         return Piece(self.segment, HEADER_SIZE + key_hash % self.slots * SLOT_SIZE, SLOT_SIZE)
 
     def newest(self, slot: bytes) -> int:
-        """The number of a slot's newest entry; 0 if it has none."""
+        """Return the number of a slot's newest entry; 0 if it is empty."""
         (number,) = _SLOT.unpack(slot)
         return int(number) if 0 < number < self.count else 0
 
     def judge(
         self, number: int, entry: bytes, key_hash: int, begin_ms: int, end_ms: int
     ) -> tuple[int | None, int]:
-        """The commit-log offset of a message that may have a key of this hash and may be stored
-        within the times, else None; and the number of the entry before it in its chain, 0 if there
-        is none.
+        """Return the commit-log offset in an entry if its key hash and store time fit, else None.
+        Also return the number of the previous entry in the chain; 0 at its end.
 
-        The seconds of an entry only rule out: those of the first count from another file's begin
-        (RocketMQ sets the begin after them), and 0 also stands for any time before the begin (the
-        clock was set back).
+        Times are rough. The first entry's seconds may count from another file's start, because
+        RocketMQ sets the start after them. Seconds of 0 also stand for any time before the start,
+        when the clock was set back.
         """
         stored_hash, offset, seconds, previous = ENTRY.unpack(entry)
         if number == 1:
@@ -267,7 +268,7 @@ class IndexFile:
 
     @property
     def header(self) -> bytes:
-        """What the file should begin with."""
+        """Header bytes for the present fields."""
         return HEADER.pack(
             self.begin_timestamp,
             self.end_timestamp,
@@ -278,7 +279,7 @@ class IndexFile:
         )
 
     def write_header(self) -> None:
-        """Write it, whatever is there."""
+        """Overwrite the header in the file."""
         self._buffer[:HEADER_SIZE] = self.header
         self.dirty = True
 
@@ -287,8 +288,9 @@ class IndexFile:
 def put_entries(
     buffer: Any, slots: int, number: int, begin_ms: int, entries: list[tuple[int, int, int]]
 ) -> int:
-    """Write entries (key hash, commit-log offset, store time) from entry ``number`` on, and enter
-    them into the slots; how many of these were empty. About 0.6 µs each, compiled 0.08."""
+    """Write entries (key hash, commit-log offset, store time) from entry ``number`` on, and link
+    them into the slots. Return the number of slots that were empty before. About 0.6 µs each,
+    compiled 0.08."""
     pack_entry, pack_slot, unpack_slot = ENTRY.pack_into, _SLOT.pack_into, _SLOT.unpack_from
     used = 0
     at = HEADER_SIZE + slots * SLOT_SIZE + number * ENTRY_SIZE
@@ -309,18 +311,18 @@ def put_entries(
 
 
 def index_hash(text: str) -> int:
-    """The hash that index files hold of a ``topic#key``: its absolute Java hash; 0 for the one that
-    has no positive twin."""
+    """Return the hash of ``topic#key`` in index files: its absolute Java hash, or 0 for the
+    smallest integer, which has no absolute value."""
     return 0 if (value := java_hash(text)) == -0x8000_0000 else abs(value)
 
 
 @has_twin
 def key_hash(topic: str, key: str) -> int:
-    """``index_hash`` of ``topic#key``, 0.6 µs instead of 4: unique ids differ in their last
-    characters, what is before is remembered. Compiled 0.2."""
+    """Return ``index_hash`` of ``topic#key`` in 0.6 µs instead of 4, compiled 0.2. Unique ids
+    differ in their last characters, so the hash of the first ones is cached."""
     try:
         a, b, c, d = key[-4:].encode("ascii")
-    except ValueError:  # fewer than four, or others than ASCII
+    except ValueError:  # fewer than four characters, or non-ASCII ones
         return index_hash(f"{topic}#{key}")
     # powers of 31
     value = (

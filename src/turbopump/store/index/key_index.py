@@ -1,8 +1,8 @@
-"""The row of index files of a store: every key of every message, and which messages have a key.
+"""Key index of a store: a row of index files with every key of every message.
 
 Each message is indexed under ``topic#uniqueId`` and ``topic#key`` for each of its keys, except
-rolled-back ones. Derived data: files that are gone or damaged are filled again from the log.
-Source: apache/rocketmq ``IndexService``.
+rolled-back ones. Derived data: missing and damaged files are filled again from the log. Source:
+apache/rocketmq ``IndexService``.
 """
 
 from __future__ import annotations
@@ -29,22 +29,23 @@ from turbopump.store.log.parsed_entry import ParsedEntry
 from turbopump.store.provenance import Provenance
 
 WAITING_MAX: Final = 64
-"""Keys that wait to be written to the files: they are in the log, and a crash brings them back from
-there."""
+"""Largest number of keys that wait to be written to the files. After a crash they are read again
+from the log."""
 
 
 UNWRITTEN_MAX: Final = 100_000
-"""Entries that may wait for room on the disk; beyond, the index is given up until the next
-start."""
+"""Largest number of entries that wait for space on the disk. Beyond it, indexing stops until the
+next start."""
 
 
 class KeyIndex:
-    """The index files in ``directory``; ``slots`` and ``entries`` as Apache's ``maxHashSlotNum``
-    and ``maxIndexNum``.
+    """Index files in ``directory``; ``slots`` and ``entries`` as Apache's ``maxHashSlotNum`` and
+    ``maxIndexNum``.
 
-    Which files there are is noted in ``provenance``: one that is noted and missing at a start has
-    the index filled again. ``log_error`` gets a line for what goes wrong. Where a file finds no
-    room, ``space`` sees to it that no message is added until there is.
+    - ``provenance``: records the names of the files. If a recorded file is missing at a
+      start, the index is filled again.
+    - ``log_error``: gets a line for each failure.
+    - ``space``: refuses messages while a file finds no space.
     """
 
     def __init__(
@@ -69,15 +70,15 @@ class KeyIndex:
         self._log_error = log_error
         self._noting = False
         self.failed = False
-        """Whether a file could not be made: nothing is indexed from then on, and the next start
+        """True if a file could not be made. Nothing is indexed from then on, and the next start
         fills the index again."""
         self.files: list[IndexFile] = []
         self._waiting: list[tuple[int, int, int]] = []
         self._unwritten: list[tuple[int, int, int]] = []
 
     def load(self) -> bool:
-        """Open the files that are there; False if some are known to be missing. One of another size
-        cannot be read with these settings: it is removed, and filled again."""
+        """Open the existing files; return False if some are known to be missing. A file of another
+        size does not fit the settings: it is removed, and filled again."""
         for name in self._disk.list_directory(self._directory):
             path = self._directory / name
             if not (len(name) == 17 and name.isdigit()):
@@ -92,25 +93,26 @@ class KeyIndex:
         return there and not self._provenance.index_incomplete
 
     def begin_noting(self) -> None:
-        """The store is recovered: from now on each new file is noted."""
+        """Record each new file from now on. Called after recovery."""
         self._noting = True
         if self.failed:
             self._provenance.note_indexes(None)
 
     def note_names(self) -> None:
-        """Note which files there are. Blocks; raises OSError."""
+        """Record the names of the present files. Blocks; raises OSError."""
         self._provenance.note_indexes(None if self.failed else self.names)
 
     def check_headers(self) -> None:
-        """Set files apart whose headers cannot be right: a few bytes of each are read. They are
-        filled again by ``index_scrub.py``."""
+        """Set files with impossible headers apart; reads a few bytes of each. ``index_scrub.py``
+        fills them again."""
         for file in self.files:
             fault = None if file.damaged else _header_fault(file)
             if fault is not None:
                 self.set_apart(file, fault)
 
     def set_apart(self, file: IndexFile, fault: str) -> None:
-        """Ask a file no more; it stays in the row until another replaces it (``replace``)."""
+        """Stop searching a damaged file. It stays in the row until another replaces it
+        (``replace``)."""
         file.set_apart()
         self._log_error(
             f"index file {file.segment.path} is damaged ({fault}): its messages are not found by "
@@ -120,40 +122,40 @@ class KeyIndex:
 
     @property
     def incomplete(self) -> bool:
-        """Whether a damaged file has still to be filled again."""
+        """True if a damaged file must still be filled again."""
         return any(file.damaged for file in self.files)
 
     def begin_file(self) -> None:
-        """Let what is added from now on go into a new file. Raises OSError."""
+        """Start a new file for the next entries. Raises OSError."""
         self.write_waiting()
         self._new_file()
 
     def make_spare(self) -> IndexFile:
-        """A blank file beside the directory (Apache's broker knows no other names within). Blocks;
-        raises OSError."""
+        """Make a blank file beside the directory, in which Apache's broker knows no other names.
+        Blocks; raises OSError."""
         path = self._directory.with_name(self._directory.name + ".new")
         self._disk.remove(path)
         return self._create(path)
 
     def replace(self, damaged: IndexFile, fresh: IndexFile) -> None:
-        """Ask ``fresh``, which has taken the name of ``damaged``, instead of it."""
+        """Replace ``damaged`` by ``fresh``, which already has its name."""
         self.files[self.files.index(damaged)] = fresh
         damaged.segment.close()
 
     @property
     def lacking(self) -> bool:
-        """Whether entries wait for a file that has found no room; each ``write_waiting`` tries
+        """True if entries wait for a file that has found no space. Each ``write_waiting`` tries
         again."""
         return bool(self._unwritten)
 
     def give_up(self) -> bool:
-        """Forget the entries that wait for room; whether there were any."""
+        """Drop the entries that wait for space; return True if there were any."""
         lacking, self._unwritten = self.lacking, []
         return lacking
 
     @property
     def end_offset(self) -> int:
-        """The commit-log offset of the newest message that is indexed; −1 if there is none."""
+        """Commit-log offset of the newest indexed message; −1 if there is none."""
         self.write_waiting()
         return self._there
 
@@ -171,8 +173,8 @@ class KeyIndex:
         offset: int,
         stored_ms: int,
     ) -> None:
-        """Index one message by its unique id and its keys (separated by spaces), soon. Never fails:
-        see ``failed``."""
+        """Queue one message for indexing by its unique id and its keys (separated by spaces). Never
+        fails: see ``failed``."""
         if sys_flag & TRANSACTION_MASK == TRANSACTION_MASK or self.failed:  # rolled back
             return
         waiting = self._waiting
@@ -186,8 +188,8 @@ class KeyIndex:
             self.write_waiting()
 
     def add_many(self, entries: list[tuple[int, int, int]], sys_flag: int) -> None:
-        """Index messages of one kind by (``key_hash``, offset, store time) of each of their keys,
-        soon."""
+        """Queue messages of one kind for indexing: (``key_hash``, offset, store time) of each of
+        their keys."""
         if sys_flag & TRANSACTION_MASK == TRANSACTION_MASK or self.failed:
             return
         self._waiting.extend(entries)
@@ -195,11 +197,11 @@ class KeyIndex:
             self.write_waiting()
 
     def write_waiting(self) -> None:
-        """Write to the files what was added and waits: together it costs half. Whoever reads or
-        syncs the files settles first."""
+        """Write the waiting entries to the files; a batch costs half as much as single writes.
+        Every reader and every sync of the files calls this first."""
         waiting, self._waiting = self._waiting, []
         there, entries = self._there, self._unwritten
-        # they come in the order of the log, some of them perhaps again
+        # Entries come in log order, and some may come twice.
         if waiting and waiting[0][1] <= there:
             waiting = [entry for entry in waiting if entry[1] > there]
         entries.extend(waiting)
@@ -210,7 +212,8 @@ class KeyIndex:
                     file = self._new_file()
                 del entries[: file.put(entries)]
         except OSError as error:
-            # derived data: no reason to refuse the messages, which are in the log
+            # The index is derived data, so its failure is no reason to refuse messages, which are
+            # in the log.
             if error.errno in NO_ROOM and len(entries) <= UNWRITTEN_MAX:
                 grows = self.files and not self.files[-1].full
                 size = GROWTH if grows else self._slots * SLOT_SIZE + GROWTH
@@ -222,34 +225,33 @@ class KeyIndex:
                 f"an index file cannot be made ({error.strerror or error}); messages are not "
                 "indexed until the next start"
             )
-            # should that fail too, the clean stop notes it
+            # if that fails too, the clean stop records it
             self._disk.start(lambda: self._provenance.note_indexes(None), lambda _error: None)
 
     @property
     def end_timestamp(self) -> int:
-        """The store time (ms) of the newest message that is indexed; 0 if there is none."""
+        """Store time (ms) of the newest indexed message; 0 if there is none."""
         return self.files[-1].end_timestamp if self.end_offset >= 0 else 0
 
     @property
     def full_timestamp(self) -> int:
-        """The store time (ms) of the newest message of the files that nothing is added to any more;
-        0 if there is none."""
+        """Store time (ms) of the newest message in the complete files; 0 if there is none."""
         return next(
             (file.end_timestamp for file in reversed(self.files[:-1]) if not file.damaged), 0
         )
 
     def walk(self, topic: str, key: str, begin_ms: int, end_ms: int, behind: int = 0) -> KeyWalk:
-        """The way through every entry of this key or unique id in the files that reach the offset
-        ``behind`` of the log."""
+        """Return a walk over the entries of this key or unique id, in the files that reach the log
+        offset ``behind``."""
         self.write_waiting()
         return KeyWalk(self.files, index_hash(f"{topic}#{key}"), begin_ms, end_ms, behind)
 
     def rewind(self, before: int) -> int:
-        """Forget what was indexed of messages at or after ``before``; the offset from which the
-        dispatcher must bring them back.
+        """Remove the entries of messages at or after ``before``. Return the offset from which the
+        dispatcher must index again.
 
-        That is ``before``, or less if the newest file is not as it was written: then that part is
-        indexed again.
+        That is ``before``, or less if the newest file is damaged: then its damaged part is indexed
+        again.
         """
         self.write_waiting()
         while self.files:
@@ -267,19 +269,19 @@ class KeyIndex:
         return before
 
     def warm(self) -> None:
-        """Begin to bring into memory what the next entries touch anywhere: page faults there would
-        hold up sends for seconds in all."""
+        """Start to load the slots of the newest file into memory. Page faults there would hold up
+        sends for seconds in total."""
         if self.files:
             self._disk.start_read([self.files[-1].slots_piece()], lambda _found: None)
 
     @property
     def names(self) -> list[str]:
-        """The files there are, oldest first."""
+        """Names of the present files, oldest first."""
         return [file.name for file in self.files]
 
     def take_before(self, start: int) -> list[IndexFile]:
-        """Take out the files whose messages all lie before ``start``, never the newest; the caller
-        removes and closes them."""
+        """Remove from the row the files whose messages all lie before ``start``, except the newest.
+        The caller closes and deletes the returned files."""
         count = 0
         while count + 1 < len(self.files) and self.files[count].end_offset < start:
             count += 1
@@ -310,8 +312,8 @@ class KeyIndex:
     def _new_file(self) -> IndexFile:
         self._disk.make_directory(self._directory)
         name = _file_name(self._clock.now_ms())
-        # The next start reads them in order of their names: where the clock, or local time, went
-        # back, that is kept.
+        # The next start reads the files in order of their names. This keeps the order even if the
+        # clock, or local time, went back.
         if self.files and name <= self.files[-1].name:
             name = _name_behind(self.files[-1].name)
         while self._disk.file_size(self._directory / name) is not None:
@@ -326,7 +328,7 @@ class KeyIndex:
         return fresh
 
     def _create(self, path: Path) -> IndexFile:
-        """A blank file with room for its first entries. Raises OSError."""
+        """Make a blank file with room for its first entries. Raises OSError."""
         fresh = IndexFile(self._disk.create_sparse(path, self._size), self._slots, self._entries)
         try:
             fresh.make_room(1)
@@ -341,8 +343,8 @@ class KeyIndex:
 
 
 def index_entries_of(parsed: ParsedEntry) -> list[tuple[int, int, int]]:
-    """What ``KeyIndex.add`` makes of an entry: (key hash, commit-log offset, store time) for each
-    of its keys."""
+    """Return the index entries of a log entry, as ``KeyIndex.add`` makes them: (key hash,
+    commit-log offset, store time) for each key."""
     if parsed.sys_flag & TRANSACTION_MASK == TRANSACTION_MASK:  # rolled back
         return []
     unique, keys = (
@@ -365,18 +367,18 @@ def _name_behind(name: str) -> str:
 
 
 def _file_name(now_ms: int) -> str:
-    """RocketMQ names an index by local time, to the millisecond."""
+    """Return the name of a new file. RocketMQ names an index by local time, to the millisecond."""
     moment = datetime.fromtimestamp(now_ms / 1000)
     return f"{moment:%Y%m%d%H%M%S}{now_ms % 1000:03d}"
 
 
 PAUSE_EVERY: Final = 100
-"""Entries that are walked in one go, some 0.3 ms."""
+"""Number of entries walked in one step: about 0.3 ms."""
 
 
 class KeyWalk:
-    """Finds entries of ``key_hash`` in ``files`` (oldest first, the list that the index keeps).
-    ``errors`` says what could not be read."""
+    """Walk over the entries of ``key_hash`` in ``files``, the index's own list, oldest first.
+    ``errors`` has the failed reads."""
 
     def __init__(
         self, files: list[IndexFile], key_hash: int, begin_ms: int, end_ms: int, behind: int = 0
@@ -388,10 +390,10 @@ class KeyWalk:
         self.errors: list[OSError] = []
 
     def next(self) -> ReadSteps[int | None]:
-        """The commit-log offset of the next message that may be meant, newest first; None: that was
-        all.
+        """Return the commit-log offset of the next candidate message, newest first; None at the
+        end.
 
-        Hashes collide and times are rough: look at the message itself.
+        Hashes collide and times are rough, so the caller must check the message itself.
         """
         while self._left:
             file, number, self._number = self._left[-1], self._number, 0
@@ -400,7 +402,7 @@ class KeyWalk:
                 if self._walked % PAUSE_EVERY == 0:
                     yield []
             found: Found = b""
-            if file in self._files:  # else it was removed while others had their turn
+            if file in self._files:  # else the file was removed while other reads ran
                 piece = (
                     file.entries_piece(number, 1) if number else file.slot_piece(self._wanted[0])
                 )

@@ -1,4 +1,4 @@
-"""Looking at a store directory without changing it: what there is, whether it is whole, and its
+"""Inspection of a store directory without changing it: its files, their damage, and its
 messages."""
 
 from turbopump.store.inspection.log_walk import Selection, read_raw, select_messages

@@ -1,8 +1,8 @@
-"""Index entries against the log.
+"""Check of index entries against the log.
 
-Entries lie in the order of the log, so one pass over the log meets them in order:
-``IndexCheck.expect`` is told each message's key hashes and compares. Memory: one piece of an index
-file. It must not know keys, only hashes.
+Index entries have the order of the log, so one pass over the log meets them in order.
+``IndexCheck.expect`` gets each message's key hashes and compares. Memory: one piece of an index
+file. Keys are unknown here, only hashes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _pack_found = struct.Struct(">iqi").pack
 
 
 class IndexEntry(NamedTuple):
-    """An entry as it lies in its file."""
+    """Entry as stored in its file."""
 
     key_hash: int
     offset: int
@@ -35,9 +35,9 @@ class IndexEntry(NamedTuple):
 
 
 class IndexCheck:
-    """The entries of all index files, met by the log's messages in order.
+    """Check of the entries of all index files, in log order.
 
-    ``expect`` compares bytes, and only where they differ are entries looked at one by one.
+    ``expect`` compares bytes. It examines single entries only if the bytes differ.
     """
 
     def __init__(
@@ -51,10 +51,15 @@ class IndexCheck:
         growing: bool = False,
         unfinished: bool = False,
     ) -> None:
-        """Entries of messages before ``log_start`` count as good: their segments were deleted, the
-        index file not yet. ``name`` says how reports call a file. ``growing``: heads may be half
-        written. ``unfinished``: no broker has stopped cleanly, so that the last messages may not be
-        in the index yet."""
+        """Create a check of the files with these ``headers``.
+
+        - ``log_start``: entries of messages before it count as good. Their segments were deleted,
+          but the index file was not yet.
+        - ``name``: returns the name of a file in reports.
+        - ``growing``: a broker is running, so headers may be half written.
+        - ``unfinished``: no broker has stopped cleanly, so the last messages may be missing in
+          the index.
+        """
         self._growing = growing
         self._unindexed: list[tuple[Finding, int]] | None = [] if unfinished else None
         self._log_start = log_start
@@ -67,7 +72,7 @@ class IndexCheck:
         self.matched = 0
 
     def expect(self, offset: int, hashes: list[int], stored_ms: int, topic: str) -> None:
-        """The message at ``offset`` has these key hashes: its entries must come next."""
+        """Check that the next entries have the key hashes of the message at ``offset``."""
         self._message += 1
         cursor = self._cursor
         at = cursor.at
@@ -86,7 +91,7 @@ class IndexCheck:
         self._expect_slowly(offset, hashes, stored_ms, topic)
 
     def finish(self, end: int) -> None:
-        """The log ends at ``end``: what is left points nowhere."""
+        """Report the remaining entries, which point behind ``end``, the end of the log."""
         while (entry := self._cursor.peek()) is not None:
             if 0 <= entry.offset < self._log_start:
                 self._cursor.advance()
@@ -100,8 +105,8 @@ class IndexCheck:
             self._cursor.advance()
 
     def _expect_slowly(self, offset: int, hashes: list[int], stored_ms: int, topic: str) -> None:
-        """The same with entries in any order or twice, as they are after some crashes of Apache's
-        broker, and with wrong ones between."""
+        """Check the entries of a message one by one. Some crashes of Apache's broker leave entries
+        out of order, twice, or mixed with wrong ones."""
         wanted = set(hashes)
         there = set()
         while (entry := self._cursor.peek()) is not None:
@@ -132,8 +137,8 @@ class IndexCheck:
             self._missing(Finding("index_missing", what, topic=topic, offset=offset))
 
     def _missing(self, finding: Finding) -> None:
-        """Report it, unless it is one of the few last messages that a broker that runs, or was
-        killed, had still to index."""
+        """Report a missing entry, unless it is one of the last few. A broker that runs, or was
+        killed, may not have indexed those yet."""
         unindexed = self._unindexed
         if unindexed is None or self._cursor.peek() is not None:
             self._findings.take(finding, self._message)
@@ -182,10 +187,11 @@ class IndexCheck:
 
 
 class _Cursor:
-    """A position in the entries of a row of index files, which are read piece by piece.
+    """Position in the entries of a row of index files, which are read piece by piece.
 
-    ``data`` is the piece, ``at`` the byte of the next entry in it. Entries before ``plain_end`` are
-    neither a file's first nor its last: those two are held against the file's head as well.
+    ``data`` is the piece, ``at`` the position of the next entry in it. Entries before ``plain_end``
+    are neither a file's first nor its last. A file's first and last entry are also compared with
+    its header.
     """
 
     def __init__(
@@ -205,7 +211,8 @@ class _Cursor:
         self._fill()
 
     def peek(self, ahead: int = 0) -> IndexEntry | None:
-        """The next entry, or one ``ahead`` of it in the same piece; None: there is none."""
+        """Return the next entry, or the one ``ahead`` places later in the same piece; None if there
+        is none."""
         at = self.at + ahead * ENTRY_SIZE
         if at >= len(self.data):
             return None
@@ -215,7 +222,7 @@ class _Cursor:
         )
 
     def next_ones(self) -> Iterator[IndexEntry]:
-        """The few entries after the next."""
+        """Yield a few entries after the next."""
         for ahead in range(1, 1 + _LOOK_AHEAD):
             entry = self.peek(ahead)
             if entry is not None:
@@ -260,8 +267,8 @@ class _Cursor:
 
     def _set_plain_end(self) -> None:
         first_of_file = self._number == 1 and self.at == 0
-        # one entry of the piece is always left to ``advance``, which fills the next piece; the
-        # file's last one is never plain
+        # One entry of the piece is always left to ``advance``, which reads the next piece. The
+        # file's last entry is never plain.
         self.plain_end = 0 if first_of_file else len(self.data) - ENTRY_SIZE
 
 
@@ -269,7 +276,7 @@ class _Cursor:
 # newest entry the head of its own slot's chain. Memory: one slot table.
 
 PIECE_SIZE: Final = 65536 * ENTRY_SIZE
-"""Bytes of entries read at a time."""
+"""Number of bytes of entries read at a time."""
 
 _USUAL_ENTRIES_PER_SLOT: Final = 4
 _SEARCH_SIZE: Final = 1 << 22
@@ -277,8 +284,8 @@ _SEARCH_SIZE: Final = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class IndexHeader:
-    """An index file and its head. ``slots`` 0: unknown. ``count`` is the number of the next entry
-    (begins with 1)."""
+    """Index file and its header. ``slots`` is 0 if unknown. ``count`` is the number of the next
+    entry (begins with 1)."""
 
     path: Path
     size: int
@@ -292,7 +299,7 @@ class IndexHeader:
 
     @property
     def entries(self) -> int:
-        """Entries there is room for, the unused first one among them."""
+        """Number of entries that the file can hold, including the unused first one."""
         return (self.size - self._entries_at) // ENTRY_SIZE
 
     @property
@@ -300,13 +307,13 @@ class IndexHeader:
         return HEADER_SIZE + self.slots * SLOT_SIZE
 
     def entry_at(self, number: int) -> int:
-        """Where an entry lies in the file."""
+        """Return the position of an entry in the file."""
         return self._entries_at + number * ENTRY_SIZE
 
 
 def read_headers(disk: ReadOnlyDisk, paths: Sequence[Path]) -> list[IndexHeader]:
-    """The heads of index files, with their slots told from their content. Files too short to have a
-    head are left out."""
+    """Return the headers of index files, with the slot counts derived from their content. Files
+    shorter than a header are left out."""
     headers = []
     for path in paths:
         with disk.open_file(path) as file:
@@ -323,8 +330,8 @@ def read_headers(disk: ReadOnlyDisk, paths: Sequence[Path]) -> list[IndexHeader]
 
 
 def slot_count(disk: ReadOnlyDisk, header: IndexHeader) -> int:
-    """How many slots a file has: as many as make its newest entry the head of its own slot's chain.
-    0: cannot be told."""
+    """Return the number of slots of a file, or 0 if unknown. With the right number, the newest
+    entry is the head of its slot's chain."""
     newest = header.count - 1
     if newest < 1:
         return 0
@@ -375,8 +382,8 @@ def _occurrences(file: ReadOnlyFile, pattern: bytes) -> Iterator[int]:
 def check_chains(
     disk: ReadOnlyDisk, header: IndexHeader, findings: Findings, file: str, *, growing: bool = False
 ) -> None:
-    """Judge one file, which reports call ``file``, in itself. ``growing``: entries may have been
-    added since the head was read, so the slots are not judged. About 0.3 µs an entry."""
+    """Check the chains of one file, which reports call ``file``. ``growing``: entries may have been
+    added since the header was read, so the slots are not checked. About 0.3 µs an entry."""
 
     def head_wrong(what: str) -> None:
         findings.add("index_header", what, file, run=-1)
@@ -396,7 +403,7 @@ def check_chains(
                 header.entry_at(number), min(PIECE_SIZE, (header.count - number) * ENTRY_SIZE)
             )
             if not data:
-                return  # it became shorter since its head was read
+                return  # the file became shorter since its header was read
             for key_hash, _, _, previous in ENTRY.iter_unpack(data):
                 slot = key_hash % slots
                 head = heads[slot]

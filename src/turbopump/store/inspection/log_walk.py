@@ -1,7 +1,7 @@
-"""Reading the log from one end to the other for tools, past whatever is damaged (``scanner.py``),
-what of an entry is checked, and messages picked out.
+"""Walk over the whole log for tools, past all damage (``scanner.py``); fields of entries; selection
+of messages.
 
-What is good, ``codec.entry_fault`` alone decides. Memory: one piece of ``READ_SIZE``.
+``codec.entry_fault`` alone decides if an entry is good. Memory: one piece of ``READ_SIZE``.
 """
 
 from __future__ import annotations
@@ -47,16 +47,18 @@ from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT
 
 READ_SIZE: Final = 4 * 1024 * 1024
 SECTOR: Final = 4096
-"""Bytes given up at a time where the system cannot read."""
+"""Number of bytes given up at a time if the system cannot read."""
 
 _MAGICS: Final = (MAGIC_V1, MAGIC_V2)
 
 
 class LogWalk(SegmentWalk[tuple[int, bytes]]):
-    """A walk over ``segments``: (offset, entry) of each good entry. What the system cannot read
-    counts as zero and is reported. ``on_progress`` gets the offset that is read.
+    """Walk over ``segments`` that yields (offset, entry) of each good entry. Unreadable parts count
+    as zeros and are reported.
 
-    ``requires_crc``: whether the entry at an offset must have a whole-entry CRC; None: none must.
+    - ``on_progress``: gets the offset that is read.
+    - ``requires_crc``: returns True if the entry at an offset must have a whole-entry CRC.
+      None: no entry must have one.
     """
 
     def __init__(
@@ -94,7 +96,7 @@ class LogWalk(SegmentWalk[tuple[int, bytes]]):
         return found
 
     def _room(self, segment: StoreFile) -> int:
-        """Nothing in a last one that lost its end, which recovery makes longer again."""
+        """Return 0 for a last segment that lost its end, because recovery makes it longer again."""
         cut_short = segment is self._segments[-1] and segment.size < self._segments[0].size
         return 0 if cut_short else BLANK_SIZE_MIN
 
@@ -141,19 +143,20 @@ def _head_fault(size: int, magic: int, left: int) -> str:
 
 
 def bad_finding(bad: BadRange, store: StoreFiles) -> Finding:
-    """What a report says of a range without a good entry."""
+    """Return the finding for a range without a good entry."""
     kind = "unreadable" if bad.unread else "log_torn_tail" if bad.tail else "log_damaged"
     return Finding(kind, bad.fault, store.relative(bad.segment.path), bad.start, bad.end)
 
 
-# --- What of an entry is checked against queues and indexes. It must be given good entries
-# (``codec.entry_fault``), whole.
+# --- Fields of an entry that are checked against queues and indexes. The entry must be good
+# (``codec.entry_fault``) and whole.
 
 MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"
 MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
 
 _HEAD: Final = struct.Struct(">12xi4xq8xi16xq20xI")
-"""queueId, queueOffset, sysFlag; storeTimestamp and body length where v4 hosts have them."""
+"""queueId, queueOffset, sysFlag; storeTimestamp and body length at their positions with IPv4
+hosts."""
 
 _TAGS, _UNIQ_KEY, _KEYS = (PAIR_END + name + NAME_END for name in (TAGS, UNIQ_KEY, KEYS))
 _V2: Final = MAGIC_V2 & 0xFF
@@ -161,13 +164,13 @@ _ANY_V6: Final = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
 
 
 EntryFacts = tuple[str, int, int, int, int, int, list[str], str]
-"""(topic, queueId, queueOffset, sysFlag, store time in ms, tags code, the texts it is indexed under
-with its unique id first, all its properties). A plain tuple: made for every message of a store, a
-named one would cost 0.3 µs more."""
+"""(topic, queueId, queueOffset, sysFlag, store time in ms, tags code, index keys with the unique id
+first, all properties). A plain tuple, because a named one costs 0.3 µs more for every message."""
 
 
 def entry_facts(entry: bytes) -> EntryFacts:
-    """Read them. Raises UnicodeDecodeError for a topic that is no text. About 2 µs."""
+    """Return the fields of an entry. Raises UnicodeDecodeError for a topic that is no text. About 2
+    µs."""
     queue_id, queue_offset, sys_flag, stored_ms, body_size = _HEAD.unpack_from(entry)
     if sys_flag & _ANY_V6:
         stored_ms = store_timestamp_of(entry)
@@ -198,8 +201,8 @@ def entry_facts(entry: bytes) -> EntryFacts:
 
 
 def last_value(text: str, mark: str) -> str:
-    """``properties.property_value`` for a text that begins with 0x02 and a mark 0x02 NAME 0x01;
-    empty if there is none. Half its time."""
+    """Return the last value of a property; empty if there is none. Twice as fast as
+    ``properties.property_value``. ``text`` must begin with 0x02, and ``mark`` is 0x02 NAME 0x01."""
     at = text.rfind(mark)
     if at < 0:
         return ""
@@ -209,14 +212,14 @@ def last_value(text: str, mark: str) -> str:
     return value or property_value(text, mark[1:-1]) or ""
 
 
-# --- Messages picked out of a log, in its order. The log decides what there is; units only say
-# where to begin, so that a damaged queue hides nothing.
+# --- Selection of messages, in log order. The log decides which messages exist. Units only give the
+# begin of the walk, so that a damaged queue hides no message.
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which messages. ``start`` is a queue offset if a topic is given, else an offset of the log;
-    ``keys``: messages with any of them (unique ids count as keys)."""
+    """Selection of messages. ``start`` is a queue offset if a topic is given, else a log offset.
+    ``keys``: select messages with any of these keys or unique ids."""
 
     topic: str | None = None
     queue_id: int | None = None
@@ -227,8 +230,8 @@ class Selection:
 def select_messages(
     disk: ReadOnlyDisk, store: StoreFiles, wanted: Selection, on_bad: Callable[[BadRange], None]
 ) -> Iterator[ReceivedMessage]:
-    """The messages wanted, oldest first. ``on_bad`` is called with every range on the way that
-    holds no good message."""
+    """Yield the selected messages, oldest first. ``on_bad`` gets every range on the way without a
+    good message."""
     topic = wanted.topic.encode() if wanted.topic is not None else None
     needles = [key.encode() for key in wanted.keys]
     wanted_keys = set(wanted.keys)
@@ -262,9 +265,9 @@ def select_messages(
 def read_raw(
     disk: ReadOnlyDisk, store: StoreFiles, offset: int, size_max: int
 ) -> tuple[bytes, str | None]:
-    """(bytes at an offset of the log, what is wrong with them as an entry). A damaged entry is
-    given in its own length if that is between 1 and ``size_max``, else in ``size_max`` bytes; empty
-    if no segment holds the offset."""
+    """Return (bytes at a log offset, their fault as an entry). A damaged entry has its own length
+    if that is between 1 and ``size_max``, else ``size_max`` bytes. The bytes are empty if no
+    segment holds the offset."""
     for segment in store.segments:
         if segment.start <= offset < segment.end:
             at = offset - segment.start
@@ -281,8 +284,8 @@ def read_raw(
 
 
 def _begin(disk: ReadOnlyDisk, store: StoreFiles, wanted: Selection) -> int:
-    """Where the walk must begin so as to meet every message wanted: the smallest offset its queues
-    give, if there is an entry."""
+    """Return the offset at which the walk must begin to meet every selected message: the smallest
+    offset in its queues, if an entry is there."""
     begins = []
     for (topic, queue_id), files in store.queues.items():
         if topic != wanted.topic or wanted.queue_id not in (None, queue_id):

@@ -1,8 +1,7 @@
-"""What the next start will do to the queues (``recovery.py``): what it knows of their ends, from
-where on it reads the log, and what it compares where it knows nothing.
+"""Forecast of the next start's work on the queues (``recovery.py``).
 
-Its one rule: nothing is promised that ``Recovery`` does not do. It must not know how units are
-checked.
+It covers the recorded ends, the part of the log to read, and the checks of queues without a record.
+It promises nothing that ``Recovery`` does not do. The check of units is unknown here.
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ from turbopump.store.recovery.recovery import lacks_message
 
 
 def known_ends(disk: ReadOnlyDisk, paths: StorePaths, *, running: bool) -> NotedQueueEnds:
-    """What Turbopump noted of its queues; nothing, if another broker has had the store since, or
-    nothing can be read."""
-    # our own lock file must not be opened: closing it would release the lock
+    """Return Turbopump's record of the queue ends. It is empty if another broker has used the store
+    since, or the record is unreadable."""
+    # Our own lock file must not be opened: closing it would release the lock.
     if not running and (disk.read_file(paths.lock) or b"").startswith(APACHE_LOCK_MARK):
         return NotedQueueEnds()
     for path in (paths.queue_ends, paths.queue_ends.with_name(paths.queue_ends.name + ".bak")):
@@ -57,7 +56,7 @@ def known_ends(disk: ReadOnlyDisk, paths: StorePaths, *, running: bool) -> Noted
 
 
 def replay_begins_at(disk: ReadOnlyDisk, store: StoreFiles) -> int:
-    """From which offset on the next start reads the log, the last broker having been killed."""
+    """Return the log offset from which the next start reads, if the last broker was killed."""
     data = disk.read_file(store.paths.checkpoint)
     if data is None or len(data) != CHECKPOINT_SIZE:
         return store.log_start
@@ -73,10 +72,17 @@ def replay_begins_at(disk: ReadOnlyDisk, store: StoreFiles) -> int:
 
 
 def files_have_all_written_again(disk: ReadOnlyDisk, store: StoreFiles, *, ours: bool) -> bool:
-    """Whether the next start writes all queues again for the files there are, where a kill was the
-    end and nothing is noted of the queues: a file is missing between others of a queue, or the
-    first of one in a log that has its front, or an index file that our run (``ours``) had. Only
-    what is certain: whether it will index messages, its settings say."""
+    """Return True if the next start will certainly rebuild all queues, after a kill and without a
+    record of the queues.
+
+    It does so if one of these files is missing:
+
+    - a file between others of a queue,
+    - the first file of a queue whose log has its front,
+    - an index file of our run (``ours``).
+
+    The settings, which are unknown here, may demand a rebuild too.
+    """
     if any(
         one.end != other.start
         for queue in store.queues.values()
@@ -92,7 +98,7 @@ def files_have_all_written_again(disk: ReadOnlyDisk, store: StoreFiles, *, ours:
 
 
 def topics_known(disk: ReadOnlyDisk, paths: StorePaths, read_table: ReadTable) -> dict[str, bool]:
-    """The topics that there are, as far as ``topics.json`` or its backup tells. True: the topic has
+    """Return the topics in ``topics.json`` or its backup. The value is True for
     ``queue.type=BatchCQ``."""
     path = paths.table("topics")
     for one in (path, path.with_name(path.name + ".bak")):
@@ -115,7 +121,7 @@ def _is_batch_cq(topic: object) -> bool:
 
 
 def begun_at(queues: Iterable[QueueCheck]) -> dict[str, int]:
-    """Where the oldest unit of any queue of a topic points."""
+    """Return, for each topic, the smallest log offset in its queues."""
     begun: dict[str, int] = {}
     for queue in queues:
         offset = queue.oldest_at()
@@ -125,11 +131,14 @@ def begun_at(queues: Iterable[QueueCheck]) -> dict[str, int]:
 
 
 class MissingUnits:
-    """Units that entries of the log lack or have wrong: ``claim_failed`` for each of them,
-    ``judge_ends`` when the whole log has been read. A queue that is behind after a crash is no
-    damage if the next start writes its units again.
+    """Collection of missing and wrong units. Call ``claim_failed`` for each of them, and
+    ``judge_ends`` after the whole log is read.
 
-    ``known``: what the last broker noted of its queues. ``topics``: those that the tables have.
+    After a crash, missing units at the end of a queue are no damage if the next start writes them
+    again.
+
+    - ``known``: the last broker's record of its queues.
+    - ``topics``: the topics in the tables.
     """
 
     def __init__(
@@ -152,8 +161,8 @@ class MissingUnits:
         self._old_at: dict[str, int] = {}
 
     def claim_failed(self, topic: str, queue_id: int, index: int, offset: int, fault: str) -> None:
-        """The entry at ``offset`` has not its unit ``index``: ``fault`` is what the unit says
-        instead, empty if there is none."""
+        """Record that the entry at ``offset`` lacks its unit ``index``. ``fault`` describes a wrong
+        unit, and is empty for a missing one."""
         key = topic, queue_id
         queue = self._now.queues.get(key)
         if queue is not None and offset < queue.begins_at:
@@ -177,8 +186,8 @@ class MissingUnits:
         )
 
     def judge_ends(self, log_end: int) -> None:
-        """Judge the queues that end too early after a crash, and those of whose end only a note
-        tells."""
+        """Report the queues that end too early after a crash, and those that only the record
+        knows."""
         now = self._now
         known = self._known.since(now.store.log_start)
         noted = known.newest(log_end)
@@ -216,8 +225,8 @@ class MissingUnits:
     def _is_missed(
         self, key: tuple[str, int], begin: int, begun: dict[str, int], log_end: int
     ) -> bool:
-        """Whether the next start, which reads from ``begin`` on, sees that units of a queue are
-        missing at its end."""
+        """Return True if the next start, which reads from ``begin`` on, notices missing units at
+        the end of a queue."""
         topic, message_at = key[0], self._behind_at[key]
         queue = self._now.queues.get(key)
         last = queue.newest_at(log_end) if queue is not None and message_at < begin else None
@@ -232,18 +241,18 @@ class MissingUnits:
         )
 
 
-# --- What a store consisted of when its check began. Beside a running broker ``end`` is taken
-# before the files are listed, so that they have everything before it.
+# --- Files of a store when its check began. Beside a running broker ``end`` is read before the
+# files are listed, so that they contain everything before it.
 
 WINDOWS_SIZE: Final = 64 * 1024 * 1024
-"""Bytes for the windows of all queues together."""
+"""Memory in bytes for the windows of all queues together."""
 _NO_END: Final = 1 << 62
 
 
 @dataclass(slots=True)
 class StoreSnapshot:
-    """``end``: beside a running broker, the end of the newest message that a queue has; what lies
-    behind it is not judged."""
+    """Files of a store when its check began. ``end``: beside a running broker, the end of the
+    newest message in a queue; later messages are not checked."""
 
     state: RunState
     store: StoreFiles
@@ -270,15 +279,15 @@ class StoreSnapshot:
 def take_snapshot(
     disk: ReadOnlyDisk, paths: StorePaths, log_roots: Sequence[Path], findings: Findings
 ) -> StoreSnapshot:
-    """What is wrong with the listing itself goes to ``findings``. Raises StoreError for a directory
-    that is no store."""
+    """List the files of a store, and report faults of the listing to ``findings``. Raises
+    StoreError for a directory that is no store."""
     state = read_run_state(disk, paths, findings)
     end = (
         _dispatched(disk, list_store(disk, paths, Findings(), log_roots))
         if state.running
         else _NO_END
     )
-    # listed anew: it has all before ``end``
+    # listed again, so that it contains everything before ``end``
     store = list_store(disk, paths, findings, log_roots)
     window = min(max(WINDOWS_SIZE // 20 // max(len(store.queues), 1), 64), 4096)
     queues = [QueueCheck(disk, files, window) for files in store.queues.values()]
@@ -286,7 +295,7 @@ def take_snapshot(
 
 
 def _dispatched(disk: ReadOnlyDisk, store: StoreFiles) -> int:
-    """The end of the newest message that any queue has: everything before it has been
+    """Return the end of the newest message in any queue. Everything before it has been
     dispatched."""
     newest = store.log_start
     for files in store.queues.values():

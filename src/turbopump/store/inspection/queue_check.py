@@ -1,9 +1,9 @@
-"""One queue against the log: the units its files hold, and which of them the log's entries claimed.
+"""Check of one queue against the log: the units in its files, and the log entries that claim them.
 
-The walk over the log says of every entry which unit it should have; ``claim`` compares. What no
-entry claimed in the end is judged by itself (``unclaimed``). Both directions need one pass over the
-log. Memory: one window of units, and the runs of indexes judged so far (one run for a queue without
-faults). It must not know how entries are found.
+The walk over the log calls ``claim`` with the expected unit of each entry. Units that no entry has
+claimed are reported afterwards (``unclaimed``). Both need one pass over the log. Memory: one window
+of units, and the runs of checked indexes (one run for a queue without faults). The search for
+entries is unknown here.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ _pack = UNIT.pack
 
 
 class QueueUnits:
-    """The units of a queue, read window by window. ``max_index`` is one past the last unit that is
-    not zero."""
+    """Units of a queue, read window by window. ``max_index`` is one past the last unit that is not
+    zero."""
 
     def __init__(self, disk: ReadOnlyDisk, queue: QueueFiles, window_units: int = 4096) -> None:
         self._disk = disk
         self._files = queue.files
         self._window_size = window_units * UNIT_SIZE
         self.window = b""
-        """Whole units from the index ``first`` on."""
+        """Units from the index ``first`` on."""
         self.first = self._end = 0
         self.unreadable: OSError | None = None
-        """Why units could not be read: they count as missing."""
+        """Error because of which units could not be read. They count as missing."""
         self.min_index = queue.files[0].start // UNIT_SIZE if queue.files else 0
         self.max_index = self._find_end()
 
     def read(self, index: int) -> bytes:
-        """The bytes of a unit; empty where no file holds it, or where it cannot be read."""
+        """Return the bytes of a unit; empty if no file holds it, or it cannot be read."""
         if not self.first <= index < self._end:
             self._move_window(index)
         at = (index - self.first) * UNIT_SIZE
         return self.window[at : at + UNIT_SIZE]
 
     def target(self, index: int) -> tuple[int, int]:
-        """Offset and size of the entry that a unit points to; zeros where there is none."""
+        """Return offset and size of the entry to which a unit points; zeros if there is no unit."""
         offset, size, _ = UNIT.unpack_from(self.read(index) or bytes(UNIT.size))
         return offset, size
 
     def first_at(self, log_start: int) -> int:
-        """The index of the first unit whose message is at or after ``log_start``: the queue's
-        smallest offset (binary search)."""
+        """Return the index of the first unit whose message is at or after ``log_start``: the
+        queue's smallest offset (binary search)."""
         low, high = self.min_index, self.max_index
         while low < high:
             middle = (low + high) // 2
@@ -84,7 +84,7 @@ class QueueUnits:
         return self.min_index
 
     def _bytes_used(self, file: StoreFile) -> int:
-        """Bytes up to the last one that is not zero. Holes are not read."""
+        """Return the number of bytes up to the last one that is not zero. Holes are not read."""
         used = 0
         with self._disk.open_file(file.path) as opened:
             at = opened.data_from(0)
@@ -104,13 +104,13 @@ class QueueUnits:
 
 
 class IndexRuns:
-    """A set of indexes, small as long as they come in order."""
+    """Set of indexes. Memory is small if they are added in order."""
 
     def __init__(self) -> None:
         self._runs: list[tuple[int, int]] = []
         self.start = self.next = -1
         self.first: int | None = None
-        """The smallest index in the set."""
+        """Smallest index in the set."""
 
     def add(self, index: int) -> None:
         if index == self.next:
@@ -122,7 +122,7 @@ class IndexRuns:
         self.first = index if self.first is None else min(self.first, index)
 
     def gaps(self, low: int, high: int) -> Iterator[range]:
-        """The ranges of ``low`` … ``high`` that are not in the set."""
+        """Yield the ranges of ``low`` … ``high`` that are not in the set."""
         for start, end in sorted([*self._runs, (self.start, self.next)] if self.start >= 0 else []):
             if start > low:
                 yield range(low, min(start, high))
@@ -134,8 +134,8 @@ class IndexRuns:
 
 
 class QueueCheck:
-    """A queue under check. ``end`` is its max index when the check began: what comes later is not
-    judged."""
+    """Queue under check. ``end`` is its max index when the check began; later units are not
+    checked."""
 
     __slots__ = ("_begins_at", "_delayed", "end", "matched", "queue_id", "runs", "topic", "units")
 
@@ -150,19 +150,19 @@ class QueueCheck:
         self.runs = IndexRuns()
 
     def begin(self, log_start: int) -> int:
-        """The smallest index whose message the log still has."""
+        """Return the smallest index whose message is still in the log."""
         return self.units.first_at(log_start)
 
     @property
     def begins_at(self) -> int:
-        """Where the unit with the index 0 points; 0 if there is none."""
+        """Return the log offset in unit 0; 0 if there is no unit."""
         if self._begins_at is None:
             offset, size = self.units.target(0) if not self.units.min_index else (0, 0)
             self._begins_at = offset if 0 < size < NO_MESSAGE_SIZE else 0
         return self._begins_at
 
     def oldest_at(self) -> int | None:
-        """Where the oldest unit points; None if there is none."""
+        """Return the log offset in the oldest unit; None if there is none."""
         for index in range(self.units.min_index, self.units.max_index):
             offset, size = self.units.target(index)
             if (offset, size) != (0, NO_MESSAGE_SIZE):  # a leading unit
@@ -170,8 +170,8 @@ class QueueCheck:
         return None
 
     def newest_at(self, log_end: int) -> int | None:
-        """The log offset in the last unit that recovery will not cut. −1: there is no such unit;
-        None: the files show no unit at all."""
+        """Return the log offset in the last unit that recovery will not cut. −1: there is no such
+        unit. None: the files contain no unit at all."""
         if not self.units.max_index:
             return None
         for index in range(self.units.max_index - 1, self.units.min_index - 1, -1):
@@ -183,16 +183,16 @@ class QueueCheck:
     def claim(
         self, index: int, offset: int, size: int, tags: int, stored_ms: int = 0
     ) -> str | None:
-        """Compare unit ``index`` with the entry of the log that belongs to it. Return what is wrong
-        with the unit, or None; an empty text: there is no such unit.
+        """Compare unit ``index`` with its log entry. Return the unit's fault, an empty text if it
+        is missing, or None if it is good.
 
-        A unit of the schedule topic holds the time of delivery: some delay after ``stored_ms``, and
-        every delay is a number of seconds.
+        A unit of the schedule topic holds the time of delivery: some delay after ``stored_ms``.
+        Every delay is a whole number of seconds.
         """
         units, runs = self.units, self.runs
         at = (index - units.first) * UNIT_SIZE
         unit = units.window[at : at + UNIT_SIZE] if at >= 0 else b""
-        # not in the window (or nowhere): nearly never, and a call saved every other time
+        # outside of the window (or nowhere): rare, and the check saves a call in all other cases
         if not unit:
             unit = units.read(index)
         if index == runs.next:
@@ -223,5 +223,6 @@ class QueueCheck:
         )
 
     def unclaimed(self) -> Iterator[range]:
-        """The units from before the check that no entry of the log claimed, by their numbers."""
+        """Yield the index ranges of units that existed before the check and were not claimed by an
+        entry."""
         return self.runs.gaps(self.units.min_index, self.units.max_index)

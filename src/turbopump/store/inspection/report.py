@@ -1,4 +1,4 @@
-"""The outcome of checking a store: what was checked and what was found."""
+"""Result of checking a store: the checked items and the findings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 @dataclass(slots=True)
 class Verification:
-    """What was checked, and what was found. ``log_end``: of the last good message."""
+    """Checked items and findings. ``log_end`` is the end of the last good message."""
 
     root: Path
     findings: Findings
@@ -31,7 +31,7 @@ class Verification:
         return not self.findings.damaged
 
     def as_json(self) -> dict[str, Any]:
-        """A report for programs."""
+        """Return the report for programs."""
         return {
             "store": str(self.root),
             **{each.name: getattr(self, each.name) for each in fields(self)[2:]},
@@ -42,15 +42,16 @@ class Verification:
         }
 
 
-# --- What an inspection found. Every kind of finding is in ``KINDS``, once. Findings that follow
-# one another (unit after unit of a lost queue file) become one, with a count.
+# --- Findings of an inspection. ``KINDS`` lists every kind of finding once. Adjacent findings (unit
+# after unit of a lost queue file) become one, with a count.
 
 FINDINGS_MAX: Final = 1000
-"""Findings that are kept in full; more are only counted."""
+"""Largest number of findings kept in full; further ones are only counted."""
 
 
 class Kind(NamedTuple):
-    """Whether such a finding is damage, and what it means to the reader of a report."""
+    """Kind of finding: ``damage`` is True if it is damage, and ``meaning`` explains it in a
+    report."""
 
     damage: bool
     meaning: str
@@ -126,9 +127,13 @@ KINDS: Final = {
 
 @dataclass(slots=True)
 class Finding:
-    """One finding. ``file`` is relative to the store; ``offset`` and ``end`` are bytes of the log
-    (of the file, for other files than segments); ``index`` counts units of a queue or entries of an
-    index; ``count`` things in a row, ``index`` and ``offset`` the first's."""
+    """One finding, or several in a row.
+
+    - ``file``: path relative to the store.
+    - ``offset``, ``end``: bytes of the log; for files other than segments, bytes of the file.
+    - ``index``: number of a unit in a queue, or of an entry in an index.
+    - ``count``: number of faults in a row; ``index`` and ``offset`` belong to the first.
+    """
 
     kind: str
     what: str
@@ -149,7 +154,8 @@ class Finding:
 
     @property
     def where(self) -> str:
-        """Topic and queue, file, index and offset, as far as they are known, in words."""
+        """Describe the place in words: topic and queue, file, index and offset, as far as they are
+        known."""
         parts = []
         if self.topic is not None:
             parts.append(
@@ -167,7 +173,7 @@ class Finding:
         return " ".join(parts)
 
     def as_json(self) -> dict[str, Any]:
-        """Its fields for a JSON report; absent ones are left out."""
+        """Return the fields for a JSON report; absent ones are left out."""
         names = ("file", "offset", "end", "topic", "queue_id", "index")
         found = {name: getattr(self, name) for name in names}
         known = {name: value for name, value in found.items() if value is not None}
@@ -181,7 +187,7 @@ class Finding:
 
 
 class Findings:
-    """All findings of one inspection: the first ``limit`` in full, every one counted."""
+    """Findings of one inspection: the first ``limit`` are kept in full, and all are counted."""
 
     def __init__(self, limit: int = FINDINGS_MAX) -> None:
         self._limit = limit
@@ -195,7 +201,7 @@ class Findings:
 
     @property
     def dropped(self) -> int:
-        """How many things were found that no kept finding tells of."""
+        """Number of faults that are not part of a kept finding."""
         return sum(self.counts.values()) - sum(finding.count for finding in self.kept)
 
     def add(
@@ -211,12 +217,12 @@ class Findings:
         index: int | None = None,
         run: int | None = None,
     ) -> None:
-        """Add a finding with these fields; see ``take`` for ``run``."""
+        """Add a finding with these fields. See ``take`` for ``run``."""
         self.take(Finding(kind, what, file, offset, end, topic, queue_id, index), run)
 
     def take(self, finding: Finding, run: int | None = None) -> None:
-        """Add a finding. Its number ``run`` follows that of the last one of its kind in this file
-        or queue: then it continues that one."""
+        """Add a finding. If its number ``run`` follows the last one of the same kind in this file
+        or queue, extend that finding instead."""
         self.counts[finding.kind] = self.counts.get(finding.kind, 0) + finding.count
         if run is not None:
             queue = None if finding.queue_id is None else (finding.topic, finding.queue_id)

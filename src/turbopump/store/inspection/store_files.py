@@ -1,8 +1,7 @@
-"""The files of a store directory as they lie there, with sizes taken from the files and not from
-any configuration.
+"""Files in a store directory, with sizes read from the files and not from a configuration.
 
-The rule: names and sizes only. What cannot belong to a store is a finding; a directory that is no
-store is one clear StoreError. It must not know what is inside the files.
+Only names and sizes are examined; the content of the files is unknown here. A file that cannot
+belong to a store is a finding. A directory that is no store raises StoreError.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from turbopump.store.recovery.checkpoint import CHECKPOINT_SIZE, CheckpointField
 
 @dataclass(slots=True)
 class QueueFiles:
-    """The files of one queue, in order."""
+    """Files of one queue, in order."""
 
     topic: str
     queue_id: int
@@ -35,8 +34,8 @@ class QueueFiles:
 
 @dataclass(slots=True)
 class StoreFiles:
-    """Everything found below a store's root. ``batch_topics`` have Apache's files of batch queues,
-    which are not looked into."""
+    """Files found below a store's root. ``batch_topics`` have Apache's files of batch queues, which
+    are not examined."""
 
     paths: StorePaths
     segments: list[StoreFile] = field(default_factory=list)
@@ -47,7 +46,7 @@ class StoreFiles:
     unit_files_elsewhere: bool = False
 
     def relative(self, path: Path) -> str:
-        """A path as reports name it."""
+        """Return a path in the form used in reports."""
         return (
             str(path.relative_to(self.paths.root))
             if path.is_relative_to(self.paths.root)
@@ -60,14 +59,14 @@ class StoreFiles:
 
     @property
     def log_size(self) -> int:
-        """Bytes of all segments."""
+        """Size of all segments in bytes."""
         return sum(segment.size for segment in self.segments)
 
 
 def list_store(
     disk: ReadOnlyDisk, paths: StorePaths, findings: Findings, log_roots: Sequence[Path] = ()
 ) -> StoreFiles:
-    """The files below ``paths.root``; ``log_roots`` where segments lie elsewhere
+    """List the files below ``paths.root``. ``log_roots`` are other directories with segments
     (``storePathCommitLog``). Raises StoreError for a directory that is no store, OSError for one
     that cannot be read."""
     roots = list(log_roots) or [paths.commit_log]
@@ -138,7 +137,7 @@ def _refuse_wrong_directory(
 def _row(
     disk: ReadOnlyDisk, directory: Path, findings: Findings, store: StoreFiles
 ) -> list[StoreFile]:
-    """The files of a row, in order; what else lies in its directory is foreign."""
+    """Return the files of a row, in order. Other files in its directory are reported as foreign."""
     files = []
     for name in disk.list_directory(directory):
         path = directory / name
@@ -182,8 +181,8 @@ def _judge_segments(store: StoreFiles, findings: Findings) -> None:
 
 
 def _judge_roots(disk: ReadOnlyDisk, store: StoreFiles, findings: Findings) -> None:
-    """Whether the log has more, in a directory that was not looked at. (A root may be without the
-    noted segment: it is deleted one day.)"""
+    """Report a directory of the log that was not listed. (A root may lack its recorded segment,
+    which retention deletes one day.)"""
     looked_at = {segment.path.parent for segment in store.segments}
     starts = {segment.start for segment in store.segments}
     for root, start in noted_roots(disk, store.paths).items():
@@ -218,12 +217,12 @@ def _judge_queue_files(store: StoreFiles, queue: QueueFiles, findings: Findings)
             )
 
 
-# --- The small files of a store: checkpoint, abort, lock, JSON tables. How a table is read is given
-# from outside, since the store does not know the JSON dialect.
+# --- Small files of a store: checkpoint, abort, lock, JSON tables. The caller passes the parser of
+# tables, since the store does not know the JSON dialect.
 
 ReadTable = Callable[[bytes], Any]
-"""Text of a table → dicts, lists and plain values. Raises ValueError or a TurbopumpError for text
-that makes no sense."""
+"""Parses the text of a table into dicts, lists and plain values. Raises ValueError or a
+TurbopumpError for invalid text."""
 
 _MAIN_MEMBERS: Final = {
     "topics": "topicConfigTable",
@@ -237,14 +236,19 @@ _MAIN_MEMBERS: Final = {
     "messageRequestMode": "messageRequestModeMap",
     "lmqConsumerOffset": "offsetTable",
 }
-"""What is counted of a table; of others every member that is an object."""
+"""Member of each table whose entries are counted. For other tables, every member that is an object
+is counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """Who has the store, and how the last run ended. ``abort``: there is an abort file;
-    ``unfinished``: the last run did not stop cleanly, by that file or by what Turbopump noted;
-    ``ours``: and it was Turbopump's."""
+    """Present user of the store, and end of the last run.
+
+    - ``abort``: there is an abort file.
+    - ``unfinished``: the last run did not stop cleanly, by the abort file or Turbopump's own
+      record.
+    - ``ours``: that run was Turbopump's.
+    """
 
     abort: bool
     ours: bool
@@ -262,7 +266,7 @@ class RunState:
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """A JSON table: how many entries it has, None if it cannot be read."""
+    """JSON table and its number of entries, which is None if the table cannot be read."""
 
     path: Path
     size: int
@@ -271,10 +275,11 @@ class TableFile:
 
 
 def read_run_state(disk: ReadOnlyDisk, paths: StorePaths, findings: Findings) -> RunState:
-    """Whether a broker has the store open, or left it without a clean stop."""
+    """Return the state of the last run: a broker has the store open, or left it without a clean
+    stop, or stopped cleanly."""
     abort = disk.read_file(paths.abort)
     our_own = abort is not None and _process_id(abort) == os.getpid()
-    # our own is not asked about: closing the lock file here would release it
+    # Our own lock is not queried: closing the lock file here would release it.
     lock = LockState(True, os.getpid()) if our_own else disk.lock_state(paths.lock)
     found = LOCK_MARK if our_own else disk.read_file(paths.lock) or b""
     last = LastRun.of(found, abort, _provenance(disk, paths))
@@ -295,7 +300,7 @@ def read_run_state(disk: ReadOnlyDisk, paths: StorePaths, findings: Findings) ->
 def read_checkpoint(
     disk: ReadOnlyDisk, paths: StorePaths, findings: Findings
 ) -> CheckpointFields | None:
-    """The checkpoint's fields; None if there is none, or none that can be read."""
+    """Return the fields of the checkpoint; None if it is missing or unreadable."""
     data = disk.read_file(paths.checkpoint)
     if data is None:
         return None
@@ -324,7 +329,7 @@ def read_checkpoint(
 def judge_checkpoint(
     fields: CheckpointFields, newest_ms: int, log_end: int, findings: Findings
 ) -> None:
-    """Compare with the log's newest message and its end."""
+    """Compare the checkpoint with the log's newest message and its end."""
     for name in ("log_timestamp", "queues_timestamp"):
         value = getattr(fields, name)
         if newest_ms < value < 1 << 43:
@@ -339,7 +344,7 @@ def judge_checkpoint(
 def read_tables(
     disk: ReadOnlyDisk, store: StoreFiles, read: ReadTable, findings: Findings
 ) -> list[TableFile]:
-    """Every JSON table below ``config``."""
+    """Read every JSON table below ``config``."""
     tables = []
     for path in store.tables:
         data = disk.read_file(path)
@@ -390,18 +395,18 @@ def _count(name: str, content: Any) -> int:
     )
 
 
-# --- What Turbopump noted of a store (``store/provenance.py``).
+# --- Turbopump's own records of a store (``store/provenance.py``).
 
 
 def _provenance(disk: ReadOnlyDisk, paths: StorePaths) -> Provenance:
-    return Provenance(cast(Disk, disk), paths.provenance)  # only what reads is called here
+    return Provenance(cast(Disk, disk), paths.provenance)  # only read, never saved
 
 
 def crc_rule(
     disk: ReadOnlyDisk, paths: StorePaths, state: RunState
 ) -> Callable[[int], bool] | None:
-    """Whether the entry at an offset of the log was written with a CRC, so that its absence is
-    damage. None: none is known to be ours."""
+    """Return a function that tells if the entry at a log offset was written with a CRC, so that its
+    absence is damage. None: no part of the log is known to be ours."""
     if disk.file_size(paths.provenance) is None:
         return None
     provenance = _provenance(disk, paths)
@@ -410,14 +415,14 @@ def crc_rule(
 
 
 def index_names(disk: ReadOnlyDisk, paths: StorePaths) -> set[str] | None:
-    """The index files of our last run; None if that is not known."""
+    """Return the names of the index files of our last run; None if unknown."""
     provenance = _provenance(disk, paths)
     provenance.load(crashed_here=True, clean=False)
     return set(provenance.index_names) if provenance.index_names is not None else None
 
 
 def noted_roots(disk: ReadOnlyDisk, paths: StorePaths) -> dict[Path, int]:
-    """The directories of the log when that was last noted, each with the offset of its newest
-    segment."""
+    """Return the recorded directories of the log, each with the offset of its newest segment at
+    that time."""
     roots = _provenance(disk, paths).read_roots()
     return {Path(root): start for root, start in roots.items()}

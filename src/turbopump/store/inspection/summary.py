@@ -1,8 +1,8 @@
-"""What there is in a store, without reading all of it: files, sizes, ends, counts.
+"""Content of a store without a full read: files, sizes, ends, counts.
 
-The rule: cheap. Of the log only the first message of each segment and what lies behind the newest
-message of any queue are read. Nothing is judged here but what cannot be read; that is
-``verification.py``'s.
+A summary is cheap. Of the log it reads only the first message of each segment, and the part behind
+the newest message of any queue. It reports unreadable files only; ``verification.py`` checks the
+rest.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from turbopump.store.recovery.checkpoint import CheckpointFields
 
 
 class SegmentSummary(NamedTuple):
-    """A segment; ``first_stored_ms`` is the store time of its first message, None if it has
+    """Segment. ``first_stored_ms`` is the store time of its first message, or None if it has
     none."""
 
     file: str
@@ -45,8 +45,8 @@ class SegmentSummary(NamedTuple):
 
 
 class QueueSummary(NamedTuple):
-    """A queue: ``min_index`` and ``max_index`` are the offsets that clients see, units that point
-    below the log's start left out."""
+    """Queue. ``min_index`` and ``max_index`` are the offsets that clients see, without units that
+    point below the log's start."""
 
     topic: str
     queue_id: int
@@ -57,8 +57,8 @@ class QueueSummary(NamedTuple):
 
 @dataclass(slots=True)
 class StoreSummary:
-    """What ``inspect_store`` found. ``log_end``: behind the last good message; ``log_size``: bytes
-    from the log's start to there."""
+    """Result of ``inspect_store``. ``log_end`` is the end of the last good message; ``log_size`` is
+    the number of bytes from the log's start to there."""
 
     root: Path
     segments: list[SegmentSummary]
@@ -72,7 +72,7 @@ class StoreSummary:
     findings: Findings
 
     def as_json(self) -> dict[str, Any]:
-        """The same for programs."""
+        """Return the summary for programs."""
         checkpoint = self.checkpoint
         return {
             "store": str(self.root),
@@ -115,7 +115,7 @@ def inspect_store(
     log_roots: Sequence[Path] = (),
     disk: ReadOnlyDisk | None = None,
 ) -> StoreSummary:
-    """Look at the store at ``paths``. Raises StoreError for a directory that is no store, OSError
+    """Summarise the store at ``paths``. Raises StoreError for a directory that is no store, OSError
     for one that cannot be read."""
     disk = disk or ReadOnlyDisk()
     findings = Findings()
@@ -142,7 +142,7 @@ def inspect_store(
 
 
 def _queues(disk: ReadOnlyDisk, store: StoreFiles) -> tuple[int, list[QueueSummary]]:
-    """(offset of the newest message that any queue has, −1 if none; the queues)."""
+    """Return the log offset of the newest message in any queue (−1 if none), and the queues."""
     newest, queues = -1, []
     for files in store.queues.values():
         check = QueueCheck(disk, files, window_units=64)
@@ -162,14 +162,14 @@ def _first_stored_ms(disk: ReadOnlyDisk, segment: StoreFile) -> int | None:
 def _log_end(
     disk: ReadOnlyDisk, store: StoreFiles, newest: int, findings: Findings, *, running: bool
 ) -> int:
-    """Walk from the newest message of any queue; if that is not where it should be, from the newest
-    segment that begins with one."""
+    """Return the end of the log. The walk starts at the newest message of any queue. If no good
+    entry is there, it starts at the newest segment that begins with one."""
     if next(LogWalk(disk, store.segments).entries(newest, newest + 1), None) is None:
         begun = [one for one in store.segments if _first_stored_ms(disk, one) is not None]
         newest = begun[-1].start if begun else store.log_start
 
     def on_bad(bad: BadRange) -> None:
-        if not (bad.tail and running):  # else it is an entry that is being written
+        if not (bad.tail and running):  # otherwise the broker is still writing the entry
             findings.take(bad_finding(bad, store))
 
     walk = LogWalk(disk, store.segments, on_bad=on_bad)

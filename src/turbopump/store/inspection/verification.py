@@ -1,10 +1,11 @@
-"""Checking a whole store: every message, and whether queues, indexes and tables agree with the log.
+"""Check of a whole store: every message, and the agreement of queues, indexes and tables with the
+log.
 
-One pass over the log, in order: each entry is checked (``LogWalk``), claims its unit
-(``QueueCheck``) and its index entries (``IndexCheck``). Then what nobody claimed is judged by
-itself. Beside a running broker only what was dispatched before the start is judged. The rule:
-everything found is a finding, nothing is an exception but a directory that cannot be read. Nothing
-is changed.
+One pass over the log, in order: each entry is checked (``LogWalk``), and claims its unit
+(``QueueCheck``) and its index entries (``IndexCheck``). Unclaimed units and entries are checked
+afterwards. Beside a running broker, only messages dispatched before the start of the check are
+checked. Every fault is a finding; only an unreadable directory raises an exception. Nothing is
+changed.
 """
 
 from __future__ import annotations
@@ -58,10 +59,10 @@ def verify_store(
     findings_max: int = FINDINGS_MAX,
     on_progress: Callable[[int, int], None] = lambda _done, _size: None,
 ) -> Verification:
-    """Check the store at ``paths``. ``on_progress`` gets bytes of the log done, of how many.
+    """Check the store at ``paths``. ``on_progress`` gets the bytes of the log done and their total.
 
     Raises StoreError for a directory that is no store, OSError for files that cannot be opened. 7
-    to 9 µs a message; memory: some pieces of files, whatever the size of the store.
+    to 9 µs a message. Memory: some pieces of files, whatever the size of the store.
     """
     for attempt in range(ATTEMPTS_MAX):
         try:
@@ -79,7 +80,7 @@ def verify_store(
 
 
 class _Check:
-    """One run. The methods are its steps, in order."""
+    """One check of a store. Its methods are the steps, in order."""
 
     def __init__(
         self,
@@ -97,7 +98,7 @@ class _Check:
         topics = topics_known(disk, store.paths, read_table)
         batch_topics = {topic for topic, is_batch in topics.items() if is_batch}
         self._unserved = batch_topics | (store.batch_topics - topics.keys())
-        """Topics whose messages need no unit: no queue of theirs is served."""
+        """Topics whose messages need no unit, because their queues are not served."""
         known = known_ends(disk, paths, running=now.state.running)
         self._known = known.without(self._unserved.__contains__)
         self._missing = MissingUnits(disk, now, self._known, topics, findings)
@@ -120,7 +121,7 @@ class _Check:
                 judge_offsets(table, ends, self._findings)
 
     def log(self, on_progress: Callable[[int, int], None]) -> None:
-        """Walk the log; every entry claims what is derived from it."""
+        """Walk over the log, and check the unit and index entries of every entry."""
         now, result = self._now, self.result
         store, size = now.store, now.store.log_size
         index = self._index_check()
@@ -190,7 +191,7 @@ class _Check:
         )
 
     def _judge_ends(self, index: IndexCheck | None, newest_ms: int) -> None:
-        """The log was read to its end: judge what says how far it goes."""
+        """Check all records of the log's end, after the log has been read."""
         result, running = self.result, self._now.state.running
         self._missing.judge_ends(result.log_end)
         if index is not None:
@@ -208,7 +209,7 @@ class _Check:
             judge_checkpoint(checkpoint, newest_ms, result.log_end, self._findings)
 
     def unclaimed_units(self) -> None:
-        """Judge the units that no entry of the log claimed."""
+        """Check the units that no log entry has claimed."""
         for queue in self._now.all_queues:
             self.result.units += queue.matched
             if queue.units.unreadable is not None:
@@ -232,7 +233,7 @@ class _Check:
             )
 
     def indexes(self) -> None:
-        """Judge every index file in itself."""
+        """Check every index file by itself."""
         newest = self._now.headers[-1] if self._now.headers else None
         names = {header.path for header in self._now.headers}
         for path in self._now.store.indexes:
@@ -257,8 +258,8 @@ class _Check:
                 self._findings.add("unreadable", str(error), file)
 
     def _claim_light_queues(self, properties: str, offset: int, size: int, tags: int) -> None:
-        """Light queues (LMQ) share the entries of other topics. Brokers without them write none:
-        only those that exist are checked."""
+        """Check the units of light queues (LMQ), which share the entries of other topics. Only
+        existing queues are checked, because brokers without LMQ write none."""
         names = (property_value(properties, MULTI_DISPATCH) or "").split(",")
         indexes = (property_value(properties, MULTI_QUEUE_OFFSET) or "").split(",")
         for name, index in zip(names, indexes, strict=False):

@@ -1,1 +1,1 @@
-"""Opening a store after any end: what is known of the last one, and what the log still says."""
+"""Recovery: opening a store after a clean stop, a kill or a power cut."""

@@ -1,4 +1,4 @@
-"""The checkpoint file: up to which store time the log and the queues are known to be on the disk.
+"""Checkpoint file: the store times up to which log and queues are known to be on the disk.
 
 ::
 
@@ -21,7 +21,7 @@ from turbopump.disk.disk import Disk, Segment
 
 CHECKPOINT_SIZE: Final = 4096
 SAFETY_MS: Final = 3000
-"""Recovery goes back this much further."""
+"""Time in ms by which recovery goes back further than the checkpoint."""
 
 _FIELDS: Final = struct.Struct(">qqqqq")
 _OWN: Final = struct.Struct(">qqq")
@@ -29,7 +29,7 @@ _OWN_AT: Final = CHECKPOINT_SIZE - _OWN.size
 
 
 class CheckpointFields(NamedTuple):
-    """What Apache's broker has in it. Times in ms, offsets in bytes of the log."""
+    """Fields of Apache's broker. Times in ms, offsets in bytes of the log."""
 
     log_timestamp: int
     queues_timestamp: int
@@ -39,18 +39,20 @@ class CheckpointFields(NamedTuple):
 
     @classmethod
     def decode(cls, data: Any) -> CheckpointFields:
-        """Of a file's content, which is at least that long."""
+        """Decode the fields at the start of a file."""
         return cls(*_FIELDS.unpack_from(data))
 
 
 def safe_offset_of(data: bytes) -> int:
-    """Up to which offset of the log a whole checkpoint says that all is on the disk; 0: unknown."""
+    """Return the log offset up to which everything is on the disk, according to a whole checkpoint;
+    0 if unknown."""
     offset: int = _OWN.unpack_from(data, _OWN_AT)[0]
     return offset
 
 
 class StoreCheckpoint:
-    """The file at ``path``, mapped; made if it is not there, made anew if it has a wrong size."""
+    """Checkpoint file at ``path``, mapped. A missing file, or one of the wrong size, is made
+    anew."""
 
     def __init__(self, disk: Disk, path: Path) -> None:
         size = disk.file_size(path)
@@ -78,7 +80,7 @@ class StoreCheckpoint:
 
     @property
     def safe_timestamp(self) -> int:
-        """Messages stored before this time (ms) are on the disk, in the log and in the queues."""
+        """Time in ms: messages stored before it are on the disk, in the log and in the queues."""
         return max(min(self.log_timestamp, self.queues_timestamp) - SAFETY_MS, 0)
 
     @property
@@ -86,7 +88,7 @@ class StoreCheckpoint:
         return self._segment
 
     def write(self) -> None:
-        """Put the fields into the map; syncing is the flusher's."""
+        """Write the fields into the map. The flusher syncs it."""
         _FIELDS.pack_into(
             self._segment.buffer,
             0,

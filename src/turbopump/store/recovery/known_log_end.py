@@ -1,20 +1,18 @@
-"""Whether the log still has its end: what is known, when a store is opened, of how far it was on
-the disk.
+"""Check that the log still has its end, against what earlier runs have recorded.
 
 - After a clean stop of ours all of the log was on the disk. Its end is in the checkpoint and in
   ``turbopump.queues.json`` (with a CRC).
 - After a kill the log was on the disk up to the offset in our part of the checkpoint, which is
   written after the sync.
-- A snapshot in ``turbopump.queues.json`` is taken when a segment begins, whether or not what lies
-  before it was synced. After a kill it proves alone only that the log was written up to there. A
-  power cut may still have taken that.
-
+- A snapshot in ``turbopump.queues.json`` is taken when a segment begins, also if the log before it
+  is not synced. After a kill it proves alone only that the log was written up to there. A power cut
+  may still have taken that.
 - After a kill the queues may point behind the end of the log, to messages that were in it. After a
-  power cut without SYNC_FLUSH that is nothing unusual: a queue may reach the disk before the log.
+  power cut without SYNC_FLUSH that is usual: a queue may reach the disk before the log.
 
-The rule: missing segments refuse the start, and nothing is changed, if two of these agree, or the
-one that has a CRC says so. A torn end is reported. Nothing is said of a store that another program
-has had since. This module must not know how the log is read.
+A start is refused because of missing segments, and nothing is changed, if two of these records
+agree, or the one with a CRC shows it. A torn end is reported. Nothing is reported if another
+program has used the store since. The reading of the log is unknown here.
 """
 
 from __future__ import annotations
@@ -31,8 +29,12 @@ from turbopump.store.recovery.checkpoint import StoreCheckpoint
 
 @dataclass(frozen=True, slots=True)
 class KnownLogEnd:
-    """Offsets of the log: it was on the disk up to ``synced``, and written up to ``noted``;
-    segments that do not reach ``needed`` are not all there. 0: nothing is known."""
+    """Recorded offsets of the log; 0: unknown.
+
+    - ``synced``: the log was on the disk up to this offset.
+    - ``noted``: the log was written up to this offset.
+    - ``needed``: if the segments do not reach this offset, some are missing.
+    """
 
     synced: int = 0
     noted: int = 0
@@ -42,14 +44,14 @@ class KnownLogEnd:
     def of(
         cls, checkpoint: StoreCheckpoint, known: NotedQueueEnds, *, clean: bool, ours: bool
     ) -> KnownLogEnd:
-        """``clean``: the last run stopped cleanly; ``ours``: it was ours, and nobody has had the
-        store since."""
+        """Derive the offsets from the records. ``clean``: the last run stopped cleanly. ``ours``:
+        the last run was ours, and no other program has used the store since."""
         if not ours:
             return cls()
         noted = known.snapshots[-1].at if known.snapshots else 0
         if clean:
             return cls(max(noted, checkpoint.log_end), noted, noted)
-        # One byte more than the snapshot's offset: the segment that begins there was made.
+        # One byte more than the snapshot's offset, because the segment that begins there was made.
         return cls(
             checkpoint.safe_offset, noted, min(checkpoint.safe_offset, noted + 1) if noted else 0
         )
@@ -79,9 +81,12 @@ class KnownLogEnd:
     def lost(
         self, log: CommitLog, end: int, torn: str | None, queued: tuple[int, int] = (0, 0)
     ) -> str | None:
-        """The report about a log that was found to end at ``end``; None if it lost nothing.
-        ``torn`` is what is wrong there; ``queued``: up to which offset the queues pointed, and to
-        how many messages that are not there."""
+        """Return a report about a log that ends at ``end``; None if it lost nothing.
+
+        - ``torn``: the fault at the end.
+        - ``queued``: the log offset up to which the queues pointed, and the number of missing
+          messages.
+        """
         file = log.files.at(end)
         where = (
             f"{file.segment.path if file is not None else log.files.roots[0]}: {torn or NOTHING}"

@@ -1,35 +1,36 @@
-"""Opening a store: where the log ends, what of it is damaged, and queues and indexes that agree
-with it.
+"""Recovery of a store when it is opened: the end of the log, its damaged ranges, and queues and
+indexes that agree with it.
 
 1. Queues and indexes are loaded and their last entries found.
-2. Where to begin reading the log: after a clean stop behind the last entry a queue points to; after
-   a crash at the newest segment whose first message is older than the checkpoint (it was on the
-   disk, in the log, the queues and the indexes), and not behind the offset that our own part of the
-   checkpoint gives (store times go back when the wall clock does); at the start of the log if
-   derived files are missing.
-3. Queues and indexes are cut there: what they say of messages behind it may never have reached the
-   disk. Every entry from there on is checked and handed to the dispatcher, which writes it to them
-   again.
-4. A bad entry with a good one somewhere behind it is damage: the range is set apart, its queues get
-   gaps, and reading goes on behind it (``scanner.py``). A bad entry with nothing good behind
-   it is a torn tail: the log ends there, and everything is cut to it.
-5. What was recovered after a crash may be in the page cache only (the process was killed, the
-   machine was not), and what was cut off is still on the disk: both count as dirty, so that the
-   store syncs them before it says what is flushed.
-6. Derived files are disposable. Snapshots say where each queue ended when the log was at some
-   offsets, and where each begins (``queue_ends.py``). They are used three times:
+2. The start of reading is chosen:
+   - After a clean stop, the log is read from the end of the last entry to which a queue points.
+   - After a crash, it is read from the newest segment whose first message is older than the
+     checkpoint: that message was on the disk, in the log, the queues and the indexes. The segment
+     must not begin behind the offset in our own part of the checkpoint, because store times go back
+     when the wall clock does.
+   - If derived files are missing, it is read from its start.
+3. Queues and indexes are cut there, because their later entries may never have reached the disk.
+   Every log entry from there on is checked and dispatched to them again.
+4. A bad entry with a good one anywhere behind it is damage: the range is set apart, its queues get
+   gaps, and reading continues (``scanner.py``). A bad entry with no good one behind it is a torn
+   tail: the log ends there, and everything is cut to this end.
+5. After a crash, recovered files count as dirty, so that the store syncs them before it reports
+   them as flushed. If only the process was killed, their data may be in the page cache only. Parts
+   that were cut off are still on the disk.
+6. Derived files are disposable. Snapshots record the end of each queue at some offsets of the log,
+   and the start of each queue (``queue_ends.py``). They are used three times:
 
    - Reading begins at the newest snapshot, not behind the offset of 2, at which every queue ends as
      the snapshot says, once it is cut there.
-   - When all is read, no queue may end before it did in the newest snapshot that the log reaches.
-   - A queue that lacks units, queue files that do not belong together, or a count of units that is
-     not the one of the clean stop make recovery begin again at the start of the log, with empty
-     queues and indexes. An entry that fits into no queue even then is damage. A queue of which the
-     log has no message goes on where it ended.
+   - When all is read, no queue may end before its end in the newest snapshot that the log reaches.
+   - Recovery begins again at the start of the log, with empty queues and indexes, if a queue lacks
+     units, queue files do not belong together, or the count of units differs from the clean stop.
+     An entry that fits into no queue even then is damage. A queue without messages in the log
+     continues at its old end.
 
-   Where there is no snapshot after a crash (the file is lost, or another program had the store),
-   the log before the offset of 2 is read as well: no queue may end before its last message there,
-   or begin behind its first. The same is done after a clean stop of ours if the checkpoint is lost.
+   If there is no snapshot after a crash (the file is lost, or another program used the store), the
+   log before the offset of 2 is read as well: no queue may end before its last message there, or
+   begin behind its first. The same is done after a clean stop of ours if the checkpoint is lost.
 
 Source of the file rules: apache/rocketmq ``CommitLog.recoverNormally`` / ``recoverAbnormally``;
 Apache ends the log at the first bad entry.
@@ -60,11 +61,16 @@ from turbopump.store.recovery.checkpoint import StoreCheckpoint
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What recovery found. Offsets in bytes of the log; ``torn`` says what was wrong where the log
-    now ends, None if nothing was; ``mismatch`` which queue was not as it should have been, so that
-    more was read again; ``compared`` up to where the log was read only to be compared with the
-    queues, None if it was not; ``queued`` is what the queues had of messages behind the log's end:
-    up to which offset, and how many."""
+    """Result of recovery. Offsets are bytes of the log.
+
+    - ``torn``: the fault at the new end of the log, or None.
+    - ``mismatch``: the queue that was not as recorded, so that more of the log was read; or
+      None.
+    - ``compared``: offset up to which the log was read only to compare it with the queues; or
+      None.
+    - ``queued``: the offset up to which queues pointed behind the log's end, and the number
+      of these messages.
+    """
 
     clean: bool
     begun_at: int
@@ -80,16 +86,18 @@ class RecoveryReport:
 
 @dataclass(slots=True)
 class Recovery:
-    """The parts of a loaded store that recovery brings together. ``index`` None: nothing is
-    indexed.
+    """Recovery of a loaded store. ``index`` None: messages are not indexed.
 
-    ``derived_complete`` False: index files are known to be missing, so that the whole log must be
-    read. ``index_synced`` False: the crashed program does not sync its index with the checkpoint
-    (Apache's only syncs full files). ``on_progress`` gets (offset reached, about where the log
-    ends) when reading begins, every few MiB, and when it has ended. ``known``: where queues ended.
-    ``stopped_here``: the clean stop was ours. ``copied_again``: a slave's log, of which nothing was
-    acknowledged before it was on the disk: where a power cut has torn it, it ends, and is copied
-    again from there on.
+    - ``derived_complete``: False if index files are known to be missing, so that the whole
+      log must be read.
+    - ``index_synced``: False if the crashed program does not sync its index with the
+      checkpoint (Apache's only syncs full files).
+    - ``on_progress``: gets (offset reached, approximate end of the log) at the start, every
+      few MiB, and at the end.
+    - ``known``: recorded ends of the queues.
+    - ``stopped_here``: the clean stop was ours.
+    - ``copied_again``: the log is a slave's, which acknowledges messages only after they are
+      on the disk. If a power cut has torn it, it ends there, and the rest is copied again.
     """
 
     log: CommitLog
@@ -106,20 +114,19 @@ class Recovery:
     known: NotedQueueEnds = field(default_factory=NotedQueueEnds)
     mismatch: str | None = None
     queues_agree: bool = False
-    """Whether all queues were found to end, where reading begins, as they did when the log was
-    there."""
+    """True if all queues end at the start of reading as a snapshot says."""
     compared: int | None = None
     _cut_to: int | None = None
-    """Where the queues were cut last, if nothing was written since."""
+    """Log offset at which the queues were last cut, if no unit was written since."""
     first_units: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
-    """Offset and size of the first messages of the queues that had theirs, as their files said
-    before they were cut."""
+    """Log offset and size of the first message of each queue that still has it, read from its files
+    before the cut."""
 
     def run(self) -> RecoveryReport:
         """Bring log, queues and indexes to one consistent end. Raises OSError and
         StoreDamagedError."""
         log, index = self.log, self.index
-        # else its newest file may well be odd, and is rewound first
+        # after a crash the newest file may be incomplete, and is rewound first
         if index is not None and self.clean:
             index.check_headers()
         self.known.deleted.update(
@@ -166,7 +173,8 @@ class Recovery:
         )
 
     def _end_all_at(self, end: int, begin: int) -> None:
-        """The log was read from ``begin`` on, and ends at ``end``: so do queues and indexes."""
+        """Set the end of the log, the queues and the indexes to ``end``. The log was read from
+        ``begin`` on."""
         log, index = self.log, self.index
         log.open_at(end)
         if not self.clean:
@@ -183,8 +191,8 @@ class Recovery:
             index.check_headers()
 
     def _ends(self) -> dict[tuple[str, int], tuple[int, int]]:
-        """Of each queue that points to a message at its end: one past its last index, and where
-        that message ends in the log."""
+        """Return, for each queue whose last unit has a message, its next index and the end of that
+        message in the log."""
         return {
             (queue.topic, queue.queue_id): (queue.max_index, unit[0] + unit[1])
             for queue in self.queues
@@ -194,7 +202,7 @@ class Recovery:
     def _queued_behind(
         self, end: int, found: Mapping[tuple[str, int], tuple[int, int]]
     ) -> tuple[int, int]:
-        """``queued``: queues that ended, as ``found``, with messages behind the log's ``end``."""
+        """Return ``queued`` of the report. ``found`` has the ends of the queues before recovery."""
         furthest = missing = 0
         for (topic, queue_id), (index, message_end) in found.items():
             if end < message_end < OFFSET_MAX:
@@ -204,22 +212,24 @@ class Recovery:
         return furthest, missing
 
     def _offset_where_queues_agree(self, begin: int) -> int:
-        """``begin``, or the offset before it from which on the queues must be written again, so
-        that each goes on where it did; they are cut there. Raises QueueHoleError if there are
-        snapshots, and the queues agree with none of them."""
-        # A start after a crash trusts a queue only up to an offset at which its end is known from
-        # elsewhere. Its own files do not tell: after a power cut a unit in the middle may be old,
-        # and a missing last file looks like a shorter queue. So the queues are cut at one snapshot
-        # after the other, newest first. Where all of them end as that snapshot says, every unit
-        # before it is there, and the log writes those behind it again. A queue that never agrees
-        # has lost something that no later part of the log brings back: then all is rebuilt.
+        """Return the offset, at or before ``begin``, from which on the units of all queues must be
+        written again. The queues are cut there.
+
+        Raises QueueHoleError if there are snapshots, and the queues agree with none of them.
+        """
+        # A start after a crash trusts a queue only up to an offset at which a snapshot records its
+        # end. The queue's own files are no proof: after a power cut a unit in the middle may be
+        # old, and a missing last file looks like a shorter queue. So the queues are cut at one
+        # snapshot after the other, newest first. If all of them then end as the snapshot says,
+        # every unit before it is there, and the log writes the later ones again. A queue that never
+        # agrees has lost units that no later part of the log restores: then all queues are rebuilt.
         if self.queues.damaged:
             raise QueueHoleError("the files of a queue do not belong together")
         fault = self.known.lost_front(self.queues)
         if fault is not None:
             raise QueueHoleError(fault)
         if self.clean and self.known.snapshots and self.known.snapshots[-1].at >= begin:
-            return begin  # ``_restore_ends`` compares, when reading has come there
+            return begin  # ``_restore_ends`` compares the ends after reading
         for snapshot in self.known.back_from(begin, self.log.start):
             self._cut_queues(snapshot.at)
             fault = self.known.mismatch(snapshot, self.queues)
@@ -234,9 +244,11 @@ class Recovery:
         return begin
 
     def _restore_ends(self, replay: LogReplay, emptied: dict[tuple[str, int], int]) -> None:
-        """Let no queue end before it did in the newest snapshot: what is missing was damaged in the
-        log, or is no longer in it. ``emptied`` says where queues ended of which the log had no
-        message. Raises QueueHoleError, but not where the queues are rebuilt: then the log is right.
+        """Extend each queue that ends before its end in the newest snapshot: the missing messages
+        were damaged, or are no longer in the log.
+
+        ``emptied`` has the ends of queues without messages in the log. Raises QueueHoleError unless
+        the queues are rebuilt: then the log is right.
         """
         # A queue offset is never given twice, or consumers would take a new message for an old one.
         # So a queue that comes out shorter than it was is made as long again. Damage in the log
@@ -284,13 +296,13 @@ class Recovery:
             raise QueueHoleError(text)
 
     def _compare_queues(self, replay: LogReplay) -> None:
-        """Without a snapshot after a crash, or after a clean stop of ours whose checkpoint is lost:
-        see that no queue ends before its last message in the part of the log that was not read, or
-        begins behind its first. Raises QueueHoleError.
+        """Compare the queues with the part of the log that was not read. No queue may end before
+        its last message there, or begin behind its first. Raises QueueHoleError.
 
-        It costs reading that part of the log, once: then there is a snapshot. RocketMQ does not
-        look there. To begin at the log's start instead would write messages of deleted topics
-        again, whose deletion is not known either.
+        This is needed without a snapshot after a crash, or after a clean stop of ours whose
+        checkpoint is lost. It reads that part of the log once, because afterwards there is a
+        snapshot. RocketMQ does not check it. A rebuild from the log's start is no alternative: it
+        would restore the messages of deleted topics, whose deletion is not known either.
         """
         begin = replay.begin
         ends_known = self.clean and not (
@@ -314,7 +326,7 @@ class Recovery:
             raise QueueHoleError(fault)
 
     def _emptied_queues(self) -> dict[tuple[str, int], int]:
-        """Where the queues end of which the log has no message any more, by their own files."""
+        """Return the ends of queues without messages in the log, according to their own files."""
         start, ends = self.log.start, {}
         for queue in self.queues if start else ():
             unit = queue.unit(queue.max_index - 1)
@@ -331,7 +343,8 @@ class Recovery:
         self._cut_to = offset
 
     def _rewind_index(self, begin: int) -> int:
-        """Cut the index after a crash; where reading must begin for it."""
+        """Cut the index after a crash. Return the offset from which on the log must be read for
+        it."""
         index = self.index
         if index is None or self.clean:
             return begin
@@ -339,13 +352,13 @@ class Recovery:
             index.rewind(begin if self.index_synced else max(min(begin, index.end_offset), 0)),
             self.log.start,
         )
-        if self.derived_complete:  # else all is written again
+        if self.derived_complete:  # else everything is written again
             begin = begin_for_index(self.log, self.queues, index, begin)
         self._lower_index_time(index)
         return begin
 
     def _redispatch(self, begin: int, *, rebuilding: bool) -> LogReplay:
-        """Dispatch every good entry from there on. Raises QueueHoleError."""
+        """Dispatch every good entry from ``begin`` on. Raises QueueHoleError."""
         replay = LogReplay(
             self.log,
             self.queues,
@@ -377,12 +390,12 @@ class Recovery:
         return replay
 
     def _may_be_torn(self, parsed: ParsedEntry) -> bool:
-        """True where a power cut may have left the end of an entry zero. Only a CRC over the whole
-        entry covers its properties, and a copied one need not have it."""
+        """Return True if a power cut may have zeroed the end of the entry. Only a whole-entry CRC
+        covers the properties, and a copied entry may lack it."""
         return not self.clean and parsed.offset >= self.checkpoint.safe_offset
 
     def _torn_at(self, replay: LogReplay) -> Damage | None:
-        """The first damage behind what was surely on the disk."""
+        """Return the first damage behind the part that was surely on the disk, or None."""
         safe = self.checkpoint.safe_offset
         return next((damage for damage in replay.damages if damage.start >= safe), None)
 
@@ -394,17 +407,19 @@ class Recovery:
         return self.log.start
 
     def _lower_index_time(self, index: KeyIndex) -> None:
-        """Files are written anew, and may end elsewhere. RocketMQ: after a kill
-        ``IndexService.load`` removes each that ends later than this, and fills it again from the
-        segment that was begun before it on; keys of earlier messages in such a file would be lost.
+        """Lower the index time in the checkpoint, because rewritten files may end elsewhere.
+
+        RocketMQ: after a kill ``IndexService.load`` removes each file that ends later than this
+        time, and fills it again from the last segment that began before it. Keys of earlier
+        messages in such a file would be lost.
         """
         if index.full_timestamp < self.checkpoint.index_timestamp:
             self.checkpoint.index_timestamp = index.full_timestamp
             self.checkpoint.write()
 
     def _derived_reach(self, begin: int) -> bool:
-        """Whether queues and indexes have what is in the log before the offset where reading
-        begins."""
+        """Return True if queues and indexes cover the log before ``begin``, where reading
+        starts."""
         if self.log.start == 0 and any(queue.min_index for queue in self.queues):
             return False
         if begin <= self.log.start:
@@ -414,8 +429,8 @@ class Recovery:
         )
 
     def _begin_after_clean_stop(self) -> int:
-        """The end of the last entry that a queue points to, if that entry is there and whole; else
-        the start of its segment, or of the newest before it that has a first entry."""
+        """Return the end of the last entry in any queue, if that entry is good. Otherwise return
+        the start of its segment, or of the newest earlier segment with a good first entry."""
         last = max(
             (unit for queue in self.queues if (unit := queue.last_unit) is not None), default=None
         )
@@ -441,24 +456,26 @@ class Recovery:
         return self.log.start
 
 
-# An entry nearly always follows the last unit of its queue. One that says otherwise is believed
-# where something explains it: damage before it, a topic that was deleted (and made anew), a log
-# that lost its front. What nothing explains is a queue that lacks units, or, where queues are
-# written from the log alone, an entry that is damaged.
+# An entry nearly always follows the last unit of its queue. Any other entry is accepted if
+# something explains it: damage before it, a topic that was deleted (and made again), a log that
+# lost its front. Without an explanation, the queue lacks units. If queues are rebuilt from the log
+# alone, the entry counts as damaged instead.
 
 _ENDS_IN_ZEROS: Final = "its properties end in zeros"
 _PREPARED: Final = int(SysFlag.TRANSACTION_PREPARED)
 
 
 class QueueHoleError(Exception):
-    """A queue lacks units that no damage explains; its text says which."""
+    """Raised if a queue lacks units and no damage explains it. The text names the queue."""
 
 
 @dataclass(slots=True)
 class LogReplay:
-    """One reading of the log from ``begin`` on, whose entries come one by one. ``rebuilding``: the
-    queues were empty when it began. ``queues_agree``: cut at ``begin``, all queues ended as the
-    snapshot there says. A deletion that the entries show is added to ``known``.
+    """Replay of the log from ``begin`` on, one entry at a time.
+
+    - ``rebuilding``: the queues were empty at the start.
+    - ``queues_agree``: cut at ``begin``, all queues ended as the snapshot there says.
+    - ``known``: recorded ends; deletions that the entries reveal are added.
     """
 
     log: CommitLog
@@ -466,27 +483,27 @@ class LogReplay:
     dispatcher: Dispatcher
     known: NotedQueueEnds
     first_units: dict[tuple[str, int], tuple[int, int]]
-    """Offset and size of the first messages of the queues that had theirs, as their files said
-    before they were cut."""
+    """Log offset and size of the first message of each queue that still has it, read from its files
+    before the cut."""
     begin: int
     rebuilding: bool
     queues_agree: bool
     damages: list[Damage] = field(default_factory=list)
-    """What was passed over so far."""
+    """Damaged ranges so far."""
     entries: int = 0
-    """How many were handed on."""
+    """Number of dispatched entries."""
     end: int = 0
-    """Where the log was found to end."""
+    """End of the log, as found."""
     fault: str | None = None
-    """What is wrong there."""
+    """Fault at the end of the log."""
     restarted_at: dict[tuple[str, int], int] = field(default_factory=dict)
-    """Where queues had ended whose offsets were seen to begin anew."""
+    """Former ends of the queues whose offsets were seen to restart at 0."""
 
     def dispatch(self, parsed: ParsedEntry) -> None:
-        """Hand on an entry. One whose position in its queue cannot be is damage.
+        """Dispatch an entry. An entry with an impossible queue offset counts as damage.
 
-        Raises QueueHoleError if its queue lacks_message units that no damage explains, unless
-        ``rebuilding``: then the entry is damaged.
+        Raises QueueHoleError if its queue lacks units and no damage explains it. If ``rebuilding``,
+        the entry counts as damaged instead.
         """
         queue, fault = self.place(parsed)
         if fault is not None:
@@ -496,8 +513,8 @@ class LogReplay:
         self.dispatcher.dispatch_parsed(parsed, queue)
 
     def place(self, parsed: ParsedEntry) -> tuple[ConsumeQueue | None, str | None]:
-        """Return the queue of an entry, ready for it, and what is wrong with its position there.
-        None: it has no queue (its topic was deleted, or is a BatchCQ topic). Raises as
+        """Return the queue of an entry, prepared for it, and the fault of the entry's queue offset.
+        The queue is None if the topic was deleted or is a BatchCQ topic. Raises the errors of
         ``dispatch``."""
         if parsed.topic in self.known.deleted and parsed.offset < self.known.deleted[parsed.topic]:
             return None, None
@@ -511,8 +528,9 @@ class LogReplay:
     def _queue_for(
         self, queue: ConsumeQueue, parsed: ParsedEntry
     ) -> tuple[ConsumeQueue | None, str | None]:
-        """Of an entry that does not follow the last unit of its queue: the queue, ready for it
-        (None: it was deleted with its topic), and what is wrong with the entry."""
+        """Find the reason why an entry does not follow the last unit of its queue. Return the
+        queue, prepared for the entry, and the entry's fault. The queue is None if it was deleted
+        with its topic."""
         # The order of the cases matters, from what is certain to what is only likely:
         # 1. An empty queue whose own first unit points behind this entry: the topic was deleted and
         #    made again, and this entry is older than that.
@@ -550,15 +568,16 @@ class LogReplay:
         return queue, None
 
     def gap_offset(self, topic: str) -> int:
-        """Where the last damage was; but behind the deleted messages of the topic, so that the gaps
-        are not taken for units of those."""
+        """Return the log offset for new gaps: that of the last damage, but behind the deleted
+        messages of the topic. Otherwise the gaps would pass for units of deleted messages."""
         return max(self.damages[-1].start, self.known.deleted.get(topic, 0))
 
     def damage_explains(self, queue: ConsumeQueue, missing: int) -> bool:
-        """Whether so many messages can lie in the damaged ranges behind the queue's last one."""
-        # A message takes at least ``FIXED_SIZE`` bytes. If the damaged bytes behind the
-        # queue's last message are too few for those that are missing, the units are lost and not
-        # the messages: they must not become gaps, for the log has them.
+        """Return True if the damaged ranges behind the queue's last message can hold ``missing``
+        messages."""
+        # A message needs at least ``FIXED_SIZE`` bytes. If the damaged bytes behind the queue's
+        # last message are too few for the missing messages, only their units are lost. They must
+        # not become gaps, because the log has the messages.
         start, deleted_at = self.log.start, self.known.deleted.get(queue.topic)
         if not queue.max_index and start > 0 and self.begin == start and deleted_at is None:
             return False  # its first messages were deleted with the log
@@ -568,7 +587,7 @@ class LogReplay:
             and not self.queues_agree
             and queue.ends_with_a_file
         ):
-            return False  # the files behind may have been taken away: the messages may all be there
+            return False  # later files may have been removed: the messages may all be in the log
         unit = queue.unit(queue.max_index - 1)
         after = unit[0] if unit is not None else max(self.begin, deleted_at or 0)
         room = missing * FIXED_SIZE
@@ -579,23 +598,26 @@ class LogReplay:
         return room <= 0
 
     def belongs_to_deleted_topic(self, queue: ConsumeQueue, parsed: ParsedEntry) -> bool:
-        """Whether the first message of the queue, by its own files, lies behind this entry, and is
-        there. Then the entry is of a topic that was deleted and made again, even if that deletion
-        is not known."""
+        """Return True if the first message of the queue, according to its files, lies behind this
+        entry and is good. Then the topic was deleted after this entry and made again, even if no
+        deletion is recorded."""
         offset, size = self.first_units.get((queue.topic, queue.queue_id), (0, 0))
         return offset > parsed.offset and has_entry(self.log, queue, 0, offset, size)
 
     def _came_while_deleting(self, parsed: ParsedEntry) -> bool:
-        """Whether an entry that is not the first of its queue, and has none before it, belongs to a
-        topic that was just being deleted. If the topic had been made again, its first entry, with
-        index 0, would lie between the deletion and this one; all of that was read, undamaged."""
+        """Return True if the first entry in an empty queue, with an index above 0, was stored while
+        its topic was being deleted.
+
+        If the topic had been made again instead, an entry with index 0 would lie between the
+        deletion and this one. All of that part was read, undamaged.
+        """
         deleted = self.known.deleted.get(parsed.topic, -1)
         return self.begin <= deleted and all(damage.end <= deleted for damage in self.damages)
 
     def _starts_over(self, queue: ConsumeQueue, parsed: ParsedEntry) -> bool:
-        """Whether the queue may go on with this entry although it does not follow its last unit: it
-        is the first that the log still has; or its topic was deleted and made again, so that its
-        offsets began with 0 once more."""
+        """Return True if the queue may continue with this entry although it does not follow the
+        last unit. Either the entry is the first that is left in the log, or its topic was deleted
+        and made again, so that its offsets restarted at 0."""
         index = parsed.queue_offset
         if not queue.max_index:
             return self.begin == self.log.start
@@ -606,19 +628,18 @@ class LogReplay:
 
 
 def is_in_no_queue(parsed: ParsedEntry, queues: ConsumeQueueTable) -> bool:
-    """True for a message of a BatchCQ topic, whether that is known of the topic or not."""
+    """Return True for a message of a BatchCQ topic, also if the type of the topic is unknown."""
     return queues.is_unserved(parsed.topic) or is_apaches_batch(parsed.sys_flag, parsed.topic)
 
 
 def has_entry(log: CommitLog, queue: ConsumeQueue, index: int, offset: int, size: int) -> bool:
-    """Whether the log has, at ``offset``, the entry that unit ``index`` of the queue should point
-    to, or no longer has it because its segment was deleted (not before the unit was on the
-    disk)."""
+    """Return True if the log has the entry for unit ``index`` of the queue at ``offset``. Also True
+    if the segment was deleted: then the unit had been on the disk before."""
     if offset < log.start:
         return True
     file = log.files.at(offset)
     if file is not None and FIXED_SIZE <= size <= min(file.end - offset, ENTRY_SIZE_MAX):
-        # Nearly always it is, and good at first sight.
+        # The entry is nearly always there, and passes the quick check.
         entry = file.read_at_start(offset - file.start, size)
         fields = entry_fields(queue.queue_id, queue.topic)
         unit = pack_unit(offset, size, 0)
@@ -633,11 +654,12 @@ def has_entry(log: CommitLog, queue: ConsumeQueue, index: int, offset: int, size
     ) == (size, queue.topic, queue.queue_id, index)
 
 
-# A queue agrees with the log if its last unit does not lie before the last message that the log has
-# of it, and its first not behind the first one, unless it begins with an earlier index (its topic
-# was deleted and made again). A queue without units counts as lost if its topic still exists, or if
-# another queue of the topic is older than that message: a deletion would have deleted that queue,
-# too. It does not count as lost if another queue shows that the topic was made again since.
+# A queue agrees with the log if two conditions hold. Its last unit does not lie before the queue's
+# last message in the log. Its first unit does not lie behind the first message, unless the queue
+# begins with an earlier index (its topic was deleted and made again).
+# A queue without units counts as lost if its topic still exists, or if another queue of the topic
+# is older than that message: a deletion would have deleted that queue, too. It does not count as
+# lost if another queue shows that the topic was made again since.
 
 
 Messages = dict[tuple[str, int], ParsedEntry]
@@ -650,10 +672,14 @@ def first_and_last_messages(
     begun: Mapping[tuple[str, int], tuple[int, int]],
     on_progress: Callable[[int, int], None],
 ) -> tuple[Messages, Messages, Messages]:
-    """The first and the last good message of each queue before the offset ``end`` of the log, and
-    the last before the one with which the queue begins, of those for which ``begun`` has its
-    offset. ``deleted`` says up to which offset those of a topic are no queue's any more. It reads
-    all of that: some 3 µs a message, or what the disk can do."""
+    """Return three messages of each queue, from the log before the offset ``end``. They are the
+    first good one, the last good one, and the last one before the queue's present start.
+
+    - ``deleted``: log offset up to which the messages of a topic belong to no queue.
+    - ``begun``: present starts of the queues, as far as they are known.
+
+    Reads all of that part: about 3 µs a message, or the disk's speed.
+    """
     first: Messages = {}
     last: Messages = {}
     old: Messages = {}
@@ -672,8 +698,8 @@ def first_and_last_messages(
 
 
 def queue_that_begins_late(first: Messages, queues: ConsumeQueueTable) -> str | None:
-    """Which queue, of those that have units, begins behind the first of its messages; None if none
-    does."""
+    """Describe the first queue with units that begins behind the first of its messages; None if
+    there is none."""
     for (topic, queue_id), parsed in first.items():
         queue = queues.find(topic, queue_id)
         if queue is None or not queue.max_index or parsed.queue_offset >= queue.min_index:
@@ -690,8 +716,8 @@ def queue_that_begins_late(first: Messages, queues: ConsumeQueueTable) -> str | 
 def queue_that_ends_early(
     last: Messages, queues: ConsumeQueueTable, old: Mapping[str, int]
 ) -> str | None:
-    """Which queue lacks the last of its messages; None if none does. ``old`` says where the last
-    message of a topic lies that was deleted before the topic was made anew."""
+    """Describe the first queue that lacks the last of its messages; None if there is none. ``old``
+    has the log offset of the last message of each topic before it was deleted and made again."""
     begun = _begun(queues)
     for (topic, queue_id), parsed in last.items():
         queue = queues.find(topic, queue_id)
@@ -725,13 +751,17 @@ def lacks_message(
     begun_at: int | None,
     old_at: int = -1,
 ) -> bool:
-    """Whether a queue lacks a message that the log has of it. A queue that has it ends with the
-    unit of this message, or of a later one.
+    """Return True if a queue lacks one of its messages, which is in the log. A queue that has it
+    ends with the unit of this message, or of a later one.
 
-    Arguments are offsets of the log. ``last_unit_at`` None: the queue has never had a unit, as far
-    as its files tell. ``known``: the topic exists. ``begun_at``: where the oldest unit of any queue
-    of the topic points. ``old_at``: where another queue of the topic has a message older than its
-    first unit, so that the topic must have been deleted after that message."""
+    Arguments are offsets of the log.
+
+    - ``last_unit_at``: None if the files show that the queue has never had a unit.
+    - ``known``: the topic exists.
+    - ``begun_at``: offset in the oldest unit of any queue of the topic.
+    - ``old_at``: offset of a message that is older than the first unit of another queue of
+      the topic, so that the topic was deleted after that message.
+    """
     if last_unit_at is not None:
         return last_unit_at < message_at
     if message_at < old_at:
@@ -740,7 +770,7 @@ def lacks_message(
 
 
 def _begun(queues: ConsumeQueueTable) -> dict[str, int]:
-    """Where the oldest unit of each topic points."""
+    """Return the log offset in the oldest unit of each topic."""
     begun: dict[str, int] = {}
     for queue in queues:
         unit = queue.unit(queue.min_index) if queue.max_index else None
@@ -750,14 +780,15 @@ def _begun(queues: ConsumeQueueTable) -> dict[str, int]:
 
 
 _SAMPLED_MAX: Final = 16
-"""Messages that are looked at, each the newest of its queue: most have a key, and one is enough."""
+"""Number of messages examined, each the newest of its queue. Most messages have a key, and one key
+is enough."""
 
 
 def begin_for_index(
     log: CommitLog, queues: Iterable[ConsumeQueue], index: KeyIndex, begin: int
 ) -> int:
-    """``begin``, or, if the index lacks keys of messages before it, the offset from which on it
-    must be filled again; it is cut there. Cost: a few entries are read."""
+    """Return ``begin``, or an earlier offset from which on the index must be filled because it
+    lacks keys. The index is cut there. Cost: a few entries are read."""
     ends = (
         unit[0]
         for queue in queues

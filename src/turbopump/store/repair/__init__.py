@@ -1,1 +1,1 @@
-"""Putting right what is damaged on the disk: units, index files, unreadable sectors, scrubbing."""
+"""Repair of damage on the disk: queue units, index files, unreadable sectors, scrubbing."""

@@ -1,13 +1,17 @@
-"""Checking index files as they lie on the disk, and filling damaged ones again from the log.
+"""Check of index files on the disk, and refilling of damaged ones from the log.
 
-A file is what its header says, every entry leads back to the one before it in its slot, every slot
-leads to its newest entry, and a sample of the entries is what their messages in the log say. One
-that is not is set apart, and another is made of the same part of the log: from the last message of
-the file before it to the first of the file behind it. That one is built beside the directory and
-takes the name of the damaged one when it is whole and on the disk, so a crash meanwhile leaves what
-there was.
+Four things are checked:
+- the header,
+- the link of every entry to the one before it in its slot,
+- the link of every slot to its newest entry,
+- a sample of entries against their messages.
 
-The rule is that of ``scrub.py``, whose steps these are: nobody waits for it.
+A file with a fault is set apart, and a new file is filled from the same part of the log. That part
+reaches from the last message of the file before to the first message of the file behind. The new
+file is built beside the directory. When it is complete and on the disk, it gets the name of the
+damaged one. So a crash meanwhile leaves the old file.
+
+The steps are driven by ``scrub.py``, and block no other work.
 """
 
 from __future__ import annotations
@@ -30,12 +34,12 @@ from turbopump.store.log.parsed_entry import parse_entry
 from turbopump.store.log.stepped_walk import SteppedWalk
 
 ENTRIES_AT_ONCE: Final = 1000
-"""Entries of an index file that are looked at in one step: some 0.4 ms."""
+"""Number of index entries checked in one step: about 0.4 ms."""
 SAMPLE: Final = 1000
-"""Of so many entries one is compared with its message."""
+"""Number of entries of which one is compared with its message."""
 
 LOG_AT_ONCE: Final = 1 << 20
-"""Bytes of the log whose keys are put into a new file at a time."""
+"""Number of bytes of the log whose keys are put into a new file at a time."""
 
 _SLOTS_AT_ONCE: Final = 16_384
 _MAGICS: Final = (MAGIC_V1.to_bytes(4), MAGIC_V2.to_bytes(4))
@@ -43,9 +47,12 @@ _MAGICS: Final = (MAGIC_V1.to_bytes(4), MAGIC_V2.to_bytes(4))
 
 @dataclass(slots=True, eq=False)
 class IndexScrub:
-    """Checks the files of ``index``. ``log_error`` gets a line for each
-    header that was written again, and for each file that cannot be filled again now; ``log_info``
-    for each file that was filled again."""
+    """Check of the files of ``index``.
+
+    - ``log_error``: gets a line for each rewritten header, and for each file that cannot be
+      refilled now.
+    - ``log_info``: gets a line for each refilled file.
+    """
 
     disk: Disk
     log: CommitLog
@@ -54,10 +61,10 @@ class IndexScrub:
     log_info: Callable[[str], None]
     passes: int = 0
     damaged: int = 0
-    """Files that were found damaged."""
+    """Number of files found damaged."""
 
     def check(self) -> ReadSteps[None]:
-        """Look at every file; set apart those that are damaged."""
+        """Check every file, and set the damaged ones apart."""
         self.passes += 1
         for file in list(self.index.files):
             if file.damaged or file not in self.index.files:
@@ -68,7 +75,7 @@ class IndexScrub:
                 self.damaged += 1
 
     def fill(self) -> ReadSteps[None]:
-        """Fill every file again that was set apart."""
+        """Refill every file that was set apart."""
         index = self.index
         for file in [one for one in index.files if one.damaged]:
             if index.failed:
@@ -82,8 +89,7 @@ class IndexScrub:
             yield from self._fill(file)
 
     def _fault(self, file: IndexFile) -> ReadSteps[str | None]:
-        """What is wrong with a file; None: nothing. One that grows is checked as far as it goes
-        now."""
+        """Return the fault of a file, or None. A growing file is checked up to its present end."""
         known = file.header
         (header,) = yield [Piece(file.segment, 0, HEADER_SIZE)]
         if isinstance(header, bytes) and header != known == file.header and file.count > 1:
@@ -97,7 +103,7 @@ class IndexScrub:
                 f"the head of index file {file.segment.path} was damaged, it is written again"
             )
         count, used = file.count, file.slots_used
-        # unlike an array it takes no time before it is used
+        # unlike an array, it needs no time before its first use
         heads = memoryview(bytearray(file.slots * SLOT_SIZE)).cast("i")
         number, last, there = 1, 0, 0
         while number < count:
@@ -127,8 +133,8 @@ class IndexScrub:
     def _entry_fault(
         self, file: IndexFile, number: int, key_hash: int, offset: int, seconds: int
     ) -> ReadSteps[str | None]:
-        """Whether an entry says what its message does. Messages that are gone or damaged themselves
-        say nothing."""
+        """Return the fault of an entry that contradicts its message, or None. An entry whose
+        message is gone or damaged is not judged."""
         log = self.log
         segment = log.files.at(offset)
         if segment is None or segment.end - offset < FIXED_SIZE:
@@ -169,15 +175,15 @@ class IndexScrub:
             expected = heads[first : first + len(stored)]
             if stored.tobytes() != expected.tobytes():
                 for slot, (there, wanted) in enumerate(zip(stored, expected, strict=True), first):
-                    # beyond the count: one that came meanwhile; where nothing belongs, whatever
-                    # counts as empty
+                    # Beyond the count: an entry added meanwhile. In a slot without entries, every
+                    # value that counts as empty is right.
                     if there != wanted and not there >= count and not (wanted == 0 and there <= 0):
                         return f"slot {slot} leads to entry {there}; its newest is {wanted}"
             yield []
         return None
 
     def _fill(self, damaged: IndexFile) -> ReadSteps[None]:
-        """Fill another file from the log, and put it into the place of the damaged one."""
+        """Fill a new file from the log, and replace the damaged one by it."""
         made: list[IndexFile] = []
 
         def make() -> None:
@@ -211,8 +217,9 @@ class IndexScrub:
         self.log_error(f"index file {file.segment.path} cannot be filled again now ({fault})")
 
     def _part_of_log(self, damaged: IndexFile) -> ReadSteps[tuple[int, int, int]]:
-        """From where to where in the log the messages of a damaged file are, by the whole files
-        beside it, and how many keys of the first are in the file before."""
+        """Return the damaged file's part of the log: its start and its end, according to the intact
+        files on both sides. Also return the number of keys of the first message that the file
+        before already has."""
         index, log = self.index, self.log
         at = index.files.index(damaged)
         before = next(
@@ -223,7 +230,7 @@ class IndexScrub:
             (file for file in index.files[at + 1 :] if not file.damaged and file.count > 1), None
         )
         start = max(before.end_offset, log.start) if before is not None else log.start
-        # what comes now goes into another file
+        # new entries go into another file
         end = behind.begin_offset + 1 if behind is not None else log.end
         if before is None or before.end_offset != start:
             return start, end, 0
@@ -232,8 +239,8 @@ class IndexScrub:
     def _fill_from_log(
         self, fresh: IndexFile, start: int, end: int, skip: int
     ) -> ReadSteps[str | None]:
-        """Index what is between two offsets of the log, but for ``skip`` keys of the first message,
-        until the file is full; what went wrong."""
+        """Index the messages between two log offsets until the file is full, but skip ``skip`` keys
+        of the first message. Return the fault, or None."""
         waiting: list[tuple[int, int, int]] = []
 
         def take(entry: bytes, offset: int) -> None:
@@ -246,8 +253,8 @@ class IndexScrub:
         walk = SteppedWalk(self.log, take)
         while start < end and not fresh.full:
             start = yield from walk.entries(start, min(start + LOG_AT_ONCE, end))
-            # a page of a new file is made at its first write, and that may wait for the file
-            # system: not in the owner's thread
+            # The first write to a page of a new file may wait for the file system, so it must not
+            # happen in the owner's thread.
             fault = yield from self._in_thread(partial(_make_ready, fresh, len(waiting)))
             if fault is not None:
                 return fault
@@ -258,8 +265,8 @@ class IndexScrub:
         return None
 
     def _keys_of_last(self, file: IndexFile) -> ReadSteps[int]:
-        """How many keys of its last message a file has: a message's keys may be divided between two
-        files."""
+        """Return the number of keys of its last message in a file. The keys of a message may be
+        divided between two files."""
         number = file.count
         while number > 1:
             (entry,) = yield [file.entries_piece(number - 1, 1)]
@@ -269,7 +276,7 @@ class IndexScrub:
         return file.count - number
 
     def _in_thread(self, operation: Callable[[], None]) -> ReadSteps[str | None]:
-        """Do something in a thread; what went wrong."""
+        """Run an operation in a thread. Return the fault, or None."""
         outcome: list[OSError | None] = []
         self.disk.start(operation, outcome.append)
         while not outcome:
@@ -278,7 +285,7 @@ class IndexScrub:
 
 
 def _make_ready(file: IndexFile, count: int) -> None:
-    """Let ``count`` entries be added without waiting for the disk. Raises OSError."""
+    """Make ``count`` entries writable without waiting for the disk. Raises OSError."""
     file.make_room(count)
     _populate(file.entries_piece(file.count, count))
 

@@ -1,19 +1,19 @@
-"""Rebuilding damaged parts of consume queues from the log, while the store is in use.
+"""Rebuild of damaged parts of consume queues from the log, while the store is in use.
 
-Units are derived data: a damaged one must not hide a message that is good. A reader that meets a
-unit that cannot be right marks it, and is told to ask again. Then one walk over the log writes the
-units of all marked queues again:
+Units are derived data: a damaged one must not hide a good message. A reader that meets an
+impossible unit marks it, and is told to ask again. Then one walk over the log writes the units of
+all marked queues again:
 
 1. The damaged part of a queue lies between the nearest good units on both sides of the marked one.
-   They are looked for at distances that double: a damaged sector has 204 units side by side, a
-   damaged file all of its units.
+   The search doubles its distance at each step: a damaged sector has 204 adjacent units, a damaged
+   file all of its units.
 2. The messages of a queue lie in the log in the order of the queue. So the log is walked between
-   the messages of these two units, and each unit gets what its entry says.
+   the messages of these two units, and each unit is written from its entry.
 3. A unit without an entry in the log stays as it is: its message is damaged too. Readers pass over
-   it. There is one exception: where the log has lost its front, and no good unit lies before, the
+   it. There is one exception: if the log has lost its front, and no good unit lies before, the
    queue begins with the first message found.
 
-The rule: the walk takes turns with cold reads (``cold_reads.py``), so that it holds nobody up.
+The walk runs in turns with cold reads (``cold_reads.py``), so that it blocks no other work.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ from turbopump.store.queues.consume_queue import (
 from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
 
 READ_SIZE: Final = 128 * 1024
-"""Bytes of the log that are walked in one step: some 0.1 ms."""
+"""Number of bytes of the log walked in one step: about 0.1 ms."""
 WITHOUT_MESSAGE_MAX: Final = 10_000
-"""Units remembered as having no message in the log."""
+"""Largest number of remembered units without a message in the log."""
 
 
 @dataclass(slots=True)
 class DamagedPart:
-    """Units ``first`` to before ``end`` of a queue, some of which are damaged. Their messages lie
-    in the log from ``start`` to before ``stop``. ``found`` has a 1 for each unit whose entry the
-    walk has met, from ``first`` on."""
+    """Part of a queue with damaged units: units ``first`` to before ``end``. Their messages lie in
+    the log from ``start`` to before ``stop``. ``found`` has a byte for each unit: 1 after the walk
+    has met its entry."""
 
     queue: ConsumeQueue
     marked: int
@@ -63,12 +63,12 @@ class DamagedPart:
     start: int
     stop: int
     at_front: bool
-    """True if no good unit lies before."""
+    """True if no good unit lies before the part."""
     found: bytearray
     rewritten: int = 0
 
     def put(self, index: int, units: bytes) -> None:
-        """Write packed units from ``index`` on that the log has, where the queue has others. Raises
+        """Overwrite the units from ``index`` on that differ from these packed ones. Raises
         OSError."""
         if unpack_unit(units, len(units) - UNIT_SIZE)[0] < self.start:
             return  # of a topic that was deleted, and made anew
@@ -90,7 +90,8 @@ class DamagedPart:
             index += count
 
     def without_message(self) -> Iterator[int]:
-        """The units whose entries the walk has not met: those from the marked one on first."""
+        """Yield the units whose entries the walk has not met. Begin with the marked one and those
+        behind it."""
         middle = self.marked - self.first
         for begin, end in ((middle, len(self.found)), (0, middle)):
             at = self.found.find(0, begin, end)
@@ -105,8 +106,8 @@ def _differing(units: bytes, others: bytes) -> int:
 
 @dataclass(slots=True, eq=False)
 class QueueRebuild:
-    """Rebuilds the ``queues`` over ``log``. ``tags_of`` gives the tagsCode of an entry's unit.
-    ``log_error`` gets a line for each queue of which units were written again."""
+    """Rebuild of the ``queues`` from ``log``. ``tags_of`` returns the tagsCode for an entry's unit.
+    ``log_error`` gets a line for each queue with rewritten units."""
 
     log: CommitLog
     queues: ConsumeQueueTable
@@ -114,23 +115,23 @@ class QueueRebuild:
     tags_of: Callable[[ParsedEntry], int]
     log_error: Callable[[str], None]
     without_message: set[tuple[ConsumeQueue, int]] = field(default_factory=set)
-    """Units of which a walk has found no message in the log."""
+    """Units for which a walk has found no message in the log."""
     _marked: dict[ConsumeQueue, int] = field(default_factory=dict)
-    """A damaged unit of each queue that waits for the next walk."""
+    """One damaged unit of each queue that waits for the next walk."""
     _parts: dict[tuple[str, int], DamagedPart] = field(default_factory=dict)
-    """The parts of the walk under way."""
+    """Parts that the present walk rebuilds."""
     _walking: bool = False
     _waiting: list[Callable[[], object]] = field(default_factory=list)
     _topics: dict[bytes, str] = field(default_factory=dict)
-    """The names of all topics, as they are in entries."""
+    """Names of all topics, by their bytes in entries."""
     _unread: OSError | None = None
-    """Why the walk under way has not read all."""
+    """Error because of which the present walk has not read everything."""
     _error: OSError | None = None
-    """The same of the last walk."""
+    """Error because of which the last walk has not read everything."""
 
     def mark(self, queue: ConsumeQueue, index: int) -> str | None:
-        """Mark a unit that is damaged. Return why its message cannot be given now; None if the log
-        has no such message."""
+        """Mark a damaged unit. Return the reason why its message is not available now; None if the
+        log has no message for it."""
         if (queue, index) in self.without_message or queue.topic.startswith(LMQ_PREFIX):
             return None
         if (queue.topic, queue.queue_id) not in self._parts:
@@ -145,18 +146,18 @@ class QueueRebuild:
         return REBUILDING
 
     def when_over(self, then: Callable[[], object]) -> bool:
-        """Call ``then`` when the walk under way is over; False if there is none."""
+        """Call ``then`` at the end of the present walk; return False if there is none."""
         if self._walking:
             self._waiting.append(then)
         return self._walking
 
     def write(self, queue: ConsumeQueue, index: int, unit: bytes) -> None:
-        """Write one unit again, of which the entry was met. Raises OSError."""
+        """Overwrite one unit from its entry. Raises OSError."""
         queue.overwrite(index, unit)
         self.without_message.discard((queue, index))
 
     def unit_of(self, entry: bytes, offset: int) -> bytes | None:
-        """The packed unit of a good entry at this offset of the log; None if it has none."""
+        """Return the packed unit of a good entry at this log offset; None if it has none."""
         parsed = parse_entry(entry, offset)
         if parsed is None or parsed.sys_flag & SysFlag.TRANSACTION_PREPARED:
             return None
@@ -165,7 +166,7 @@ class QueueRebuild:
     def _begin_walk(self) -> None:
         self._walking = True
         if self.reads.run(self._walk(), self._end_walk, failed=self._fail) is not ReadState.PENDING:
-            self._end_walk(None)  # it is over, or too many reads wait
+            self._end_walk(None)  # the walk is over, or too many reads wait
 
     def _end_walk(self, _outcome: None) -> None:
         self._walking = False
@@ -179,7 +180,7 @@ class QueueRebuild:
         self._end_walk(None)
 
     def _walk(self) -> ReadSteps[None]:
-        """Rebuild what is marked, until nothing is."""
+        """Rebuild the marked queues, until no mark is left."""
         while self._marked:
             marked, self._marked = self._marked, {}
             for queue, index in marked.items():
@@ -197,7 +198,7 @@ class QueueRebuild:
             start = min(part.start for part in self._parts.values())
             try:
                 yield from walk.entries(start, max(part.stop for part in self._parts.values()))
-            except OSError as error:  # of a queue's file
+            except OSError as error:  # from a queue's file
                 self._unread = error
             self._error = self._unread
             for part in self._parts.values():
@@ -224,7 +225,7 @@ class QueueRebuild:
             self._unread = error
 
     def _settle(self, part: DamagedPart, log_start: int) -> None:
-        """Say what was done for a part, and remember which of its units have no message."""
+        """Log the result for a part, and remember its units without a message."""
         queue = part.queue
         if part.rewritten:
             self.log_error(
@@ -232,7 +233,7 @@ class QueueRebuild:
                 f"were rebuilt from the log units={part.rewritten} round={part.marked}"
             )
         if self._error is not None or self.log.start != log_start:
-            return  # another walk may find what this one has not
+            return  # another walk may find the missing entries
         if part.at_front and log_start > 0:
             first = part.found.find(1)
             queue.min_index = max(queue.min_index, part.first + first if first >= 0 else part.end)
@@ -244,8 +245,9 @@ class QueueRebuild:
             self.without_message.add((queue, index))
 
     def _part_round(self, queue: ConsumeQueue, index: int) -> ReadSteps[DamagedPart]:
-        """The part between the nearest good units on both sides of ``index``, or about the nearest.
-        The one before belongs to it: zeros that follow may have taken the end of its tags."""
+        """Return the part between two good units on both sides of ``index``, each about the
+        nearest. The good unit before is included, because zeros behind it may have overwritten the
+        end of its tags."""
         log = self.log
         before = yield from self._good_neighbour(queue, index, -1)
         behind = yield from self._good_neighbour(queue, index, 1)
@@ -257,8 +259,8 @@ class QueueRebuild:
     def _good_neighbour(
         self, queue: ConsumeQueue, index: int, direction: int
     ) -> ReadSteps[tuple[int, int] | None]:
-        """A good unit before or behind ``index`` (``direction`` −1 or 1), and where its message
-        is."""
+        """Return (index, log offset) of a good unit before or behind ``index`` (``direction`` −1 or
+        1), or None."""
         distance = 1
         while True:
             border = queue.min_index if direction < 0 else queue.max_index - 1
@@ -274,7 +276,7 @@ class QueueRebuild:
             distance *= 2
 
     def good_unit(self, queue: ConsumeQueue, index: int) -> ReadSteps[int | None]:
-        """Where the message of a unit is; None if the unit is damaged, or its message."""
+        """Return the log offset in a unit; None if the unit or its message is damaged."""
         log, piece = self.log, queue.piece(index, 1)
         if piece is None:
             return None

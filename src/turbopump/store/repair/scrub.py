@@ -1,10 +1,10 @@
-"""Reading the whole log again and again, slowly, so that damage is found while there may still be a
-copy of what it took.
+"""Slow and endless check of the whole log, so that damage is found while a copy of the lost data
+may still exist.
 
-Every entry gets the check that recovery and cold reads use, and its unit in the consume queue is
-compared with it: one that is wrong is written again. The log is left as it is. The rule: it holds
-nobody up. ``step`` looks at a slice of what is in its hands, or asks a thread for more, and says
-when it wants to be called again; what was not in memory before it came is let go again.
+Every entry gets the check of recovery and cold reads. Its unit in the consume queue is compared
+with it, and rewritten if it is wrong. The log is not changed. The check blocks no other work:
+``step`` checks a slice of the bytes in memory, or starts a read in a thread. It returns the time
+until its next call. Pages that were not in memory before are released again.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ from turbopump.store.repair.index_scrub import IndexScrub
 from turbopump.store.repair.queue_rebuild import QueueRebuild
 
 REST_S: Final = 24 * 3600.0
-"""A pass begins no sooner than this after the one before."""
+"""Shortest time between the starts of two passes, in seconds."""
 REPORTED_MAX: Final = 1000
-"""Findings that are reported and counted; ``turbopump store verify`` finds all of them."""
+"""Largest number of findings that are reported and counted. ``turbopump store verify`` finds all of
+them."""
 FIRST_REST_S: Final = 60.0
-"""How long after a start the first pass begins."""
+"""Time from a start to the first pass, in seconds."""
 
 _LOOK_AGAIN_S: Final = 60.0
 _UNITS_AT_ONCE: Final = 200
@@ -47,8 +48,11 @@ _TAGS: Final = b"TAGS\x01"
 
 @dataclass(slots=True)
 class ScrubNumbers(WalkNumbers):
-    """Since the start: what was checked, whole passes, and what was found. ``damaged_bytes`` of the
-    ranges found, each counted once; ``wrong_units`` are repaired, if they can be read."""
+    """Numbers since the start: checked data, whole passes, and findings.
+
+    - ``damaged_bytes``: size of the damaged ranges, each counted once.
+    - ``wrong_units``: number of wrong units; they are repaired if they can be read.
+    """
 
     passes: int = 0
     damaged_ranges: int = 0
@@ -58,9 +62,12 @@ class ScrubNumbers(WalkNumbers):
 
 
 class Scrub:
-    """Walks ``log`` at ``bytes_per_second`` (more than 0). ``log_error`` gets a line for each
-    finding, once. ``durable`` is the offset before which the log does not change any more.
-    ``on_damage`` gets each damaged range of the log, in each pass."""
+    """Check of ``log`` at ``bytes_per_second`` (more than 0).
+
+    - ``log_error``: gets a line for each finding, once.
+    - ``durable``: offset before which the log no longer changes.
+    - ``on_damage``: gets each damaged range of the log, in each pass.
+    """
 
     def __init__(
         self,
@@ -98,7 +105,8 @@ class Scrub:
             self.indexes = IndexScrub(disk, log, index, log_error, log_info or log_error)
 
     def step(self, now: float) -> float:
-        """Check a slice; after how many seconds to come again. ``now`` in monotonic seconds."""
+        """Check a slice at ``now``, in monotonic seconds. Return the seconds until the next
+        call."""
         if self._work is None:
             if self._next_pass is None:
                 self._next_pass = now + FIRST_REST_S
@@ -129,7 +137,7 @@ class Scrub:
         def done(found: list[Found]) -> None:
             self._found = found
             for piece in pieces:
-                # it was not in memory, and is not wanted there
+                # these pages were not in memory before
                 piece.segment.evict(piece.at, piece.size)
 
         self._disk.start_read(pieces, done)
@@ -146,11 +154,11 @@ class Scrub:
             yield from index.fill()
 
     def check(self, start: int, end: int) -> ReadSteps[None]:
-        """Check this range of the log alone, and the units of its messages."""
+        """Check only this range of the log, and the units of its messages."""
         yield from self._walk.entries(start, end)
 
     def _check_unit(self, entry: bytes, position: int) -> ReadSteps[None]:
-        """See that the entry's unit points to it."""
+        """Check that the entry's unit points to it."""
         sys_flag = sys_flag_of(entry)
         if sys_flag & SysFlag.TRANSACTION_PREPARED:
             return  # prepared or rolled back: such an entry is in no queue
@@ -159,9 +167,9 @@ class Scrub:
         if queue is not None and position < queue.deleted_until:
             return  # of a topic that was deleted, and made anew
         if queue is not None and index < queue.min_index:
-            queue.lower_min(index)  # what pointed before the log's start was damaged
+            queue.lower_min(index)  # it pointed before the log's start: damage
         piece = queue.piece(index, _UNITS_AT_ONCE) if queue is not None else None
-        if queue is None or piece is None:  # trimmed, or of a topic that was deleted
+        if queue is None or piece is None:  # trimmed, or the topic was deleted
             return
         # The next entries of this queue need the units behind this one: one read of many units
         # serves them all.
@@ -195,7 +203,7 @@ class Scrub:
             return  # the topic was deleted and made again
         packed, queue = self._rebuild.unit_of(entry, position), self._queues.find(topic, queue_id)
         if packed is None or queue is None or queue.unit(index) != unit:
-            return  # no longer what it was when it was read
+            return  # changed since it was read
         right = unpack_unit(packed)
         if right == unit:
             return
@@ -228,7 +236,7 @@ class Scrub:
             )
 
     def _is_new(self, topic: str, queue_id: int, at: int) -> bool:
-        """Whether a finding was not reported yet; from now on it was."""
+        """Return True if a finding was not reported before, and record it."""
         if (topic, queue_id, at) in self._reported or len(self._reported) >= REPORTED_MAX:
             return False
         self._reported.add((topic, queue_id, at))

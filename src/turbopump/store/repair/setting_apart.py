@@ -1,17 +1,17 @@
-"""Setting apart what the system cannot read of the log, so that the store starts again: an
-operator's step, never a start's.
+"""Replacement of unreadable segments, so that the store starts again. An operator starts it, never
+a broker.
 
-1. Every segment is read. A piece that cannot be read is read again sector by sector, each a few
-   times: what answers in the end is no loss.
-2. Each segment with sectors that do not is copied, beside its directory, with zeros for these
+1. Every segment is read. An unreadable piece is read again sector by sector, each a few times: a
+   sector that answers in the end is no loss.
+2. Each segment with unreadable sectors is copied, beside its directory, with zeros for these
    sectors, and the copy is synced.
-3. Which messages lay there is found out (``lost_messages``).
-4. The original gets a second name beside the directory, and then its own name goes to the copy in
-   one step: a kill leaves one or the other.
+3. The lost messages are found (``lost_messages``).
+4. The original gets a second name beside the directory. Then its own name goes to the copy in one
+   step: a kill leaves one or the other.
 
-The rule: nothing is lost by this that could be read before. Originals stay, and until every copy is
-whole nothing in the store has changed. Sectors are zeroed, not messages: which entries are good any
-more is judged by the next start. It must not know what an entry looks like.
+No readable data is lost by this. Originals stay, and nothing in the store is changed before every
+copy is complete. Sectors are zeroed, not messages: the next start decides which entries are still
+good. The form of an entry is unknown here.
 """
 
 from __future__ import annotations
@@ -39,11 +39,15 @@ OnProgress = Callable[[int, int], None]
 
 @dataclass(slots=True)
 class SettingApart:
-    """What was found, and done. ``missing`` says what of the log is in no file: copies do not bring
-    that back, and brokers refuse such a store, or end its log there. ``readable_end``: where the
-    last message ends that can be read. ``unread_queues``: files of queues that cannot be read
-    whole: more may be lost than ``lost`` says. ``kept``: where the original of each replaced
-    segment is."""
+    """Findings and results.
+
+    - ``missing``: parts of the log that are in no file. Copies do not restore them; brokers
+      refuse the store, or end its log there.
+    - ``readable_end``: end of the last readable message.
+    - ``unread_queues``: queue files that are not fully readable, so that more than ``lost``
+      may be lost.
+    - ``kept``: path of the original of each replaced segment.
+    """
 
     log_size: int = 0
     missing: list[str] = field(default_factory=list)
@@ -55,12 +59,12 @@ class SettingApart:
 
     @property
     def at_the_end(self) -> bool:
-        """Whether no message follows something that cannot be read: the next start ends the log
-        before it."""
+        """True if no message follows an unreadable range. The next start then ends the log before
+        it."""
         return any(self.readable_end <= found.start for found in self.ranges)
 
     def as_json(self) -> dict[str, Any]:
-        """For ``json.dumps``; ``end`` is one past the last byte or message."""
+        """Return values for ``json.dumps``; ``end`` is one past the last byte or message."""
         return {
             "log_size": self.log_size,
             "missing": self.missing,
@@ -89,14 +93,16 @@ def set_apart(
     dry_run: bool = False,
     on_progress: OnProgress = lambda _done, _size: None,
 ) -> SettingApart:
-    """Replace each segment of the store at ``paths`` that cannot be read whole by a copy with
-    zeros. ``dry_run``: only say what is lost. ``on_progress`` gets bytes of segments read, of how
-    many, a segment at a time.
+    """Replace each segment of the store at ``paths`` that is not fully readable by a copy with
+    zeros.
 
-    Raises StoreLockedError if a broker has the store, StoreError for a directory without segments
-    or without room for the copies, OSError if a copy cannot be written. Nothing has changed then,
-    or, if names could not be changed or synced, each segment is either what it was or its copy: run
-    it again.
+    - ``dry_run``: only report the loss.
+    - ``on_progress``: gets the bytes of segments read and their total, after each segment.
+
+    Raises StoreLockedError if a broker has the store open, StoreError for a directory without
+    segments or without space for the copies, and OSError if a copy cannot be written. In these
+    cases nothing has changed. If names could not be changed or synced, each segment is either the
+    original or its copy: run the command again.
     """
     directories = (*paths.commit_logs, *paths.read_only_commit_logs)
     if not list_row(disk, directories):
@@ -112,11 +118,11 @@ def set_apart(
         if dry_run or not bad:
             _find_lost(disk, paths, segments, found)
             return found
-        found.ranges.clear()  # what counts is what the copies lack
+        found.ranges.clear()  # the copies decide which bytes are lost
         with _copies(disk, bad, found.ranges) as copies:
             _find_lost(disk, paths, segments, found)
             for path, copy in copies:
-                if any(one.path == path for one in found.ranges):  # else it could be read after all
+                if any(one.path == path for one in found.ranges):  # else it was readable now
                     found.kept[path] = _replace(disk, path, copy)
     return found
 
@@ -132,13 +138,14 @@ def _locked(paths: StorePaths, disk: Disk) -> Iterator[None]:
 
 
 def _safe_offset(disk: Disk, paths: StorePaths) -> int:
-    """Up to which offset the log was on the disk; 0: it is not known."""
+    """Return the offset up to which the log was on the disk; 0 if unknown."""
     checkpoint = disk.read_file(paths.checkpoint) or b""
     return safe_offset_of(checkpoint) if len(checkpoint) == CHECKPOINT_SIZE else 0
 
 
 def _missing(files: Sequence[StoreFile], safe_offset: int) -> Iterator[str]:
-    """What is between the segments, or behind the last one, in no file."""
+    """Yield descriptions of the parts of the log that are in no file, between the segments or
+    behind the last."""
     for file, following in pairwise(files):
         if file.end != following.start:
             yield (
@@ -166,7 +173,8 @@ def _find_lost(
 def _scan(
     disk: Disk, segments: Sequence[StoreFile], found: SettingApart, on_progress: OnProgress
 ) -> list[StoreFile]:
-    """The segments that cannot be read whole; what of them cannot is added to ``found``."""
+    """Return the segments that are not fully readable. Their unreadable ranges are added to
+    ``found``."""
     found.log_size, done, bad = sum(file.size for file in segments), 0, []
     for file in segments:
         on_progress(done, found.log_size)
@@ -185,8 +193,8 @@ def _scan(
 def _copies(
     disk: Disk, segments: Iterable[StoreFile], found: list[UnreadableRange]
 ) -> Iterator[list[tuple[Path, Segment]]]:
-    """Each segment with a synced copy of it; those that have not got its name at the end of the
-    block are removed."""
+    """Make a synced copy of each segment. Copies that have not got their segment's name at the end
+    of the block are removed."""
     copies: list[tuple[Path, Segment]] = []
     made: list[Path] = []
     try:
@@ -199,7 +207,7 @@ def _copies(
     finally:
         for _, copy in copies:
             copy.close()
-        # by the name that they were made with: one that was renamed is the segment now
+        # The name is that of the copy's creation: a renamed copy is the segment now.
         for path in made:
             disk.remove(path)
 
@@ -207,11 +215,11 @@ def _copies(
 def _copied(
     disk: Disk, start: int, path: Path, directory: Path
 ) -> tuple[list[UnreadableRange], Segment]:
-    """What of a segment cannot be read, and a synced copy of it in ``directory`` with zeros
-    there."""
+    """Return the unreadable ranges of a segment, and a synced copy of it in ``directory`` with
+    zeros there."""
     disk.make_directory(directory)
     target = directory / f"{path.name}.copy"
-    disk.remove(target)  # of an attempt that was killed
+    disk.remove(target)  # left by an attempt that was killed
     found: list[UnreadableRange] = []
     with closing(disk.open_segment(path)) as segment:
         try:
@@ -234,18 +242,18 @@ def _copied(
 
 
 def _beside(disk: Disk, directory: Path) -> Path:
-    """Where originals are kept: beside the directory of the log, or in it if that is a file system
-    of its own."""
+    """Return the directory for originals: beside the directory of the log, or the log's own if that
+    is a file system of its own."""
     if disk.same_file_system(directory, directory.parent):
         return directory.with_name(directory.name + ".unreadable")
     return directory / "unreadable"
 
 
 def _replace(disk: Disk, path: Path, copy: Segment) -> Path:
-    """Give a segment's name to its copy; where the original is now."""
+    """Give a segment's name to its copy; return the new path of the original."""
     directory = copy.path.parent
     taken, kept, number = set(disk.list_directory(directory)), path.name, 0
-    while kept in taken:  # the disk went on to fail, or an attempt was killed
+    while kept in taken:  # the disk has failed further, or an attempt was killed
         number += 1
         kept = f"{path.name}.{number}"
     disk.link(path, directory / kept)
@@ -257,13 +265,14 @@ def _replace(disk: Disk, path: Path, copy: Segment) -> Path:
     return directory / kept
 
 
-# A queue has every offset: where its messages go on behind an unreadable range with another than
-# the next, those between lay there. Units tell of queues that have no message behind it any more.
-# Nothing is guessed: a message that had no unit, with none of its queue behind it, is not reported.
+# A queue has every offset. If its messages skip some offsets across an unreadable range, the
+# skipped messages were in the range. Units show the lost messages of queues without a later
+# message. Nothing is guessed: a lost message without a unit, and without a later message in its
+# queue, is not reported.
 
 
 class LostMessages(NamedTuple):
-    """Messages ``first`` to before ``end`` of a queue."""
+    """Lost messages ``first`` to before ``end`` of a queue."""
 
     topic: str
     queue_id: int
@@ -274,9 +283,12 @@ class LostMessages(NamedTuple):
 def lost_messages(
     disk: Disk, paths: StorePaths, segments: Sequence[StoreFile], ranges: Sequence[UnreadableRange]
 ) -> tuple[list[LostMessages], int, list[Path]]:
-    """Which messages lay in ``ranges``, queue by queue; where the last good message of the log
-    ends; and the files of queues that cannot be read whole. Walks all of the log, 7 to 9 µs a
-    message. Raises OSError."""
+    """Find the messages that were in ``ranges``. Walks over all of the log, 7 to 9 µs a message.
+    Raises OSError.
+
+    Return the messages queue by queue, the end of the last good message of the log, and the queue
+    files that are not fully readable.
+    """
     walk = _Walk(disk, segments, ranges)
     between = list(_between(walk, segments[0].start, ranges))
     unread: list[Path] = []
@@ -284,7 +296,7 @@ def lost_messages(
 
 
 def list_row(disk: Disk, directories: Iterable[Path], *, empty: bool = False) -> list[StoreFile]:
-    """Every file of a row that is not empty, or ``empty`` ones too, in order."""
+    """Return every non-empty file of a row, in order. ``empty``: include empty ones."""
     found = []
     for directory in directories:
         for name in disk.list_directory(directory):
@@ -297,15 +309,16 @@ def list_row(disk: Disk, directories: Iterable[Path], *, empty: bool = False) ->
 def _between(
     walk: _Walk, log_start: int, ranges: Sequence[UnreadableRange]
 ) -> Iterator[LostMessages]:
-    """What the offsets of messages before and behind an unreadable range tell."""
-    # queue: its next offset, and where in the log its last message ends
+    """Yield the lost messages according to the queue offsets before and behind an unreadable
+    range."""
+    # by queue: its next offset, and the end of its last message in the log
     known: dict[tuple[str, int], tuple[int, int]] = {}
     for parsed in walk.entries():
         if parsed.sys_flag & SysFlag.TRANSACTION_PREPARED:  # in no queue
             continue
         queue, first = (parsed.topic, parsed.queue_id), parsed.queue_offset
-        # A log that begins at 0 has its queues from their first message on; one that lost its front
-        # need not.
+        # A log that begins at 0 has all messages of its queues from the first on. A log that lost
+        # its front may lack some.
         following, before = known.get(queue, (first if log_start else 0, log_start))
         if following < first and any(
             one.start < parsed.offset and before < one.end for one in ranges
@@ -317,7 +330,7 @@ def _between(
 def _by_units(
     disk: Disk, paths: StorePaths, ranges: Sequence[UnreadableRange], unread: list[Path]
 ) -> Iterator[LostMessages]:
-    """What units tell that point into an unreadable range."""
+    """Yield the lost messages according to the units that point into an unreadable range."""
     low, high = ranges[0].start, ranges[-1].end
     for lost, offset, size in _units(disk, paths, unread):
         if (
@@ -331,7 +344,7 @@ def _by_units(
 def _units(
     disk: Disk, paths: StorePaths, unread: list[Path]
 ) -> Iterator[tuple[LostMessages, int, int]]:
-    """(its messages, offset of the log, size) of each unit of each queue."""
+    """Yield (messages, log offset, size) of each unit of each queue."""
     root = paths.consume_queues
     for topic in disk.list_directory(root):
         for name in disk.list_directory(root / topic):
@@ -347,7 +360,7 @@ def _units(
 
 
 def _whole(disk: Disk, path: Path, unread: list[Path]) -> bytes:
-    """A queue's file; what cannot be read of it is zeros."""
+    """Return a queue's file, with zeros for unreadable parts."""
     bad: list[UnreadableRange] = []
     with closing(disk.open_segment(path)) as segment:
         steps = range(0, segment.size, STEP)
@@ -369,7 +382,7 @@ def _merged(lost: Iterable[LostMessages]) -> list[LostMessages]:
 
 
 class _Walk(SegmentWalk[ParsedEntry]):
-    """Known sectors are zeros, and not asked for again."""
+    """Walk in which known unreadable sectors count as zeros and are not read again."""
 
     def __init__(
         self, disk: Disk, segments: Sequence[StoreFile], ranges: Sequence[UnreadableRange]
@@ -387,7 +400,7 @@ class _Walk(SegmentWalk[ParsedEntry]):
 
 
 class _ZeroedFile:
-    """One segment, read round what is unreadable of it."""
+    """Segment that is read except for its unreadable parts."""
 
     def __init__(self, segment: Segment, start: int, ranges: Sequence[UnreadableRange]) -> None:
         self._segment = segment
@@ -409,16 +422,16 @@ class _ZeroedFile:
         return b"".join(parts)
 
 
-# A sector is given up only when it has failed a few times; it is then zeros, and named.
+# A sector is given up only after several failed reads. It then counts as zeros, and is reported.
 
 SECTOR: Final = 4096
-"""Bytes given up at a time."""
+"""Number of bytes given up at a time."""
 _TRIES: Final = 3
 
 
 class UnreadableRange(NamedTuple):
-    """Bytes ``start`` to ``end`` of a row of files, in the file ``path``, which the system cannot
-    read: ``cause``."""
+    """Unreadable bytes ``start`` to ``end`` of a row of files, in the file ``path``; ``cause`` is
+    the error."""
 
     start: int
     end: int
@@ -429,8 +442,8 @@ class UnreadableRange(NamedTuple):
 def read_with_zeros(
     segment: Segment, at: int, size: int, start: int, found: list[UnreadableRange]
 ) -> bytes:
-    """Bytes of a segment; what cannot be read is zeros, and added to ``found``, as one with what
-    lies right before it. ``start`` is the offset of the segment's first byte."""
+    """Return bytes of a segment, with zeros for unreadable parts. These are added to ``found``, and
+    adjacent ones are merged. ``start`` is the offset of the segment's first byte."""
     try:
         return segment.read_cold(at, size)
     except OSError:

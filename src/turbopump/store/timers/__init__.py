@@ -1,1 +1,1 @@
-"""Messages that wait for their time: timer wheel, timer log, their checkpoint and recovery."""
+"""Delayed messages: timer wheel, timer log, their checkpoint and recovery."""

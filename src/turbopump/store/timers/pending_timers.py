@@ -1,9 +1,8 @@
-"""Messages that wait for their time: the timer wheel, the timer log and their checkpoint as one
-unit.
+"""Delayed messages: the timer wheel, the timer log and their checkpoint as one unit.
 
-A message goes into the slot of its time. If that is too far ahead, it goes into an earlier slot,
-from which it is put again (it *rolls*). Slots are delivered in the order of time; ``read_time`` is
-the first undelivered one. The only state in memory is a byte per slot.
+A message goes into the slot of its delivery time. If that is too far ahead, it goes into an earlier
+slot, and is put again from there (it *rolls*). Slots are delivered in the order of time;
+``read_time`` is the first undelivered one. The only state in memory is a byte per slot.
 
 Two rules keep a crash from losing anything. Everything is derived from the queue of
 ``rmq_sys_wheel_timer``. A checkpoint is written only when the commit log, the timer log and the
@@ -39,15 +38,16 @@ BLANK_SLOTS: Final = 60
 """Number of slots of a round that stay free. RocketMQ: ``TIMER_BLANK_SLOTS``."""
 
 _BLOCK: Final = TIMER_UNIT_SIZE * 78
-"""Bytes of the log read around a unit: its neighbours in a chain are often its neighbours in the
-log."""
+"""Number of bytes of the log read around a unit. Adjacent units of a chain are often adjacent in
+the log."""
 _PAUSE_EVERY: Final = 500
-"""Units that are looked at in one go: about 1 ms."""
+"""Number of units examined in one step: about 1 ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimerConfig:
-    """``roll_window_slots`` as it is used: how far ahead of now a slot may be."""
+    """Settings of the timers. ``roll_window_slots``: largest number of slots between now and a
+    message's slot; a later message rolls."""
 
     paths: StorePaths
     slots: int = SLOTS
@@ -57,7 +57,8 @@ class TimerConfig:
 
     @property
     def window_ms(self) -> int:
-        """RocketMQ: a window of less than two slots, or nearly a whole round, counts as a round."""
+        """Largest time in ms between now and a message's slot. RocketMQ: a window of less than two
+        slots, or nearly a whole round, counts as a round."""
         most = self.slots - BLANK_SLOTS
         return (
             self.roll_window_slots if 2 <= self.roll_window_slots <= most else most
@@ -69,8 +70,8 @@ class TimerConfig:
 
 @dataclass(slots=True)
 class SlotUnits:
-    """Content of a slot, in the order of arrival: offset and size of each message, the time at
-    which it was put there (ms), and its magic."""
+    """Content of a slot, in the order of arrival: offset, size and magic of each message, and the
+    time of its entry into the slot (ms)."""
 
     time: int
     offsets: array[int]
@@ -85,8 +86,8 @@ class SlotUnits:
 @dataclass(frozen=True, slots=True)
 class OldSlots:
     """Units of the timer log, from ``start`` to ``end``, in slots of another precision. Slots
-    before ``read_time`` are delivered, and the first ``delivered`` units of the slot
-    ``read_time``."""
+    before ``read_time`` and the first ``delivered`` units of the slot ``read_time`` are
+    delivered."""
 
     start: int
     end: int
@@ -97,7 +98,7 @@ class OldSlots:
 class PendingTimers:
     """Timers of an open store, as recovered by ``timer_recovery.py``. Times in ms.
 
-    ``report`` gets sentences for the operator.
+    ``report`` gets a line for the operator.
     """
 
     def __init__(
@@ -113,29 +114,31 @@ class PendingTimers:
         self.log = TimerLog(disk, config.paths.timer_log, config.log_file_size)
         self._wheel: TimerWheel | None = None
         self.saved = checkpoint or TimerCheckpoint(ours=False)
-        """The checkpoint on the disk."""
+        """Checkpoint on the disk."""
         self.read_time = config.floor(self.saved.read_time)
         self.queue_offset = self.saved.queue_offset
-        """The next message of the queue that has no unit yet."""
+        """Queue offset of the next message without a unit."""
         self.delivered = self.saved.delivered
-        """Units of the slot ``read_time`` that are delivered."""
+        """Number of delivered units of the slot ``read_time``."""
         self.redo_before = 0
-        """Not 0: log and wheel are being rebuilt from the queue. Messages before this queue offset
-        had units before; those with a slot before ``read_time`` are delivered. During the rebuild,
-        ``log`` and ``wheel`` are no base for a checkpoint."""
+        """Queue offset up to which messages had units before a rebuild; 0 if none is running.
+
+        Of these messages, those with a slot before ``read_time`` are delivered. During the rebuild
+        from the queue, ``log`` and ``wheel`` are no base for a checkpoint.
+        """
         self.old_slots: OldSlots | None = None
-        """Not None: these are to be put into slots of ``config.precision_ms``. Until that is over,
-        it is as with ``redo_before``."""
+        """Units that must be put into slots of ``config.precision_ms``; None if there are none.
+        Until all are moved, no checkpoint is possible either."""
         self.log_begin = self.saved.log_begin
-        """Position before which the log no longer counts; the next checkpoint removes that part."""
+        """Position in the log before which units no longer count. The next checkpoint removes that
+        part."""
         self.known: set[int] = set()
-        """Offsets, in the commit log, of messages at or behind ``queue_offset`` that have units
-        nevertheless."""
+        """Commit-log offsets of messages at or behind ``queue_offset`` that already have units."""
         self._oldest_at = 0
 
     @property
     def wheel(self) -> TimerWheel:
-        """The wheel, made when it is first needed. Raises OSError, StoreError."""
+        """Timer wheel, created on first use. Raises OSError, StoreError."""
         if self._wheel is None:
             path, slots = self.config.paths.timer_wheel, self.config.slots
             if self._disk.file_size(path) not in (None, wheel_size(slots)):
@@ -154,9 +157,11 @@ class PendingTimers:
         recalls: bool,
         until: int | None = None,
     ) -> None:
-        """Remember the message at ``offset`` of the commit log for the slot ``due``, which is not
-        before ``read_time``; and for those behind it up to ``until``. Raises OSError, StoreError;
-        nothing has changed then, or a recall is in some. About 3 µs."""
+        """Put the message at ``offset`` of the commit log into the slot ``due``, and into all later
+        slots up to ``until``. ``due`` must not be before ``read_time``. About 3 µs.
+
+        Raises OSError, StoreError. Then nothing has changed, or a recall is in some of its slots.
+        """
         written = self.config.floor(now)
         for slot in range(due, due + 1 if until is None else until + 1, self.config.precision_ms):
             if self._put(slot, offset, size, written, topic_hash, recalls=recalls):
@@ -165,27 +170,27 @@ class PendingTimers:
     def _put(
         self, due: int, offset: int, size: int, written: int, topic_hash: int, *, recalls: bool
     ) -> bool:
-        """Put it into one slot; whether it rolls from there."""
+        """Put a message into one slot. Return True if it must be put again from there."""
         time, rolls = self.slot_for(due, written)
         magic = MAGIC_DEFAULT | (MAGIC_ROLL if rolls else 0) | (MAGIC_DELETE if recalls else 0)
         wheel = self.wheel
-        written = min(written, time)  # the field for the difference holds 24 days at most
+        written = min(written, time)  # the difference field holds at most 24 days
         position = self.log.append(wheel.last(time), magic, written, time, offset, size, topic_hash)
         wheel.put(time, position, -1 if recalls else 1)
         return rolls
 
     def slot_for(self, due: int, written: int) -> tuple[int, bool]:
-        """The slot of a message that is due in the slot ``due`` and put there at ``written``; True
-        if it must roll from there.
+        """Return the slot for a message that is due at ``due`` and put at ``written``, and True if
+        it must roll from there.
 
-        RocketMQ: ``TimerMessageStore.doEnqueue``. Ours: no slot overwrites one that is not
-        delivered yet, however long the broker was down.
+        RocketMQ: ``TimerMessageStore.doEnqueue``. Ours: no undelivered slot is overwritten, however
+        long the broker was down.
         """
         # The wheel holds two rounds of slots, and a message may be due later than that. It then
-        # goes into a slot on the way and is put again from there. The hop is a whole window, unless
-        # the rest behind it would be less than a third of a window: then it is half a window, so
-        # that two hops of similar length remain instead of a long one and one that is so short that
-        # the roll itself could be late.
+        # goes into an earlier slot and is put again from there. The hop is a whole window, unless
+        # less than a third of a window would remain after it. Then the hop is half a window, so
+        # that two hops of similar length remain. A very short last hop could make the roll itself
+        # late.
         window = self.config.window_ms
         time = self.config.floor(due)
         if time - written >= window:
@@ -197,19 +202,18 @@ class PendingTimers:
         return time, time != self.config.floor(due)
 
     def next_time(self) -> int | None:
-        """The first slot that holds what is not delivered; None if there is none."""
+        """Return the first slot with undelivered messages, or None."""
         return self._wheel.next_pending(self.read_time) if self._wheel is not None else None
 
     @property
     def waiting(self) -> int:
-        """Messages in slots that are not delivered yet, recalls counted against them. RocketMQ:
-        ``TimerWheel.getAllNum``, which walks over all slots; ours is counted as they come and
-        go."""
+        """Number of messages in undelivered slots, minus recalls. RocketMQ:
+        ``TimerWheel.getAllNum``, which walks over all slots; ours is updated with each change."""
         return max(self._wheel.waiting, 0) if self._wheel is not None else 0
 
     def due(self, time: int) -> ReadSteps[SlotUnits]:
-        """Read the content of a slot. Raises StoreDamagedError if its chain is damaged; call
-        ``begin_anew`` then."""
+        """Read the content of a slot. Raises StoreDamagedError if its chain is damaged; then call
+        ``begin_anew``."""
         found = SlotUnits(time, array("q"), array("i"), array("q"), bytearray())
         slot = self._wheel.slot(time) if self._wheel is not None else None
         position = slot.last if slot is not None else -1
@@ -236,7 +240,7 @@ class PendingTimers:
                 f"{slot.first} of the timer log"
             )
         for column in (found.offsets, found.sizes, found.written, found.magics):
-            column.reverse()  # the chain has the newest first
+            column.reverse()  # the chain begins with the newest
         return found
 
     def newest(self, time: int) -> int:
@@ -244,22 +248,22 @@ class PendingTimers:
         return self._wheel.last(time) if self._wheel is not None else -1
 
     def passed(self, time: int) -> None:
-        """All that is in slots up to and with ``time`` is delivered."""
+        """Mark all slots up to and including ``time`` as delivered."""
         if self._wheel is not None:
             self._wheel.passed(time)
         self.read_time = time + self.config.precision_ms
         self.delivered = 0
 
     def idle_until(self, now: int) -> None:
-        """Mark the slots before ``now`` as delivered; they are empty."""
+        """Mark the slots before ``now``, which must be empty, as delivered."""
         if self.config.floor(now) > self.read_time:
             self.read_time = self.config.floor(now)
             self.delivered = 0
 
     def rewind(self, now: int) -> None:
-        """Accept messages in slots before ``read_time`` again, because the clock was set back.
-        Their old content is delivered. The slots are wiped, so the checkpoint on the disk
-        (``saved``) must contain the new time first."""
+        """Accept messages in slots before ``read_time`` again, because the clock was set back. The
+        old content of these slots is delivered and wiped. The checkpoint on the disk (``saved``)
+        must contain the new time first."""
         assert self.saved.read_time >= self.read_time
         first = max(self.config.floor(now), self.read_time - self.wheel.span_ms)
         for time in range(first, self.read_time, self.config.precision_ms):
@@ -304,7 +308,7 @@ class PendingTimers:
         ]
 
     def write_checkpoint(self, checkpoint: TimerCheckpoint) -> None:
-        """Put it on the disk; may run in a thread. Raises OSError."""
+        """Write a checkpoint to the disk; may run in a thread. Raises OSError."""
         self._disk.make_directory(self.config.paths.config)
         self._disk.replace_file(self.config.paths.timer_checkpoint, checkpoint.encode())
 
@@ -314,8 +318,8 @@ class PendingTimers:
             self._wheel.close()
 
     def begin_anew(self, queue_start: int, why: str) -> None:
-        """The log or the wheel cannot be used: both are made again from the queue, which begins at
-        ``queue_start``."""
+        """Delete the unusable log and wheel, and start their rebuild from the queue, which begins
+        at ``queue_start``."""
         self.report(
             f"{why}; the timer log and wheel are made again from the queue of {TIMER_TOPIC}"
         )
@@ -340,7 +344,7 @@ class PendingTimers:
         self._disk.remove(self.config.paths.timer_wheel)
 
     def take_out_old_slots(self, end: int, read_time: int) -> None:
-        """Turn the log up to ``end``, with slots of another precision, into ``old_slots``; a new
+        """Move the log up to ``end``, whose slots have another precision, into ``old_slots``; a new
         log begins behind it. The checkpoint on the disk stays valid until the next one."""
         self.forget_wheel()
         self.old_slots = OldSlots(self.log.start, end, read_time, self.delivered)
@@ -348,15 +352,15 @@ class PendingTimers:
         self.delivered = 0
 
     def finish_old_slots(self) -> None:
-        """All that waits has another slot."""
+        """Record that all old slots are moved."""
         self.old_slots = None
         if self.log.end == self.log_begin:  # none waits
             self.forget()
 
     def oldest(self) -> ReadSteps[int | None]:
-        """Find the offset in the commit log of the oldest message that waits here, or waited at the
-        last checkpoint; None if there is none. The search continues where it last stopped, for
-        everything before is delivered."""
+        """Return the commit-log offset of the oldest message that waits, or waited at the last
+        checkpoint; None if there is none. The search continues from its last end, because
+        everything before that is delivered."""
         position = max(self._oldest_at, self.log.start)
         looked = 0
         while position < self.log.end:
@@ -375,8 +379,9 @@ class PendingTimers:
         return None
 
     def _read(self, position: int, before: int) -> ReadSteps[tuple[bytes, int]]:
-        """The unit at ``position`` with those before it, or behind it; and the position of the
-        first byte. Empty if it cannot be read."""
+        """Read the unit at ``position`` with the ones before it (if ``before``) or behind it.
+        Return the bytes and the position of the first. The bytes are empty if they cannot be
+        read."""
         there = self.log.piece(position, before, TIMER_UNIT_SIZE if before else _BLOCK)
         if there is None:
             return b"", position

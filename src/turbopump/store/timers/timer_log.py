@@ -1,4 +1,4 @@
-"""The timer log: one unit for each message that waits for its time, in the order of arrival.
+"""Timer log: one unit for each delayed message, in the order of arrival.
 
 ::
 
@@ -32,21 +32,25 @@ TIMER_UNIT_SIZE: Final = 52
 LOG_FILE_SIZE: Final = 100 * 1024 * 1024
 MAGIC_DEFAULT: Final = 1
 MAGIC_ROLL: Final = 2
-"""The slot is not the message's own, but one on the way to it."""
+"""Magic bit: the slot is not the message's own, but an earlier one."""
 MAGIC_DELETE: Final = 4
-"""The message recalls another one."""
+"""Magic bit: the message recalls another one."""
 
 _UNIT: Final = struct.Struct(">iqiqiqiiq")
 _BLANK: Final = struct.Struct(">iqI")
 _MAGIC_BLANK: Final = 0xCBD43194
 _SCAN_STEP: Final = TIMER_UNIT_SIZE * 16_384
 _OFFSET_MAX: Final = 1 << 60
-"""No log is that long."""
+"""Upper bound of valid log offsets."""
 
 
 class TimerUnit(NamedTuple):
-    """One unit at ``position``. ``time`` is its slot's, ``written`` when it was put there (ms);
-    ``offset`` and ``size`` of its message."""
+    """Unit at ``position``.
+
+    - ``time``: time of its slot (ms).
+    - ``written``: time of its entry into the slot (ms).
+    - ``offset``, ``size``: its message in the commit log.
+    """
 
     position: int
     previous: int
@@ -67,7 +71,7 @@ class TimerUnit(NamedTuple):
 
 
 def read_unit(data: bytes, at: int, position: int) -> TimerUnit | None:
-    """The unit in ``data`` at ``at``; None if that is none that could have been written at
+    """Decode the unit at ``at`` of ``data``; return None for bytes that cannot be a unit at
     ``position``."""
     size, previous, magic, written, delay, offset, message_size, topic_hash, _ = _UNIT.unpack_from(
         data, at
@@ -87,8 +91,8 @@ def read_unit(data: bytes, at: int, position: int) -> TimerUnit | None:
 
 
 class TimerLog:
-    """The log in ``directory``; ``end`` is the position of the next unit, unknown until ``cut_at``
-    after ``files.load``. Made with its first unit."""
+    """Log in ``directory``, created with its first unit. ``end`` is the position of the next unit;
+    it is unknown until ``cut_at`` is called after ``files.load``."""
 
     def __init__(self, disk: Disk, directory: Path, file_size: int) -> None:
         self._disk = disk
@@ -120,8 +124,8 @@ class TimerLog:
         size: int,
         topic_hash: int,
     ) -> int:
-        """Add a unit; its position. Raises OSError if a new file cannot be made; nothing has
-        changed then. About 1 µs."""
+        """Append a unit and return its position. Raises OSError if a new file cannot be made; then
+        nothing has changed. About 1 µs."""
         current, position = self._current, self.end
         if current is None or current.end - position < TIMER_UNIT_SIZE + _BLANK.size:
             current = self._roll()
@@ -146,9 +150,12 @@ class TimerLog:
     def piece(
         self, position: int, before: int = 0, size: int = TIMER_UNIT_SIZE
     ) -> tuple[Piece, int] | None:
-        """Return the piece of a file to read for the unit at ``position`` and the ones behind it,
-        and the unit's place in the piece. The piece has ``size`` bytes, or fewer at the end of the
-        file, and up to ``before`` bytes before the unit. None: the unit no longer exists."""
+        """Return the piece of a file for the unit at ``position``, and the unit's place in the
+        piece. None: the unit no longer exists.
+
+        The piece has ``size`` bytes from the unit on, or fewer at the end of the file, and up to
+        ``before`` bytes before the unit.
+        """
         file = self.files.at(position)
         there = min(self.end, file.end - _BLANK.size) - position if file is not None else 0
         if file is None or there < TIMER_UNIT_SIZE:
@@ -158,7 +165,7 @@ class TimerLog:
         return Piece(file.segment, begin - file.start, end - begin), position - begin
 
     def unit(self, position: int) -> TimerUnit | None:
-        """The unit at ``position``, read here and now; None if there is none."""
+        """Read the unit at ``position``, and block until then; return None if there is none."""
         there = self.piece(position)
         if there is None:
             return None
@@ -166,7 +173,7 @@ class TimerLog:
         return read_unit(segment.read_cold(at, size), 0, position)
 
     def next_position(self, position: int) -> int:
-        """``position``, or the start of the next file if no unit fits there."""
+        """Return ``position``, or the start of the next file if no unit fits there."""
         file = self.files.at(position)
         if file is None or file.end - position >= TIMER_UNIT_SIZE + _BLANK.size:
             return position
@@ -214,24 +221,25 @@ class TimerLog:
         return self.end
 
     def files_before(self, position: int) -> list[MappedFile]:
-        """The files from the front on that end before ``position``; never the last."""
+        """Return the files at the front that end before ``position``, but never the last file."""
         return [file for file in self.files.files[:-1] if file.end <= position]
 
     def remove_before(self, position: int) -> None:
-        """Remove those, here and now. Raises OSError."""
+        """Delete the files before ``position``, and block until then. Raises OSError."""
         for file in self.files_before(position):
             self._disk.remove(file.segment.path)
             self.files.forget_first()
 
     def prepare(self) -> None:
-        """Begin to make the next file in a thread, if this one is nearly full; to be called now and
-        then."""
+        """Start to make the next file in a thread if this one is nearly full. Call it
+        periodically."""
         if self._current is not None and self._current.end - self.end < self.files.file_size // 4:
             self.files.prepare_next()
 
     def drop_before(self, log_start: int) -> list[MappedFile]:
-        """The files from the front on whose messages are no longer in the commit log, which begins
-        at ``log_start``; never the last. To be removed, and each then forgotten."""
+        """Return the files at the front whose messages are no longer in the commit log, which
+        begins at ``log_start``. The last file is never returned. The caller deletes each file, and
+        then forgets it."""
         found = []
         for file in self.files.files[:-1]:
             last = (
@@ -244,7 +252,7 @@ class TimerLog:
         return found
 
     def remove(self) -> None:
-        """Delete every file; the log is empty then."""
+        """Delete every file and leave an empty log."""
         self.files.remove_all()
         self.files = self.files.emptied()
         self.end = 0
@@ -301,13 +309,20 @@ _MAGIC: Final = b"TPTIMERS"
 
 @dataclass(frozen=True, slots=True)
 class TimerCheckpoint:
-    """Checkpoint of the timers. ``read_time`` (ms): every slot before it is delivered, and the
-    first ``delivered`` units of the slot itself. ``log_end``: position in the timer log.
-    ``queue_offset``: every message before it in the queue has a unit. ``redo_before``: not 0 while
-    log and wheel are rebuilt from the queue, up to this offset. ``ours``: written by Turbopump.
-    ``wheel_sum``: sum of the wheel at that time; None: unknown. ``precision_ms``: of log and wheel;
-    None: unknown, 0: different from every precision. ``log_begin``: the log before this position no
-    longer counts."""
+    """Checkpoint of the timers.
+
+    - ``read_time``: every slot before this time (ms) is delivered, and the first
+      ``delivered`` units of its own slot.
+    - ``log_end``: position in the timer log.
+    - ``queue_offset``: every message before it in the queue has a unit.
+    - ``redo_before``: queue offset up to which log and wheel are being rebuilt; 0 if they are
+      not.
+    - ``ours``: written by Turbopump.
+    - ``wheel_sum``: sum of the wheel at that time; None if unknown.
+    - ``precision_ms``: precision of log and wheel; None: unknown, 0: different from every
+      precision.
+    - ``log_begin``: position in the log before which units no longer count.
+    """
 
     read_time: int = 0
     log_end: int = 0
@@ -346,14 +361,17 @@ class TimerCheckpoint:
         return bytes(data)
 
     def for_slave(self) -> bytes:
-        """Encode the checkpoint for slaves, the answer to 60: Apache's seven longs."""
+        """Encode the checkpoint for the answer to request 60 of a slave: Apache's seven longs."""
         return self.encode()[: _LONGS.size]
 
     @classmethod
     def of_master(cls, data: bytes) -> TimerCheckpoint:
-        """The checkpoint of a slave, from what its master has answered. The slave has no timer log:
-        should it become the master, it makes one from the queue, but for what was delivered.
-        Raises StoreError for other bytes."""
+        """Return the checkpoint of a slave, decoded from its master's answer. Raises StoreError for
+        other bytes.
+
+        The slave has no timer log. If it becomes the master, it makes one from the queue, without
+        delivered messages.
+        """
         if len(data) != _LONGS.size:
             raise StoreError(f"a checkpoint of timers has {_LONGS.size} bytes, not {len(data)}")
         read_time, _, queue_offset, master_offset, _, timestamp, counter = _LONGS.unpack(data)
@@ -364,7 +382,7 @@ class TimerCheckpoint:
 
     @classmethod
     def decode(cls, data: bytes) -> TimerCheckpoint | None:
-        """None for bytes that are none."""
+        """Decode a checkpoint; return None for other bytes."""
         if len(data) != FILE_SIZE:
             return None
         longs = data[: _LONGS.size]
@@ -389,7 +407,7 @@ class TimerCheckpoint:
 
 
 def load_timer_checkpoint(disk: Disk, path: Path) -> TimerCheckpoint | None:
-    """The checkpoint, else the one before it; None if there is none that can be read."""
+    """Read the checkpoint, or the one before it; return None if neither can be read."""
     for name in (path, path.with_name(path.name + ".bak")):
         data = disk.read_file(name)
         checkpoint = TimerCheckpoint.decode(data) if data is not None else None

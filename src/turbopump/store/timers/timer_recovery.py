@@ -1,4 +1,4 @@
-"""Opening of a store's timers: log, wheel and queue offset are brought to one consistent state
+"""Recovery of a store's timers: log, wheel and queue offset are brought to one consistent state
 without loss.
 
 1. Our checkpoint: the log up to its end is on the disk, and so is the wheel of that time or a
@@ -16,8 +16,8 @@ without loss.
    precision below a second new slots are always needed: a message of Apache's does not always
    contain its time within the second.
 5. The log is missing or damaged: both are rebuilt from the queue, message by message, once the
-   broker runs. If the checkpoint is missing too, it is unknown which messages are delivered: all
-   that the queue still has are delivered (again), except for recalled ones.
+   broker runs. If the checkpoint is missing too, the delivered messages are unknown: all messages
+   in the queue are delivered (again), except for recalled ones.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def open_timers(
     now: int,
     report: Callable[[str], None],
 ) -> PendingTimers:
-    """The timers of a store whose commit log and queues are recovered. ``queue`` is that of
-    ``TIMER_TOPIC``, None if there is none.
+    """Open the timers of a store whose commit log and queues are recovered. ``queue`` is the queue
+    of ``TIMER_TOPIC``, or None.
 
-    Raises OSError; damage is reported and repaired.
+    Damage is reported and repaired. Raises OSError.
     """
     checkpoint = load_timer_checkpoint(disk, config.paths.timer_checkpoint)
     timers = PendingTimers(config, disk, checkpoint, report)
@@ -85,8 +85,8 @@ def _load(
     queue: ConsumeQueue | None,
     now: int,
 ) -> str | None:
-    """Bring log and wheel to where the checkpoint says; what is wrong with them, if that cannot
-    be."""
+    """Bring log and wheel to the positions of the checkpoint. Return the fault if that is
+    impossible, or None."""
     log = timers.log
     if checkpoint.redo_before:
         timers.redo_before = checkpoint.redo_before
@@ -105,7 +105,7 @@ def _load(
     precision = checkpoint.precision_ms
     if precision is None:
         precision = _precision(timers, now, whole=whole)
-        if not precision:  # before the wheel is written anew: it says so no more then
+        if not precision:  # read this before the wheel is rewritten and loses it
             timers.saved = replace(checkpoint, precision_ms=0)
             timers.write_checkpoint(timers.saved)
     if precision != config.precision_ms:
@@ -124,7 +124,8 @@ def _load(
 
 
 def _precision(timers: PendingTimers, now: int, *, whole: bool) -> int:
-    """Return today's precision if the wheel has it; 0 if it has another one, or is too small."""
+    """Return the configured precision if the wheel has it; 0 if the wheel has another one, or is
+    too small."""
     precision, log = timers.config.precision_ms, timers.log
     if precision < 1000:
         return 0
@@ -139,7 +140,7 @@ def _precision(timers: PendingTimers, now: int, *, whole: bool) -> int:
 def _reslot(
     timers: PendingTimers, checkpoint: TimerCheckpoint, queue: ConsumeQueue | None
 ) -> str | None:
-    """Prepare new slots for all messages: see 4."""
+    """Prepare new slots for all messages: see case 4 of the module. Return the fault, or None."""
     end = checkpoint.log_end
     if not checkpoint.ours:
         first_new = _first_new(timers, queue)
@@ -157,14 +158,15 @@ def _reslot(
 
 
 def _first_new(timers: PendingTimers, queue: ConsumeQueue | None) -> int | None:
-    """The offset in the commit log of the first message behind the checkpoint's queue offset."""
+    """Return the commit-log offset of the first message behind the checkpoint's queue offset, or
+    None."""
     unit = queue.unit(timers.queue_offset) if queue is not None else None
     return unit[0] if unit is not None else None
 
 
 def fill_wheel(timers: PendingTimers, end: int) -> bool:
-    """Make the wheel from the log up to ``end``; False if the log is damaged before it. About 1.5
-    µs a unit."""
+    """Rebuild the wheel from the log up to ``end``; return False if the log is damaged before it.
+    About 1.5 µs a unit."""
     wheel, log = timers.wheel, timers.log
     wheel.clear()
     first, until = timers.read_time, timers.read_time + wheel.span_ms
@@ -175,8 +177,8 @@ def fill_wheel(timers: PendingTimers, end: int) -> bool:
 
 
 def _rewind_chains(timers: PendingTimers, checkpoint: TimerCheckpoint) -> bool:
-    """Let every pending slot end where the log did at the checkpoint; False if a chain is torn, or
-    the wheel is not what it was then."""
+    """Shorten the chains of undelivered slots to the end of the log at the checkpoint. Return False
+    if a chain is torn, or the wheel differs from that time."""
     wheel, end = timers.wheel, checkpoint.log_end
     timers.log.end = timers.log.capacity
     for slot in wheel.mark_pending(timers.read_time):
@@ -190,8 +192,8 @@ def _rewind_chains(timers: PendingTimers, checkpoint: TimerCheckpoint) -> bool:
 
 
 def _before(timers: PendingTimers, slot: Slot, end: int) -> tuple[int, int] | None:
-    """The last unit of a slot before ``end``, and how many the slot has then; None if its chain is
-    torn."""
+    """Return the last unit of a slot before ``end``, and the number of units up to it; None if its
+    chain is torn."""
     position, count = slot.last, slot.units
     while position >= end:
         unit = timers.log.unit(position)
@@ -205,7 +207,7 @@ def _before(timers: PendingTimers, slot: Slot, end: int) -> tuple[int, int] | No
 def _replay_apache(
     timers: PendingTimers, checkpoint: TimerCheckpoint, queue: ConsumeQueue | None, *, whole: bool
 ) -> str | None:
-    """Apache's log and wheel: see 2."""
+    """Recover Apache's log and wheel: see case 2 of the module. Return the fault, or None."""
     log, wheel = timers.log, timers.wheel
     begin = log.file_start(max(checkpoint.log_end - log.files.file_size, log.start))
     first_new = _first_new(timers, queue)
@@ -227,7 +229,8 @@ def _replay_apache(
 
 
 def _revise(wheel: TimerWheel, unit: TimerUnit) -> None:
-    """RocketMQ: ``TimerWheel.reviseSlot``; the count is not kept right there either."""
+    """Make a unit the last of its slot. RocketMQ: ``TimerWheel.reviseSlot``, which does not correct
+    the count either."""
     slot = wheel.slot(unit.time)
     if slot is None or slot.last < unit.position:
         wheel.put(unit.time, unit.position, -1 if unit.recalls else 1)

@@ -1,4 +1,4 @@
-"""The timer wheel: the position in the timer log of the newest unit for every second of two weeks.
+"""Timer wheel: the position in the timer log of the newest unit for every second of two weeks.
 
 ::
 
@@ -7,10 +7,10 @@
     file:             slots × 2 of them, 7 × 86,400 × 2 by default: 38,707,200 bytes
                       slot of a time = time / precision mod their number
 
-A slot is overwritten when its time comes round again, not when its units have been delivered. The
-time up to which all is delivered (``PendingTimers.read_time``) shows which slots still matter. The
-wheel is derived data: it can be rebuilt from the timer log. Source: apache/rocketmq ``TimerWheel``,
-``Slot``.
+A slot is overwritten when its time comes round again, not when its units have been delivered.
+``PendingTimers.read_time``, the time up to which all is delivered, shows which slots still count.
+The wheel is derived data: it can be rebuilt from the timer log. Source: apache/rocketmq
+``TimerWheel``, ``Slot``.
 """
 
 from __future__ import annotations
@@ -35,8 +35,12 @@ _OCCUPIED: Final = b"\x01"
 
 
 class Slot(NamedTuple):
-    """``time`` in ms; ``first`` and ``last`` are positions in the timer log; ``units`` of them,
-    recalls counted against it."""
+    """Slot of the wheel.
+
+    - ``time``: time of the slot in ms.
+    - ``first``, ``last``: positions in the timer log.
+    - ``units``: number of its units, minus recalls.
+    """
 
     time: int
     first: int
@@ -45,12 +49,12 @@ class Slot(NamedTuple):
 
 
 def wheel_size(slots: int) -> int:
-    """Bytes of the file."""
+    """Return the size of the file in bytes."""
     return slots * 2 * WHEEL_SLOT_SIZE
 
 
 class TimerWheel:
-    """The wheel's file at ``path``, created if it is missing. Times in ms, multiples of
+    """Wheel in the file at ``path``, created if it is missing. Times are in ms, multiples of
     ``precision_ms``.
 
     One byte a slot in memory marks the slots with undelivered units, so that the next one is found
@@ -76,11 +80,12 @@ class TimerWheel:
 
     @property
     def span_ms(self) -> int:
-        """Time between the oldest pending slot and the last one that does not overwrite it."""
+        """Time between the oldest undelivered slot and the last one that does not overwrite it, in
+        ms."""
         return self.total * self.precision_ms
 
     def slot(self, time: int) -> Slot | None:
-        """The slot of a time; None if nothing was ever put there, or only for another time."""
+        """Return the slot of a time; None if no unit was put there for this time."""
         number = time // self.precision_ms
         found, first, last, count, _ = _SLOT.unpack_from(
             self._buffer, number % self.total * WHEEL_SLOT_SIZE
@@ -88,7 +93,7 @@ class TimerWheel:
         return Slot(time, first, last, count) if found == number and last >= 0 else None
 
     def last(self, time: int) -> int:
-        """The position of the newest unit of a time; −1 if it has none."""
+        """Return the position of the newest unit of a time; −1 if it has none."""
         number = time // self.precision_ms
         found, _, last, _, _ = _SLOT.unpack_from(
             self._buffer, number % self.total * WHEEL_SLOT_SIZE
@@ -96,8 +101,7 @@ class TimerWheel:
         return int(last) if found == number else -1
 
     def put(self, time: int, position: int, change: int) -> None:
-        """The unit at ``position`` is now the newest of a time; ``change`` is what it does to the
-        count."""
+        """Make the unit at ``position`` the newest of a time. ``change`` is added to the count."""
         number = time // self.precision_ms
         index = number % self.total
         found, first, _, before, magic = _SLOT.unpack_from(self._buffer, index * WHEEL_SLOT_SIZE)
@@ -109,7 +113,7 @@ class TimerWheel:
         self._write(index, slot, before, count, occupied=True)
 
     def set_last(self, time: int, last: int, count: int) -> None:
-        """Let the chain of a time end at ``last``; −1 empties the slot."""
+        """Set the end of a time's chain to ``last``; −1 empties the slot."""
         number = time // self.precision_ms
         index = number % self.total
         _, first, _, before, magic = _SLOT.unpack_from(self._buffer, index * WHEEL_SLOT_SIZE)
@@ -117,7 +121,7 @@ class TimerWheel:
         self._write(index, slot, before, count, occupied=last >= 0)
 
     def passed(self, time: int) -> None:
-        """All that a slot held is delivered."""
+        """Mark a slot as delivered."""
         index = time // self.precision_ms % self.total
         if self._occupied[index]:
             self.sum -= self._crc(index)
@@ -125,8 +129,8 @@ class TimerWheel:
             self._occupied[index] = 0
 
     def next_pending(self, time: int) -> int | None:
-        """The first slot from ``time`` on that holds what is not delivered. Some 0.1 ms if none
-        does."""
+        """Return the first slot from ``time`` on with undelivered units, or None. About 0.1 ms if
+        there is none."""
         number = time // self.precision_ms
         index = number % self.total
         found = self._occupied.find(_OCCUPIED, index)
@@ -138,7 +142,7 @@ class TimerWheel:
         return (number + found - index) * self.precision_ms
 
     def mark_pending(self, time: int) -> list[Slot]:
-        """Take every slot from ``time`` on, for one span, as not delivered; those are the answer.
+        """Mark every slot from ``time`` on, for one span, as undelivered, and return these slots.
         Reads the whole file; about 0.3 s if it is full."""
         pending = []
         number, total = time // self.precision_ms, self.total
@@ -171,7 +175,8 @@ class TimerWheel:
         self.dirty = True
 
     def dirty_segments(self) -> list[Segment]:
-        """The file, if it was written since this was last asked; it counts as clean from now on."""
+        """Return the file's segment if it was written since the last call. It counts as clean from
+        now on."""
         dirty, self.dirty = self.dirty, False
         return [self.segment] if dirty else []
 
@@ -179,7 +184,7 @@ class TimerWheel:
         self.segment.close()
 
     def _slots(self) -> Iterator[tuple[int, tuple[int, int, int, int, int]]]:
-        """Every slot that is not in a hole, with its number in the file."""
+        """Yield every slot outside of holes, with its number in the file."""
         for start in data_steps(self.segment, 0):
             size = min(STEP, self.segment.size - start)
             piece = self.segment.read_cold(start, size - size % WHEEL_SLOT_SIZE)
