@@ -75,7 +75,7 @@ class Segment(Protocol):
         hole."""
 
     def data_until(self, at: int) -> int:
-        """Return the begin of the first hole from ``at`` on; the file's size if there is none."""
+        """Return the start of the first hole from ``at`` on; the file's size if there is none."""
 
     def populate(self, at: int, size: int, *, small: bool = False) -> None:
         """Make the pages of a range present and writable ahead of need, without a change of bytes.
@@ -152,8 +152,8 @@ class Disk(Protocol):
 
     def make_directory(self, path: Path) -> None: ...
     def list_directory(self, path: Path) -> list[str]:
-        """Return the names in a directory, sorted; an empty list if the directory does not
-        exist."""
+        """Return the names in a directory, sorted; an empty list if there is no directory at the
+        path."""
 
     def is_directory(self, path: Path) -> bool: ...
     def is_writable(self, path: Path) -> bool:

@@ -197,8 +197,8 @@ class JsonTable:
         return empty()
 
 
-# --- What can still be read of a JSON text that ends too early: the text up to its last whole
-# member, with its brackets closed. Keys may be numbers, as in fastjson's dialect.
+# --- Recovery of a JSON text that ends too early: the text up to its last whole member, with its
+# brackets closed. Keys may be numbers, as in fastjson's dialect.
 
 TRIES: Final = 64
 """Maximum number of members given up at the end: the damage may have left invalid bytes before
@@ -208,7 +208,7 @@ _CLOSER: Final = {ord("{"): b"}", ord("["): b"]"}
 
 
 def before_the_damage(data: bytes) -> Iterator[bytes]:
-    """Yield completed JSON texts from the begin of ``data``, the longest first; none if not even
+    """Yield completed JSON texts from the start of ``data``, the longest first; none if not even
     its first member is whole."""
     cuts: deque[tuple[int, bytes]] = deque(maxlen=TRIES)
     open_: list[bytes] = []
@@ -231,7 +231,7 @@ def before_the_damage(data: bytes) -> Iterator[bytes]:
             if not open_ or open_.pop() != bytes((byte,)):
                 break
             cuts.append((at + 1, b"".join(reversed(open_))))
-            if not open_:  # the whole of it: odd bytes follow
+            if not open_:  # the text is whole, and invalid bytes follow
                 break
         elif byte == 0x2C:
             cuts.append((at, b"".join(reversed(open_))))

@@ -81,7 +81,7 @@ class KernelSyncs:
         )
         try:
             self._call(self._submit, self._context, 1, self._pointer_at)
-        except OSError:  # no file, a file system without fsync, no room: a thread finds out which
+        except OSError:  # no file, no fsync, no space: a sync in a thread reports it
             return False
         self._under_way[self._number] = done
         return True
@@ -98,8 +98,8 @@ class KernelSyncs:
         import ctypes
 
         self._setup, self._destroy, self._submit, self._events = numbers
-        # the first keeps the GIL: giving it away costs more than a call that only starts something;
-        # the second may block
+        # The first keeps the GIL: releasing it costs more than a call that only starts work. The
+        # second may block.
         self._libraries = ctypes.PyDLL(None, use_errno=True), ctypes.CDLL(None, use_errno=True)
         for library in self._libraries:
             library.syscall.argtypes = [ctypes.c_long] * 6
@@ -109,7 +109,7 @@ class KernelSyncs:
         try:
             self._call(self._setup, AT_ONCE_MAX, ctypes.addressof(context))
         except OSError:
-            # the kernel was built without, a container forbids it, or fs.aio-max-nr is used up
+            # The kernel was built without it, a container forbids it, or fs.aio-max-nr is used up.
             return False
         self._context = context.value
         self._request = ctypes.create_string_buffer(_IOCB.size)
@@ -117,7 +117,7 @@ class KernelSyncs:
         self._pointer_at = ctypes.addressof(self._pointer)
         self._found = ctypes.create_string_buffer(_EVENT.size)
         self._found_at = ctypes.addressof(self._found)
-        # can be read once for each that ended
+        # readable once for each completed sync
         self._ended = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC | os.EFD_SEMAPHORE)
         self._loop.add_reader(self._ended, self._report)
         return True
@@ -125,7 +125,7 @@ class KernelSyncs:
     def close(self) -> None:
         """Wait for all started syncs and report them, then refuse new ones."""
         while self._under_way:
-            with contextlib.suppress(InterruptedError):  # by a signal
+            with contextlib.suppress(InterruptedError):  # interrupted by a signal
                 self._report_next(self._libraries[1], at_least=1)
         if not self._possible:
             return

@@ -1,6 +1,5 @@
-"""Mapped files of the system's disk: whole ones, such as the log's, and sparse ones, such as a
-queue's, of which there may be thousands. ``Segment`` and ``SparseSegment`` in ``disk.py`` describe
-the methods."""
+"""Mapped files of the system's disk: whole ones for the log, and sparse ones for queues, of which
+there may be thousands. ``Segment`` and ``SparseSegment`` in ``disk.py`` describe the methods."""
 
 from __future__ import annotations
 
@@ -42,8 +41,8 @@ class MappedSegment:
         try:
             return os.preadv(self.fd, [buffer], at, os.RWF_NOWAIT) == len(buffer)
         except (OSError, AttributeError):
-            # EAGAIN, or a system or file system that cannot tell; what is wrong with the file comes
-            # out in ``read_cold``
+            # EAGAIN, or a system or file system that cannot tell; ``read_cold`` reports faults of
+            # the file
             return False
 
     def evict(self, at: int, size: int) -> None:
@@ -243,7 +242,7 @@ class MappedSparseSegment:
     def hold(self, *, reading: bool = False) -> None:
         self._holders += 1
         if reading and self._fd < 0:
-            # where none is to be had, who reads tries again, and says so
+            # if none can be opened, the reader tries again and reports it
             with contextlib.suppress(OSError):
                 self._fd = self._open(os.O_RDONLY)
 

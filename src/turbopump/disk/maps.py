@@ -134,7 +134,7 @@ def populate_write(buffer: Any, at: int, size: int, *, small: bool = False) -> N
 
     madvise = _c_functions().madvise
     start = at & ~(mmap.PAGESIZE - 1)
-    holder = ctypes.c_char.from_buffer(buffer, start)  # pins the map while the calls run
+    holder = ctypes.c_char.from_buffer(buffer, start)  # keeps the map alive while the calls run
     requests = (
         (_MADV_RANDOM, _MADV_POPULATE_WRITE, _MADV_NORMAL) if small else (_MADV_POPULATE_WRITE,)
     )

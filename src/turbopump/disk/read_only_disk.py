@@ -1,9 +1,9 @@
-"""The disk of tools that read a store without changing it: every file is opened for reading only.
+"""Disk for tools that read a store without changing it: every file is opened for reading only.
 
 No call here can create, change, lock or remove anything, in the file system or in another process.
-Files are read with ``pread``, not mapped: a bad sector is then an OSError with the offset, whereas
-a map would end the process by SIGBUS, and a store of any size needs only the memory of the
-requested pieces. The meaning of files is unknown here.
+Files are read with ``pread``, not mapped. So a bad sector is an OSError with the offset; in a map
+it would end the process by SIGBUS. A store of any size needs only the memory of the requested
+pieces. The meaning of files is unknown here.
 """
 
 from __future__ import annotations

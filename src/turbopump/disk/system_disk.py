@@ -78,7 +78,7 @@ class SystemDisk(ReadOnlyDisk):
 
     def make_directory(self, path: Path) -> None:
         if not path.is_dir():
-            if not path.parent.exists():  # ``parents=True`` would leave it to the umask alone
+            if not path.parent.exists():  # ``parents=True`` would leave the mode to the umask alone
                 self.make_directory(path.parent)
             path.mkdir(DIRECTORY_MODE, exist_ok=True)
 
@@ -137,11 +137,11 @@ class SystemDisk(ReadOnlyDisk):
         try:
             with open(path, "wb", opener=partial(os.open, mode=FILE_MODE)) as file:
                 if mode is not None:
-                    os.fchmod(file.fileno(), mode)  # before there is anything to read
+                    os.fchmod(file.fileno(), mode)  # before it has any content
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-        except OSError as error:  # of a write it does not say where
+        except OSError as error:  # the error of a write has no path
             raise OSError(error.errno, error.strerror, str(path)) from None
 
     def replace_file(self, path: Path, data: bytes, *, private: bool = False) -> None:
@@ -153,7 +153,7 @@ class SystemDisk(ReadOnlyDisk):
         self._write(temporary, data, mode)
         if path.exists():
             if private:
-                path.chmod(PRIVATE_MODE)  # somebody else may have made it, and it is kept as .bak
+                path.chmod(PRIVATE_MODE)  # another program may have made it; it is kept as .bak
             backup = path.with_name(path.name + ".bak")
             link = path.with_name(path.name + ".bak.tmp")
             with contextlib.suppress(FileNotFoundError):
@@ -224,9 +224,9 @@ class SystemDisk(ReadOnlyDisk):
         self._run(self._syncers, lambda: partial(report, failure_of(partial(self.sync, batch))))
 
     def sync(self, segments: Sequence[Segment]) -> None:
-        # Each fdatasync costs 0.1 ms of CPU and waits for the device. What is derived from the log
-        # lies in thousands of files where there are thousands of queues; then the system syncs all
-        # of the file system, with one wait.
+        # Each fdatasync costs 0.1 ms of CPU and waits for the device. With thousands of queues,
+        # derived data lies in thousands of files. Then the system syncs the whole file system, with
+        # one wait.
         if len(segments) > _SYNCED_SINGLY:
             devices = {
                 segment.device if isinstance(segment, MappedSparseSegment) else -1
@@ -248,8 +248,8 @@ class SystemDisk(ReadOnlyDisk):
             nonlocal gone
             for segment in batch:
                 with contextlib.suppress(FileNotFoundError):
-                    # closing the last descriptor frees the space: 0.3 s for 1 GiB, so that must not
-                    # be the owner's
+                    # Closing the last descriptor frees the space: 0.3 s for 1 GiB. The owner's
+                    # thread must not do that.
                     kept.append(os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC))
                     os.unlink(segment.path)
                 gone += 1
@@ -306,7 +306,8 @@ class SystemDisk(ReadOnlyDisk):
 
         def run() -> None:
             self._finished.append(operation())
-            # a RuntimeError means that the owner's loop is gone: ``close`` may still report
+            # A RuntimeError means that the owner's loop is closed. ``close`` may still report the
+            # result.
             with contextlib.suppress(RuntimeError):
                 post(self._report)
 

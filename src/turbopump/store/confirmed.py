@@ -1,4 +1,4 @@
-"""Offset up to which the log is confirmed. This module alone decides what readers may see.
+"""Offset up to which the log is confirmed. Readers see only confirmed messages.
 
 ::
 
@@ -8,13 +8,12 @@
                 under SYNC_FLUSH durable, otherwise all that is written;
                 if sends wait for slaves, also copied
 
-``durable`` moves with every sync. A failed sync ends it, and with it all writing. A message may be
-forgotten (a delivered delay, an acknowledged message) only when its copy is ``durable``, for every
-flush type. Answers to clients wait for ``confirmed``.
+``durable`` moves with every sync. After a failed sync it stops for good, and so does all writing. A
+message may be forgotten (a delivered delay, an acknowledged message) only when its copy is
+``durable``, for every flush type. Answers to clients wait for ``confirmed``.
 
-While too few slaves are in sync the broker is ``alone``: readers see its messages, and senders
-learn that no slave has them. So readers continue, and nobody takes an unsafe message for a safe
-one.
+While too few slaves are in sync, the broker is ``alone``. Readers then see its messages and
+continue. Senders learn that no slave has their messages, so they do not count them as safe.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ class CopiedLog:
             size = limit - position
             if len(data) - at < size:
                 return Copied(position, size)
-            log.reserve(0)  # it may be the first of its segment
+            log.reserve(0)  # the entry may be the first of its segment
             log.copy_blank(data[at : at + size])
             at += size
         return Copied(log.end, BLANK_SIZE_MIN)
@@ -156,7 +156,7 @@ class CopiedLog:
         buffer, room_at = log.room
         buffer[room_at : room_at + run.size] = memoryview(data)[at : at + run.size]
         log.written(run.size)
-        flags = 0  # none is prepared
+        flags = 0  # none of them is prepared
         self._dispatcher.dispatch_many(queues, run.keys, log.end, flags, run.stored_ms)
         for one in first:
             self.on_first(*one)

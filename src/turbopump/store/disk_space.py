@@ -177,8 +177,8 @@ class SpaceWatch:
             return self._space(path.parent)
 
     def judge(self, figures: dict[Path, Space]) -> None:
-        """Update ``level``, ``refusal`` and ``full_roots`` from these figures. Without a figure
-        they stay unchanged."""
+        """Update ``level``, ``refusal`` and ``full_roots`` from these figures. A directory without
+        a new figure keeps its last one."""
         self.figures.update(figures)
         limits, known = self.limits, self.figures
         levels = {path: limits.level(space) for path, space in known.items()}
@@ -333,7 +333,7 @@ class StartReserve:
                 try:
                     self.disk.create_segment(self.path, size).close()
                     break
-                except (OSError, ValueError):  # no room, or nothing at all
+                except (OSError, ValueError):  # no space left, or nothing allocated at all
                     continue
             else:
                 return

@@ -44,7 +44,7 @@ class Flusher:
     log_busy: bool = False
     _lost_pages: int = 0
     _looked_at: int = 0
-    """Index of the next segment to check, among those before the last."""
+    """Index in the log's files of the segment that was checked last."""
     _log_again: bool = False
     _queues_busy: bool = False
 
@@ -151,7 +151,7 @@ class Flusher:
                 )
                 return
             if not whole:
-                return  # a crash must bring back what the index has no room for
+                return  # after a crash, entries still waiting for space are read from the log
             checkpoint = self.checkpoint
             checkpoint.queues_timestamp = max(
                 checkpoint.queues_timestamp, min(timestamp, checkpoint.log_timestamp or timestamp)

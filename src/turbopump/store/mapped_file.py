@@ -131,7 +131,7 @@ class OpenFiles:
         self._mapped.pop(file, None)
 
     def _unmap_cold(self, look_at: int) -> None:
-        # Each is looked at once: the one that was just mapped is warm, and stays.
+        # Each file is examined once. The one that was just mapped is warm, and stays mapped.
         for _ in range(min(look_at, len(self._mapped))):
             file, _ = self._mapped.popitem(last=False)
             if file.dirty or file.is_warm or not file.unmap():
@@ -278,7 +278,7 @@ class MappedFiles:
         OSError, for example on a full disk."""
         assert not self.files or self.files[-1].end == start
         if self.spare is not None and self.spare.lost(by_name=True) is not None:
-            self._discard_spare()  # somebody has deleted or cut it; there is nothing in it
+            self._discard_spare()  # the spare file, which is empty, was deleted or cut
         spare = self.spare
         if spare is not None:
             path = self._spare_root / segment_name(start)
@@ -353,7 +353,7 @@ class MappedFiles:
             if error is None and not self._closed:
                 self.spare = made[0]
             elif error is None:
-                made[0].close()  # after an error the roll tries again, and reports what is wrong
+                made[0].close()  # after an error the next roll tries again, and reports it
             if self.on_spare is not None and not self._closed:
                 self.on_spare()
 
@@ -402,7 +402,7 @@ class MappedFiles:
             self._drop(self.files.pop())
         for root in self.roots:
             for name in self._disk.list_directory(root):
-                if segment_offset(name) is not None:  # one that could not be loaded
+                if segment_offset(name) is not None:  # a row that could not be loaded
                     self._disk.remove(root / name)
             if not self._disk.list_directory(root):
                 self._disk.remove(root)
@@ -500,8 +500,8 @@ class MappedFiles:
         if file.buffer is None:
             self._open_files.map(file)
         if end > file.room:
-            # What is before was written, and has its blocks, unless the file was damaged: that is
-            # made sure of when it is mapped.
+            # Earlier bytes were written and have their blocks, unless the file was damaged. Mapping
+            # the file makes sure of that.
             at, goal = file.room - file.start, grown(end - file.start, file.segment.size)
             cast(SparseSegment, file.segment).allocate(at, goal - at)
             file.room = file.start + goal - goal % self._unit_size
@@ -572,7 +572,7 @@ def data_steps(segment: HasData, at: int) -> Iterator[int]:
 
 
 def data_runs(segment: Segment, at: int) -> Iterator[tuple[int, int]]:
-    """Yield begin and end of each run of bytes from ``at`` on that may not all be zero. A run has
+    """Yield start and end of each run of bytes from ``at`` on that may not all be zero. A run has
     at most ``STEP`` bytes."""
     while (start := segment.data_from(at)) is not None:
         at = min(segment.data_until(start), start + STEP)

@@ -110,7 +110,7 @@ class MessageStore:
         """True if ``put`` is refused."""
         self._parts = ExitStack()
         """Parts to close, in reverse order."""
-        # whether a copied entry has a CRC is for its master to say
+        # a copied entry has a CRC if its master wrote one
         self.with_crc = config.with_crc and not config.is_copy
         self._overhead = FIXED_SIZE - 16 + (CRC_SUFFIX_SIZE if self.with_crc else 0)
         self.properties_size_max = PROPERTIES_SIZE_MAX - (CRC_SUFFIX_SIZE if self.with_crc else 0)
@@ -350,7 +350,7 @@ class MessageStore:
         closing."""
         self.cold_reads.close()
         if self.index is not None:
-            self.index.write_waiting()  # may need a new file, and have it noted
+            self.index.write_waiting()  # it may need a new file, whose name is then recorded
         self._disk.close()
 
     def close(self) -> None:
@@ -361,7 +361,7 @@ class MessageStore:
 
     def _flush_all(self) -> None:
         if self.index is not None and self.index.give_up():
-            self.provenance.index_names = None  # the next start fills it again
+            self.provenance.index_names = None  # the next start fills the index again
         self.flusher.flush_all_now()
 
     def _note_clean_stop(
@@ -405,8 +405,8 @@ class MessageStore:
 
         Raises StoreClosedError if the store accepts no writes, for example on a full disk. Raises
         MessageError if no file can hold the message, and OSError if a new file cannot be made.
-        Hosts have the form of ``codec.encode_host``. Cost: about 6 µs, of which the CRC takes 1 and
-        the key index 2.
+        Hosts have the form of ``codec.encode_host``. Cost: about 6 µs, including 1 for the CRC and
+        2 for the key index.
         """
         short_of_room = self.space.refusal is not None
         if self._sealed or self.durable.error is not None or (short_of_room and not own):
@@ -416,8 +416,8 @@ class MessageStore:
         name = topic.encode()
         body, properties = message.body, message.properties
         with_crc, overhead = self.with_crc, self._overhead
-        # Nearly every text is ended, short, and without a CRC, and can be stored as it is: these
-        # three looks are cheaper than the call.
+        # Nearly every text ends with a separator, is short, and has no CRC, so it can be stored
+        # unchanged. These three checks are cheaper than the call.
         if (
             CRC_NAME in properties
             or not properties.endswith(b"\x02")
@@ -431,13 +431,14 @@ class MessageStore:
         if len(name) > TOPIC_SIZE_MAX_V1:
             size += 1
         log = self.log
-        # Only the broker's own messages get here when room is short, and they must leave a reserve.
+        # Only the broker's own messages get here when space is short, and they must leave a
+        # reserve.
         if short_of_room and not self.space.has_room_beside_reserve(
             log.new_file_for(size), queue.room_missing(1)
         ):
             raise StoreClosedError(self.refusal)
         try:
-            queue.make_room(1)  # what may fail comes before the first byte is written
+            queue.make_room(1)  # operations that may fail come before the first written byte
             offset = log.reserve(size)
         except OSError as error:
             raise self._no_room(error) from None
@@ -463,8 +464,8 @@ class MessageStore:
             properties,
             with_crc,
         )
-        # Only now does the log end behind the entry: had writing failed, the next message would
-        # have been written over it.
+        # Only now does the log end behind the entry. If writing had failed, the next message would
+        # overwrite it.
         log.written(size)
         tags = (
             message.tags_code
@@ -540,8 +541,8 @@ class MessageStore:
             name,
             self.with_crc,
         )
-        # The last unit ends where the reservation does, or the entries took another size than was
-        # reserved for them.
+        # The last unit must end at the end of the reservation. Otherwise the entries had another
+        # size than reserved.
         assert sum(unpack_unit(units, -UNIT_SIZE)[:2]) == offset + size
         log.written(size)
         self.dispatcher.dispatch_many([(queue, units)], keys, log.end, sys_flag, now)

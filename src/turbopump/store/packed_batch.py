@@ -41,7 +41,7 @@ class PackedBatch(msgspec.Struct, frozen=True, gc=False):
     """
 
     data: bytes
-    """The request's body, followed by rewritten property texts."""
+    """Body of the request, followed by rewritten property texts."""
     spans: bytes
     keys: list[int]
     """Index keys in message order: (number of the message) · 2³² + (hash of the key)."""
@@ -90,7 +90,7 @@ def read_batch(
         asks_more, unique, tags, several, _ = send_properties(text, added)
         if asks_more:
             special.append(text)
-        if CRC_NAME in properties:  # of an entry that it was
+        if CRC_NAME in properties:  # the CRC of an older entry
             properties = without_crc(properties)
             anew.append(properties)
             properties_at, properties_size = end, len(properties)

@@ -2,8 +2,9 @@
 that must exist.
 
 Our entries have a whole-entry CRC, so a missing one is damage; Apache's usually have none. The file
-``turbopump.json`` in the root records our ranges (the last has no end until the clean stop). The
-abort file together with the lock file shows if a crashed run was ours: Apache's 4.9 leaves an
+``turbopump.json`` in the root records our ranges (the last has no end until the clean stop).
+
+The abort file and the lock file together show if a crashed run was ours. Apache's 4.9 leaves an
 existing abort file unchanged, but every broker of Apache's first writes ``lock`` over the lock
 file. If somebody removed the abort file, ``turbopump.json`` still shows that our run has not ended.
 """
@@ -37,7 +38,7 @@ class Provenance:
         self._disk = disk
         self.path = path
         self._written: list[list[int | None]] = []
-        self._saving = Lock()  # it is saved in threads, too
+        self._saving = Lock()  # because threads save the record, too
         self.index_names: list[str] | None = None
         """Names of the index files of the last run; None if unknown."""
         self.roots: dict[str, int] = {}
@@ -65,7 +66,7 @@ class Provenance:
         self.roots = known.get("roots", {})
         self.index_incomplete = "indexes" in known and self.index_names is None
         if self._written and self._written[-1][1] is None and not crashed_here:
-            # another program has written since our crash: where ours ended is not known
+            # another program has written since our crash, so the end of our part is unknown
             self._written.pop()
             self.index_names = None
         if not clean and not crashed_here:

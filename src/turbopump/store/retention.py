@@ -42,8 +42,8 @@ MANUAL_ROUNDS: Final = 20
 """Number of rounds that delete expired files after a manual request. RocketMQ:
 ``MAX_MANUAL_DELETE_FILE_TIMES``."""
 QUEUES_AT_ONCE: Final = 32
-"""Number of queues trimmed in one step. It takes under 1 ms, or about 10 ms if their first units
-must be read from the disk."""
+"""Number of queues trimmed in one step. A step lasts under 1 ms, or about 10 ms if their first
+units must be read from the disk."""
 QUEUE_FILES_AT_ONCE: Final = 50
 """Number of queue files deleted in one step."""
 
@@ -121,10 +121,10 @@ class Retention:
     def delete_next(self, then: StepDone) -> None:
         """Delete the first segment of the log if the rules allow it."""
         # The file's time of last write decides, not the times of its messages, as in Apache's
-        # broker. It comes from the file system, which may hang: a thread asks for it, and writes
-        # the note in ``turbopump.json``. Others may have changed the log meanwhile, so the first
-        # segment is compared again after each step. A segment is forgotten only when its removal
-        # has been reported: until then it can be read.
+        # broker. It comes from the file system, which may hang, so a thread reads it and writes the
+        # record in ``turbopump.json``. The log may change meanwhile, so the first segment is
+        # compared again after each step. A segment is forgotten only after its removal is reported,
+        # because it can be read until then.
         files = self.log.files.files
         self._forced = self.rules.forcibly and self.space.level >= SpaceLevel.CLEAN_FORCIBLY
         if (
@@ -202,7 +202,8 @@ class Retention:
 
     def _remove_queue_files(self, then: StepDone) -> None:
         taken, self._doomed = self._doomed[:QUEUE_FILES_AT_ONCE], self._doomed[QUEUE_FILES_AT_ONCE:]
-        # a queue deleted meanwhile has none, and one made anew has others of the same names
+        # A queue deleted meanwhile has no files. One created again has other files of the same
+        # names.
         batch = [
             (queue, file)
             for queue, file in taken

@@ -136,7 +136,7 @@ def _is_there(disk: Disk, path: Path) -> bool:
 
 @dataclass(slots=True, eq=False)
 class LogRoots:
-    """Check and record of the roots of the log ``files``."""
+    """Checks and records the roots of the log ``files``."""
 
     _disk: Disk
     _files: MappedFiles
@@ -156,7 +156,7 @@ class LogRoots:
                 )
 
     def segment_begun(self) -> None:
-        """In a thread, record a root that has got its first file."""
+        """Record a root that has got its first file, in a thread."""
         parents = [file.segment.path.parent for file in self._files]
         if parents.count(parents[-1]) == 1:
             self._disk.start(self.note, lambda _error: None)
@@ -166,7 +166,7 @@ class LogRoots:
         there = self._segments(without)
         if there != self._provenance.roots:
             for root in self._files.roots:
-                # a segment that the file names must be there after a power cut, too
+                # A segment named in the file must exist after a power cut, too.
                 self._disk.sync_directory(root)
             self._provenance.note_roots(there)
 

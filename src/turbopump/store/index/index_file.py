@@ -250,8 +250,8 @@ class IndexFile:
         """Return the commit-log offset in an entry if its key hash and store time fit, else None.
         Also return the number of the previous entry in the chain; 0 at its end.
 
-        Times are rough. The first entry's seconds may count from another file's begin, because
-        RocketMQ sets the begin after them. Seconds of 0 also stand for any time before the begin,
+        Times are rough. The first entry's seconds may count from another file's start, because
+        RocketMQ sets the start after them. Seconds of 0 also stand for any time before the start,
         when the clock was set back.
         """
         stored_hash, offset, seconds, previous = ENTRY.unpack(entry)
@@ -322,7 +322,7 @@ def key_hash(topic: str, key: str) -> int:
     differ in their last characters, so the hash of the first ones is cached."""
     try:
         a, b, c, d = key[-4:].encode("ascii")
-    except ValueError:  # fewer than four, or others than ASCII
+    except ValueError:  # fewer than four characters, or non-ASCII ones
         return index_hash(f"{topic}#{key}")
     # powers of 31
     value = (

@@ -201,7 +201,7 @@ class KeyIndex:
         Every reader and every sync of the files calls this first."""
         waiting, self._waiting = self._waiting, []
         there, entries = self._there, self._unwritten
-        # they come in the order of the log, some of them perhaps again
+        # Entries come in log order, and some may come twice.
         if waiting and waiting[0][1] <= there:
             waiting = [entry for entry in waiting if entry[1] > there]
         entries.extend(waiting)
@@ -212,7 +212,8 @@ class KeyIndex:
                     file = self._new_file()
                 del entries[: file.put(entries)]
         except OSError as error:
-            # derived data: no reason to refuse the messages, which are in the log
+            # The index is derived data, so its failure is no reason to refuse messages, which are
+            # in the log.
             if error.errno in NO_ROOM and len(entries) <= UNWRITTEN_MAX:
                 grows = self.files and not self.files[-1].full
                 size = GROWTH if grows else self._slots * SLOT_SIZE + GROWTH
@@ -224,7 +225,7 @@ class KeyIndex:
                 f"an index file cannot be made ({error.strerror or error}); messages are not "
                 "indexed until the next start"
             )
-            # should that fail too, the clean stop notes it
+            # if that fails too, the clean stop records it
             self._disk.start(lambda: self._provenance.note_indexes(None), lambda _error: None)
 
     @property
@@ -311,8 +312,8 @@ class KeyIndex:
     def _new_file(self) -> IndexFile:
         self._disk.make_directory(self._directory)
         name = _file_name(self._clock.now_ms())
-        # The next start reads them in order of their names: where the clock, or local time, went
-        # back, that is kept.
+        # The next start reads the files in order of their names. This keeps the order even if the
+        # clock, or local time, went back.
         if self.files and name <= self.files[-1].name:
             name = _name_behind(self.files[-1].name)
         while self._disk.file_size(self._directory / name) is not None:
@@ -401,7 +402,7 @@ class KeyWalk:
                 if self._walked % PAUSE_EVERY == 0:
                     yield []
             found: Found = b""
-            if file in self._files:  # else it was removed while others had their turn
+            if file in self._files:  # else the file was removed while other reads ran
                 piece = (
                     file.entries_piece(number, 1) if number else file.slot_piece(self._wanted[0])
                 )

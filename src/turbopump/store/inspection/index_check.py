@@ -267,8 +267,8 @@ class _Cursor:
 
     def _set_plain_end(self) -> None:
         first_of_file = self._number == 1 and self.at == 0
-        # one entry of the piece is always left to ``advance``, which fills the next piece; the
-        # file's last one is never plain
+        # One entry of the piece is always left to ``advance``, which reads the next piece. The
+        # file's last entry is never plain.
         self.plain_end = 0 if first_of_file else len(self.data) - ENTRY_SIZE
 
 
@@ -403,7 +403,7 @@ def check_chains(
                 header.entry_at(number), min(PIECE_SIZE, (header.count - number) * ENTRY_SIZE)
             )
             if not data:
-                return  # it became shorter since its head was read
+                return  # the file became shorter since its header was read
             for key_hash, _, _, previous in ENTRY.iter_unpack(data):
                 slot = key_hash % slots
                 head = heads[slot]

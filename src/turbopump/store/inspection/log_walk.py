@@ -148,8 +148,8 @@ def bad_finding(bad: BadRange, store: StoreFiles) -> Finding:
     return Finding(kind, bad.fault, store.relative(bad.segment.path), bad.start, bad.end)
 
 
-# --- What of an entry is checked against queues and indexes. It must be given good entries
-# (``codec.entry_fault``), whole.
+# --- Fields of an entry that are checked against queues and indexes. The entry must be good
+# (``codec.entry_fault``) and whole.
 
 MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"
 MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
@@ -212,8 +212,8 @@ def last_value(text: str, mark: str) -> str:
     return value or property_value(text, mark[1:-1]) or ""
 
 
-# --- Messages picked out of a log, in its order. The log decides what there is; units only say
-# where to begin, so that a damaged queue hides nothing.
+# --- Selection of messages, in log order. The log decides which messages exist. Units only give the
+# begin of the walk, so that a damaged queue hides no message.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""Forecast of the next start's work on the queues (``recovery.py``): the recorded ends, the part of
-the log to read, and the checks of queues without a record.
+"""Forecast of the next start's work on the queues (``recovery.py``).
 
-The forecast promises nothing that ``Recovery`` does not do. The check of units is unknown here.
+It covers the recorded ends, the part of the log to read, and the checks of queues without a record.
+It promises nothing that ``Recovery`` does not do. The check of units is unknown here.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from turbopump.store.recovery.recovery import lacks_message
 def known_ends(disk: ReadOnlyDisk, paths: StorePaths, *, running: bool) -> NotedQueueEnds:
     """Return Turbopump's record of the queue ends. It is empty if another broker has used the store
     since, or the record is unreadable."""
-    # our own lock file must not be opened: closing it would release the lock
+    # Our own lock file must not be opened: closing it would release the lock.
     if not running and (disk.read_file(paths.lock) or b"").startswith(APACHE_LOCK_MARK):
         return NotedQueueEnds()
     for path in (paths.queue_ends, paths.queue_ends.with_name(paths.queue_ends.name + ".bak")):
@@ -75,9 +75,13 @@ def files_have_all_written_again(disk: ReadOnlyDisk, store: StoreFiles, *, ours:
     """Return True if the next start will certainly rebuild all queues, after a kill and without a
     record of the queues.
 
-    One of these files must be missing: a file between others of a queue, the first file of a queue
-    whose log has its front, or an index file of our run (``ours``). The settings, which are unknown
-    here, may demand a rebuild too.
+    It does so if one of these files is missing:
+
+    - a file between others of a queue,
+    - the first file of a queue whose log has its front,
+    - an index file of our run (``ours``).
+
+    The settings, which are unknown here, may demand a rebuild too.
     """
     if any(
         one.end != other.start
@@ -237,8 +241,8 @@ class MissingUnits:
         )
 
 
-# --- What a store consisted of when its check began. Beside a running broker ``end`` is taken
-# before the files are listed, so that they have everything before it.
+# --- Files of a store when its check began. Beside a running broker ``end`` is read before the
+# files are listed, so that they contain everything before it.
 
 WINDOWS_SIZE: Final = 64 * 1024 * 1024
 """Memory in bytes for the windows of all queues together."""
@@ -283,7 +287,7 @@ def take_snapshot(
         if state.running
         else _NO_END
     )
-    # listed anew: it has all before ``end``
+    # listed again, so that it contains everything before ``end``
     store = list_store(disk, paths, findings, log_roots)
     window = min(max(WINDOWS_SIZE // 20 // max(len(store.queues), 1), 64), 4096)
     queues = [QueueCheck(disk, files, window) for files in store.queues.values()]

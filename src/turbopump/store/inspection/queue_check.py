@@ -192,7 +192,7 @@ class QueueCheck:
         units, runs = self.units, self.runs
         at = (index - units.first) * UNIT_SIZE
         unit = units.window[at : at + UNIT_SIZE] if at >= 0 else b""
-        # not in the window (or nowhere): nearly never, and a call saved every other time
+        # outside of the window (or nowhere): rare, and the check saves a call in all other cases
         if not unit:
             unit = units.read(index)
         if index == runs.next:

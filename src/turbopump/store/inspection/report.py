@@ -42,8 +42,8 @@ class Verification:
         }
 
 
-# --- What an inspection found. Every kind of finding is in ``KINDS``, once. Findings that follow
-# one another (unit after unit of a lost queue file) become one, with a count.
+# --- Findings of an inspection. ``KINDS`` lists every kind of finding once. Adjacent findings (unit
+# after unit of a lost queue file) become one, with a count.
 
 FINDINGS_MAX: Final = 1000
 """Largest number of findings kept in full; further ones are only counted."""

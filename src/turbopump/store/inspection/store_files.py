@@ -217,8 +217,8 @@ def _judge_queue_files(store: StoreFiles, queue: QueueFiles, findings: Findings)
             )
 
 
-# --- The small files of a store: checkpoint, abort, lock, JSON tables. How a table is read is given
-# from outside, since the store does not know the JSON dialect.
+# --- Small files of a store: checkpoint, abort, lock, JSON tables. The caller passes the parser of
+# tables, since the store does not know the JSON dialect.
 
 ReadTable = Callable[[bytes], Any]
 """Parses the text of a table into dicts, lists and plain values. Raises ValueError or a
@@ -279,7 +279,7 @@ def read_run_state(disk: ReadOnlyDisk, paths: StorePaths, findings: Findings) ->
     stop, or stopped cleanly."""
     abort = disk.read_file(paths.abort)
     our_own = abort is not None and _process_id(abort) == os.getpid()
-    # our own is not asked about: closing the lock file here would release it
+    # Our own lock is not queried: closing the lock file here would release it.
     lock = LockState(True, os.getpid()) if our_own else disk.lock_state(paths.lock)
     found = LOCK_MARK if our_own else disk.read_file(paths.lock) or b""
     last = LastRun.of(found, abort, _provenance(disk, paths))
@@ -395,11 +395,11 @@ def _count(name: str, content: Any) -> int:
     )
 
 
-# --- What Turbopump noted of a store (``store/provenance.py``).
+# --- Turbopump's own records of a store (``store/provenance.py``).
 
 
 def _provenance(disk: ReadOnlyDisk, paths: StorePaths) -> Provenance:
-    return Provenance(cast(Disk, disk), paths.provenance)  # only what reads is called here
+    return Provenance(cast(Disk, disk), paths.provenance)  # only read, never saved
 
 
 def crc_rule(

@@ -169,7 +169,7 @@ def _log_end(
         newest = begun[-1].start if begun else store.log_start
 
     def on_bad(bad: BadRange) -> None:
-        if not (bad.tail and running):  # else it is an entry that is being written
+        if not (bad.tail and running):  # otherwise the broker is still writing the entry
             findings.take(bad_finding(bad, store))
 
     walk = LogWalk(disk, store.segments, on_bad=on_bad)

@@ -3,7 +3,7 @@ log.
 
 One pass over the log, in order: each entry is checked (``LogWalk``), and claims its unit
 (``QueueCheck``) and its index entries (``IndexCheck``). Unclaimed units and entries are checked
-afterwards. Beside a running broker, only messages dispatched before the begin of the check are
+afterwards. Beside a running broker, only messages dispatched before the start of the check are
 checked. Every fault is a finding; only an unreadable directory raises an exception. Nothing is
 changed.
 """

@@ -1,1 +1,1 @@
-"""The commit log: entries, how they are appended, flushed, read and dispatched."""
+"""Commit log: appending, flushing, reading and dispatching of entries."""

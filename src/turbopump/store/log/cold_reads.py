@@ -1,11 +1,11 @@
 """Reads of data that may not be in memory, without blocking the owner's loop.
 
-A page fault inside a map holds the GIL until the device has answered, and blocks every send. Reads
-of data from an earlier run, or written long ago, are therefore ``ReadSteps``: generators that yield
-the pieces of files they need, are sent the bytes, and return an outcome. ``ColdReads.run`` drives
-them. It copies pieces at once if the system has them in memory (a ``preadv`` that does not wait).
-Threads read the other pieces, and the generator continues afterwards. ``ColdReads.finish`` reads
-everything at once, and blocks.
+A page fault inside a map holds the GIL until the device has answered, and blocks every send. So
+data from an earlier run, or written long ago, is read by ``ReadSteps``: generators that yield the
+pieces of files they need, are sent the bytes, and return an outcome. ``ColdReads.run`` drives them.
+It copies pieces at once if the system has them in memory (a ``preadv`` that does not wait). Threads
+read the other pieces, and the generator continues afterwards. ``ColdReads.finish`` reads everything
+at once, and blocks.
 
 All other work happens in the owner's thread, one step at a time, between the loop's other work
 (``take_turns``). So a reader of a backlog slows nobody down. A broker reads through
@@ -230,7 +230,7 @@ class ColdReads:
         if piece.segment.read_cached_into(seen, piece.at):
             self.numbers.pieces_in_memory += 1
             return seen
-        self._has_missed = True  # so that ``run`` does not look in vain as well
+        self._has_missed = True  # ``run`` then skips its own look into memory
         return None
 
     @property
@@ -242,9 +242,9 @@ class ColdReads:
         """Run steps whose pieces are in memory, for at most one turn; return the next pieces. Does
         nothing if the pace demands a pause. Raises StopIteration with the outcome."""
         # Most cold reads find their bytes in the system's cache (a backlog after a restart). A turn
-        # of the loop for each of their two or three steps would cost more than the reads: they are
-        # done here, inside the request that asks. What this takes is charged to the pace like any
-        # other turn, so that a reader that comes again and again cannot pass those in the line.
+        # of the loop for each of their two or three steps would cost more than the reads. So these
+        # steps run here, inside the request. Their time is charged to the pace like any other turn,
+        # so that a reader that asks again and again cannot pass the waiting ones.
         begun = now = self._now()
         if pace.pause(begun):
             return pieces
@@ -264,9 +264,11 @@ class ColdReads:
         return finish_now(steps, lambda pieces: self._count(pieces, _read_all(pieces)))
 
     def is_lost(self, directory: Path, offset: int) -> bool:
-        """Return True if an unreadable offset in the files of a directory should be given up. An
-        offset is given up when it fails although other reads in the directory have worked since its
-        first error. If every read fails, the device may be gone and may come back."""
+        """Return True if an unreadable offset in the files of a directory should be given up.
+
+        It is given up if it fails again after other reads in the directory have worked. If every
+        read fails, the device may be gone and may come back.
+        """
         if len(self._failed) >= _FAILURES_KEPT:
             self._failed.clear()
         worked = self._worked[directory]
@@ -319,11 +321,11 @@ class ColdReads:
 
     def _next_turn(self) -> None:
         """Run one step, and more until ``SHARE`` of the time since the last turn is used."""
-        # Steps are work of the one thread that also answers sends. A fixed number of steps a turn
-        # would either starve readers on an idle broker or hold up sends on a busy one. So the time
-        # that the loop spent on everything else since the last turn sets the time for reads: under
-        # load a reader gets a fifth of the thread, and alone it runs one step a turn, back to back.
-        # ``TURN_S`` bounds it: a turn that took long was preempted, and must not be repaid.
+        # Steps run in the one thread that also answers sends. A fixed number of steps a turn would
+        # either starve readers on an idle broker or hold up sends on a busy one. So the time of the
+        # loop's other work since the last turn sets the time for reads. Under load a reader gets a
+        # fifth of the thread; alone it runs one step a turn, back to back. ``TURN_S`` is the limit:
+        # a longer turn was preempted, and that time must not be repaid.
         begun = self._now()
         until = begun + min(SHARE * (begun - self._turn_ended), TURN_S)
         try:
@@ -339,12 +341,12 @@ class ColdReads:
                 self._call_for_turn(ended)
 
     def _step_first(self) -> None:
-        read = self._ready[0]  # it stays there, so that nobody else calls for a turn
+        read = self._ready[0]  # it stays in the line, so that no other read schedules a turn
         goes_on = False
         try:
             goes_on = self._step(read)
         finally:
-            if self._ready:  # else it was closed meanwhile
+            if self._ready:  # else ``close`` was called meanwhile
                 self._ready.popleft()
                 if goes_on:
                     self._ready.append(read)

@@ -257,8 +257,8 @@ class CommitLog:
         )
 
 
-# --- How long appends took, in Apache's thirteen classes. Those under 1 ms cost nothing here: the
-# number of messages tells how many there were. RocketMQ: ``setPutMessageEntireTimeMax``.
+# --- Durations of appends, in Apache's thirteen classes. Appends under 1 ms cost nothing here:
+# their number follows from the number of messages. RocketMQ: ``setPutMessageEntireTimeMax``.
 
 _TEXT: Final = (
     "[<=0ms] [0~10ms] [10~50ms] [50~100ms] [100~200ms] [200~500ms] [500ms~1s] [1~2s] [2~3s] "

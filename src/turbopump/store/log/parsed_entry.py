@@ -57,7 +57,7 @@ def parse_entry(entry: bytes, position: int) -> ParsedEntry | None:
         topic = entry[topic_at:topic_end].decode()
     except UnicodeDecodeError:
         return None
-    # its bytes did not get to the disk: the body's CRC does not cover them
+    # its bytes did not reach the disk; the body's CRC does not cover them
     if not is_directory_name(topic):
         return None
     return ParsedEntry(
@@ -68,7 +68,7 @@ def parse_entry(entry: bytes, position: int) -> ParsedEntry | None:
         queue_offset_of(entry),
         sys_flag_of(entry),
         store_timestamp_of(entry),
-        # odd text is no reason to end the log here
+        # undecodable text is no reason to end the log here
         entry[topic_end + 2 :].decode(errors="replace"),
     )
 

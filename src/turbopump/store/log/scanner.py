@@ -298,12 +298,12 @@ class SegmentWalk(Generic[T]):
     def _next_good(self, number: int, bad: int) -> tuple[int | None, int | None]:
         """Return the offset of the first good entry behind ``bad``. If there is none, return the
         last byte from there on that is not zero."""
-        # Sizes before ``bad`` cannot be trusted, so entries are not followed from one to the next:
-        # every byte is a candidate. The magic, three bytes of it, is searched for; what begins four
-        # bytes before one counts only if it is a whole good entry that says it lies at this very
-        # offset. A message whose body holds a copy of another entry is therefore no candidate. All
-        # the rest of the log is searched, holes left out: only where nothing good follows anywhere
-        # may the log end here, for what recovery cuts off is gone.
+        # Sizes before ``bad`` cannot be trusted, so the search does not follow entries: every byte
+        # is a candidate. It searches for the first three bytes of the magic. A candidate begins
+        # four bytes before one, and counts only if it is a whole good entry that contains this very
+        # offset. So a message whose body holds a copy of another entry is no candidate. The rest of
+        # the log is searched, except holes. The log may end here only if no good entry follows
+        # anywhere, because recovery deletes what it cuts off.
         last = None
         for segment in self._segments[number:]:
             with closing(self._open(segment)) as file:
@@ -359,7 +359,7 @@ class EntryWalk(SegmentWalk[ParsedEntry]):
     """Entries of a ``log`` that is being opened.
 
     - ``on_damage``: gets a damaged range before the entries behind it are yielded.
-    - ``on_progress``: gets (offset reached, approximate end) at the begin, every few MiB, and
+    - ``on_progress``: gets (offset reached, approximate end) at the start, every few MiB, and
       at the end.
 
     The walk reads files, not their maps: maps would bring the whole log into this process's memory.

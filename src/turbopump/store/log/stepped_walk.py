@@ -77,7 +77,7 @@ class SteppedWalk:
         while position < end:
             file = log.files.at(position)
             if file is None:
-                position = max(position + 1, log.start)  # retention has been here
+                position = max(position + 1, log.start)  # retention has deleted the segment
                 continue
             numbers.position = position
             if size := self._run_at(file, position, end):
@@ -154,7 +154,7 @@ class SteppedWalk:
         if not 0 <= begin <= len(scanner.data) - size:
             at, begin = offset - file.start, 0
             found: Found = b""
-            # where the large piece fails, the small one may not
+            # if the large piece is unreadable, the small one may not be
             for wanted in (self._read_size, SECTOR):
                 length = min(max(size, wanted), file.segment.size - at)
                 (found,) = yield [Piece(file.segment, at, length)]

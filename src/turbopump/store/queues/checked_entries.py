@@ -94,8 +94,8 @@ class ReadContext:
     after_crash: bool = False
 
     def for_large_read(self, count: int, size: int) -> ReadContext:
-        """Return the context with limits for this many messages and bytes, up to larger bounds.
-        Such a read takes at most about 1 ms."""
+        """Return the context with limits for this many messages and bytes, up to larger bounds. One
+        read within these bounds lasts at most about 1 ms."""
         count, size = min(count, _LARGE_COUNT_MAX), min(size, _LARGE_SIZE_MAX)
         limits = replace(
             self.limits, count_hot=count, bytes_hot=size, count_cold=count, bytes_cold=size
@@ -280,12 +280,12 @@ def _judge(
 ) -> None:
     """Judge one unit and its entry, and add the finding to ``checked``."""
     # There are four cases beside a good entry:
-    # - The unit cannot be right (it points outside of the log), or leads to an entry of another
+    # - The unit is impossible (it points outside of the log), or leads to an entry of another
     #   queue: the unit is damaged. It is marked, and the read ends before it.
     # - The entry there begins as the unit's message does, but is not good: the message is damaged.
-    #   It is passed over, and the reader goes on behind it.
-    # - The system cannot read it. The read ends before it, since the disk may recover; only what
-    #   ``is_lost`` gives up is passed over.
+    #   It is passed over, and the reader continues behind it.
+    # - The system cannot read it. The read ends before it, since the disk may recover. It is passed
+    #   over only if ``is_lost`` gives it up.
     # - The log has deleted it meanwhile: retention works between the steps of a read.
     log = context.log
     fault, is_unit_wrong = span.fault, True
@@ -348,7 +348,7 @@ def _foreign_fault(entry: bytes, queue: ConsumeQueue, unit: Unit) -> str | None:
     )
 
 
-# --- The usual case: entries that are good at first sight, many at a time.
+# --- The usual case: many entries at a time that pass a quick check.
 #
 # The rule: ``gather`` never takes one that ``codec.entry_fault`` would not call good, or that is
 # not the unit's. What it does not know (no CRC over the whole entry, IPv6 hosts, anything odd) it
@@ -377,7 +377,7 @@ def gather(
     Stop before an entry that lies outside ``buffer``, does not begin like the message of its unit,
     or, ``with_crc``, has a wrong CRC. About 1.6 µs an entry of 1 KiB, compiled 0.1.
 
-    - ``start``: log offset of the begin of ``buffer``.
+    - ``start``: log offset of the start of ``buffer``.
     - ``queue_offsets``: queue offset of each unit, or of the first of adjacent units.
     - ``queue_id``, ``topic``: packed fields from ``entry_fields``.
     """

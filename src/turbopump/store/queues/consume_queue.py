@@ -163,8 +163,8 @@ class ConsumeQueue:
         """Set the next index of an empty queue to ``index`` (above 0), because its messages are no
         longer in the log.
 
-        The last leading unit then has the size 1. RocketMQ takes offset + size of the last unit for
-        the newest message of the queue, and drops others up to there.
+        The last leading unit then has the size 1, because RocketMQ derives the end of the queue's
+        newest message from the last unit: offset + size. It drops messages up to there.
         """
         self.begin_at(index)
         if self.files.start < index * UNIT_SIZE:
@@ -262,7 +262,7 @@ class ConsumeQueue:
         return possible_offset(offset, size)
 
     def raise_min(self, log_start: int) -> None:
-        """Set the begin of the queue to its first unit whose message is at or after
+        """Set the start of the queue to its first unit whose message is at or after
         ``log_start``."""
         if not self.is_trimmed(log_start):
             self.min_index = self._first_from(log_start)
@@ -276,7 +276,7 @@ class ConsumeQueue:
         )
 
     def lower_min(self, index: int) -> None:
-        """Lower the begin of the queue to ``index``, whose message is in the log, if the queue has
+        """Lower the start of the queue to ``index``, whose message is in the log, if the queue has
         a unit for it."""
         if self.files.start <= index * UNIT_SIZE and index < self.min_index:
             self.min_index = index
@@ -320,7 +320,7 @@ class ConsumeQueue:
         here, position = self._offset_of(index), (index - 1) * UNIT_SIZE
         if here is None or here >= log_start:
             return False
-        file = self.files.at(position)  # it may be one that the queue has no longer
+        file = self.files.at(position)  # the unit may be before the queue's start
         before, size, _ = (
             UNIT.unpack(file.segment.read(position - file.start, UNIT_SIZE))
             if file is not None
@@ -339,11 +339,11 @@ class ConsumeQueue:
             return True
         if self.max_index > 0:
             return False
-        self.begin_at(index)  # nothing before it is left: the log no longer has it
+        self.begin_at(index)  # its earlier messages are no longer in the log
         return self.append(index, physical_offset, size, tags_code)
 
     def begin_at(self, index: int) -> None:
-        """Set the begin of an empty queue to ``index``. Units before it in its first file are
+        """Set the start of an empty queue to ``index``. Units before it in its first file are
         marked as leading."""
         self.files.remove_all()
         per_file = self.files.file_size // UNIT_SIZE
@@ -362,7 +362,7 @@ class ConsumeQueue:
         self._file = self.files.at(index * UNIT_SIZE)
 
     def _skip_leading(self) -> None:
-        """Set the begin of the queue behind its leading units."""
+        """Set the start of the queue behind its leading units."""
 
         def is_other(index: int) -> bool:
             offset, size, _ = self.unit(index) or (0, 0, 0)
@@ -388,7 +388,7 @@ class _FoundEnd:
     @classmethod
     def of(cls, file: MappedFile) -> _FoundEnd:
         """Find the first unit of size 0 in a file."""
-        # Behind the last page that has data all is zero, so the end nearly always lies in that
+        # Everything behind the last page with data is zero, so the end nearly always lies in that
         # page. A binary search of the whole file would bring twenty pages into memory.
         segment = cast(SparseSegment, file.segment)
         at, tail = segment.tail(PAGE + UNIT_SIZE)

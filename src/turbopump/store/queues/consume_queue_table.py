@@ -232,8 +232,8 @@ class ConsumeQueueTable:
         return queue
 
 
-# A deletion that cannot be saved is not done: after a kill, a start would mix the deleted messages
-# with later ones.
+# A deletion that cannot be saved is not carried out. After a kill, a start would mix the deleted
+# messages with later ones.
 
 DeletionDone = Callable[[int | OSError], None]
 """Called with the number of deleted queues, or the error because of which they remain."""

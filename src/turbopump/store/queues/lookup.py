@@ -79,7 +79,7 @@ class ByKey(NamedTuple):
 
 
 class StoredUnits(NamedTuple):
-    """Begin and end of a queue, and (commit-log offset, size, tagsCode) of some of its units. None:
+    """Start and end of a queue, and (commit-log offset, size, tagsCode) of some of its units. None:
     no units were found."""
 
     min_index: int
@@ -197,7 +197,7 @@ class Lookup:
             and entry.fault is not None
             and (not entry.data or _may_be_of(entry.data, queue, index))
         ):
-            return entry  # the unit is right, or not to blame
+            return entry  # the unit is right, or there is no proof against it
         if 0 <= offset < self.log.start and size > 0:
             return None
         why = self.mark_damaged(queue, index)
@@ -271,7 +271,7 @@ class Lookup:
             if offset is None:
                 break
             if offset == last or any(entry.offset == offset for entry in found):
-                # a key twice, two keys of one hash, or a file of which a part was written twice
+                # The same key twice, two keys of one hash, or a file with a part written twice.
                 continue
             last = offset
             looked += 1
@@ -279,7 +279,7 @@ class Lookup:
                 yield []
             entry = yield from self.entry_at(offset)
             if entry is None:
-                continue  # deleted with its segment, or not to be seen yet
+                continue  # deleted with its segment, or not visible yet
             if entry.fault is not None:
                 damaged.append(entry)
                 continue

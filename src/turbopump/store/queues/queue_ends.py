@@ -215,7 +215,7 @@ class QueueEnds:
         self._save()
 
     def save_firsts(self, then: Callable[[bool], None]) -> None:
-        """Save the begin of each queue. ``then`` gets True if the save is on the disk."""
+        """Save the start of each queue. ``then`` gets True if the save is on the disk."""
         self._save(then)
 
     def forget_topic(self, topic: str, at: int, then: Callable[[bool], None]) -> None:
@@ -236,7 +236,7 @@ class QueueEnds:
                 else:
                     self._deleted[topic] = before
                 self._leaving.discard(topic)
-                self._save()  # instead of what would be saved again
+                self._save()  # replaces the save that would be repeated
                 then(False)
             else:
                 self._save(lambda _good: then(True))

@@ -101,9 +101,9 @@ class QueueReader:
         context = self._context_for(count_max, size_max)
         try:
             result = _read_hot(queue, context, offset, count_max)
-        except OSError:  # of a queue file that is not mapped
+        except OSError:  # from a queue file that is not mapped
             return None
-        # Often a reader is at the end, and its pull will be held: there is nothing to look at.
+        # A reader is often at the end, and its pull will be held: there is nothing to read.
         if result is not None or not queue.min_index <= offset < queue.end.value:
             return result
 
@@ -236,7 +236,7 @@ def _read(
 
 
 def _outside(queue: ConsumeQueue, offset: int, *, after_crash: bool) -> GetResult | None:
-    """Return the result for an offset outside the queue; None for an offset inside.
+    """Return the result for an offset outside the queue, or None for an offset inside.
 
     A reader beyond the end after a crash has read messages that the crash lost. New messages reuse
     their offsets, so the reader restarts at the queue's end when the store was opened. Without a
@@ -258,7 +258,7 @@ def _outside(queue: ConsumeQueue, offset: int, *, after_crash: bool) -> GetResul
     return None
 
 
-# --- Neighbours in the queue, which nearly always lie close together in one segment.
+# --- Adjacent units, whose messages nearly always lie close together in one segment.
 
 
 class _Stretch(NamedTuple):
@@ -322,7 +322,7 @@ def _neighbours(
     count = min(count_max, count, len(units) // UNIT_SIZE)
     if count > _NEIGHBOURS:
         count = _within_a_piece(units, count, first)
-    while True:  # it ends before the first that is hot
+    while True:  # the read ends before the first hot message
         last, size, _ = UNIT.unpack_from(units, (count - 1) * UNIT_SIZE)
         if count == 1 or last < context.hot_from or index + count <= queue.opened_at:
             break
@@ -351,7 +351,7 @@ def _gathered(
     _, start, wanted, size_max = stretch
     fields = entry_fields(queue.queue_id, queue.topic)
     data, count = gather(units, wanted, size_max, found, start, index, *fields, True)
-    if count < wanted:  # there was no room for more, or the next one is not good
+    if count < wanted:  # either no more fit, or the next one is not good
         _, size, _ = UNIT.unpack_from(units, count * UNIT_SIZE)
         if size == NO_MESSAGE_SIZE or len(data) + size <= size_max or not count:
             return None
@@ -386,7 +386,7 @@ class _SeenUnits:
         return units[: count * UNIT_SIZE]
 
 
-# --- Any units: a filter leaves some out, they lie apart, are gaps, or damaged.
+# --- Any units: a filter leaves some out, or they lie apart, are gaps, or are damaged.
 
 
 class _SelectedUnits(NamedTuple):

@@ -39,7 +39,7 @@ class CheckpointFields(NamedTuple):
 
     @classmethod
     def decode(cls, data: Any) -> CheckpointFields:
-        """Decode the fields at the begin of a file."""
+        """Decode the fields at the start of a file."""
         return cls(*_FIELDS.unpack_from(data))
 
 

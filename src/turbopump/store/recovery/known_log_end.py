@@ -51,7 +51,7 @@ class KnownLogEnd:
         noted = known.snapshots[-1].at if known.snapshots else 0
         if clean:
             return cls(max(noted, checkpoint.log_end), noted, noted)
-        # One byte more than the snapshot's offset: the segment that begins there was made.
+        # One byte more than the snapshot's offset, because the segment that begins there was made.
         return cls(
             checkpoint.safe_offset, noted, min(checkpoint.safe_offset, noted + 1) if noted else 0
         )

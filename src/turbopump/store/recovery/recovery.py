@@ -1,35 +1,36 @@
-"""Opening a store: where the log ends, what of it is damaged, and queues and indexes that agree
-with it.
+"""Recovery of a store when it is opened: the end of the log, its damaged ranges, and queues and
+indexes that agree with it.
 
 1. Queues and indexes are loaded and their last entries found.
-2. Where to begin reading the log: after a clean stop behind the last entry a queue points to; after
-   a crash at the newest segment whose first message is older than the checkpoint (it was on the
-   disk, in the log, the queues and the indexes), and not behind the offset that our own part of the
-   checkpoint gives (store times go back when the wall clock does); at the start of the log if
-   derived files are missing.
-3. Queues and indexes are cut there: what they say of messages behind it may never have reached the
-   disk. Every entry from there on is checked and handed to the dispatcher, which writes it to them
-   again.
-4. A bad entry with a good one somewhere behind it is damage: the range is set apart, its queues get
-   gaps, and reading goes on behind it (``scanner.py``). A bad entry with nothing good behind
-   it is a torn tail: the log ends there, and everything is cut to it.
-5. What was recovered after a crash may be in the page cache only (the process was killed, the
-   machine was not), and what was cut off is still on the disk: both count as dirty, so that the
-   store syncs them before it says what is flushed.
-6. Derived files are disposable. Snapshots say where each queue ended when the log was at some
-   offsets, and where each begins (``queue_ends.py``). They are used three times:
+2. The start of reading is chosen:
+   - After a clean stop, the log is read from the end of the last entry to which a queue points.
+   - After a crash, it is read from the newest segment whose first message is older than the
+     checkpoint: that message was on the disk, in the log, the queues and the indexes. The segment
+     must not begin behind the offset in our own part of the checkpoint, because store times go back
+     when the wall clock does.
+   - If derived files are missing, it is read from its start.
+3. Queues and indexes are cut there, because their later entries may never have reached the disk.
+   Every log entry from there on is checked and dispatched to them again.
+4. A bad entry with a good one anywhere behind it is damage: the range is set apart, its queues get
+   gaps, and reading continues (``scanner.py``). A bad entry with no good one behind it is a torn
+   tail: the log ends there, and everything is cut to this end.
+5. After a crash, recovered files count as dirty, so that the store syncs them before it reports
+   them as flushed. If only the process was killed, their data may be in the page cache only. Parts
+   that were cut off are still on the disk.
+6. Derived files are disposable. Snapshots record the end of each queue at some offsets of the log,
+   and the start of each queue (``queue_ends.py``). They are used three times:
 
    - Reading begins at the newest snapshot, not behind the offset of 2, at which every queue ends as
      the snapshot says, once it is cut there.
-   - When all is read, no queue may end before it did in the newest snapshot that the log reaches.
-   - A queue that lacks units, queue files that do not belong together, or a count of units that is
-     not the one of the clean stop make recovery begin again at the start of the log, with empty
-     queues and indexes. An entry that fits into no queue even then is damage. A queue of which the
-     log has no message goes on where it ended.
+   - When all is read, no queue may end before its end in the newest snapshot that the log reaches.
+   - Recovery begins again at the start of the log, with empty queues and indexes, if a queue lacks
+     units, queue files do not belong together, or the count of units differs from the clean stop.
+     An entry that fits into no queue even then is damage. A queue without messages in the log
+     continues at its old end.
 
-   Where there is no snapshot after a crash (the file is lost, or another program had the store),
-   the log before the offset of 2 is read as well: no queue may end before its last message there,
-   or begin behind its first. The same is done after a clean stop of ours if the checkpoint is lost.
+   If there is no snapshot after a crash (the file is lost, or another program used the store), the
+   log before the offset of 2 is read as well: no queue may end before its last message there, or
+   begin behind its first. The same is done after a clean stop of ours if the checkpoint is lost.
 
 Source of the file rules: apache/rocketmq ``CommitLog.recoverNormally`` / ``recoverAbnormally``;
 Apache ends the log at the first bad entry.
@@ -91,7 +92,7 @@ class Recovery:
       log must be read.
     - ``index_synced``: False if the crashed program does not sync its index with the
       checkpoint (Apache's only syncs full files).
-    - ``on_progress``: gets (offset reached, approximate end of the log) at the begin, every
+    - ``on_progress``: gets (offset reached, approximate end of the log) at the start, every
       few MiB, and at the end.
     - ``known``: recorded ends of the queues.
     - ``stopped_here``: the clean stop was ours.
@@ -113,7 +114,7 @@ class Recovery:
     known: NotedQueueEnds = field(default_factory=NotedQueueEnds)
     mismatch: str | None = None
     queues_agree: bool = False
-    """True if all queues end at the begin of reading as a snapshot says."""
+    """True if all queues end at the start of reading as a snapshot says."""
     compared: int | None = None
     _cut_to: int | None = None
     """Log offset at which the queues were last cut, if no unit was written since."""
@@ -125,7 +126,7 @@ class Recovery:
         """Bring log, queues and indexes to one consistent end. Raises OSError and
         StoreDamagedError."""
         log, index = self.log, self.index
-        # else its newest file may well be odd, and is rewound first
+        # after a crash the newest file may be incomplete, and is rewound first
         if index is not None and self.clean:
             index.check_headers()
         self.known.deleted.update(
@@ -216,19 +217,19 @@ class Recovery:
 
         Raises QueueHoleError if there are snapshots, and the queues agree with none of them.
         """
-        # A start after a crash trusts a queue only up to an offset at which its end is known from
-        # elsewhere. Its own files do not tell: after a power cut a unit in the middle may be old,
-        # and a missing last file looks like a shorter queue. So the queues are cut at one snapshot
-        # after the other, newest first. Where all of them end as that snapshot says, every unit
-        # before it is there, and the log writes those behind it again. A queue that never agrees
-        # has lost something that no later part of the log brings back: then all is rebuilt.
+        # A start after a crash trusts a queue only up to an offset at which a snapshot records its
+        # end. The queue's own files are no proof: after a power cut a unit in the middle may be
+        # old, and a missing last file looks like a shorter queue. So the queues are cut at one
+        # snapshot after the other, newest first. If all of them then end as the snapshot says,
+        # every unit before it is there, and the log writes the later ones again. A queue that never
+        # agrees has lost units that no later part of the log restores: then all queues are rebuilt.
         if self.queues.damaged:
             raise QueueHoleError("the files of a queue do not belong together")
         fault = self.known.lost_front(self.queues)
         if fault is not None:
             raise QueueHoleError(fault)
         if self.clean and self.known.snapshots and self.known.snapshots[-1].at >= begin:
-            return begin  # ``_restore_ends`` compares, when reading has come there
+            return begin  # ``_restore_ends`` compares the ends after reading
         for snapshot in self.known.back_from(begin, self.log.start):
             self._cut_queues(snapshot.at)
             fault = self.known.mismatch(snapshot, self.queues)
@@ -351,7 +352,7 @@ class Recovery:
             index.rewind(begin if self.index_synced else max(min(begin, index.end_offset), 0)),
             self.log.start,
         )
-        if self.derived_complete:  # else all is written again
+        if self.derived_complete:  # else everything is written again
             begin = begin_for_index(self.log, self.queues, index, begin)
         self._lower_index_time(index)
         return begin
@@ -455,10 +456,10 @@ class Recovery:
         return self.log.start
 
 
-# An entry nearly always follows the last unit of its queue. One that says otherwise is believed
-# where something explains it: damage before it, a topic that was deleted (and made anew), a log
-# that lost its front. What nothing explains is a queue that lacks units, or, where queues are
-# written from the log alone, an entry that is damaged.
+# An entry nearly always follows the last unit of its queue. Any other entry is accepted if
+# something explains it: damage before it, a topic that was deleted (and made again), a log that
+# lost its front. Without an explanation, the queue lacks units. If queues are rebuilt from the log
+# alone, the entry counts as damaged instead.
 
 _ENDS_IN_ZEROS: Final = "its properties end in zeros"
 _PREPARED: Final = int(SysFlag.TRANSACTION_PREPARED)
@@ -472,7 +473,7 @@ class QueueHoleError(Exception):
 class LogReplay:
     """Replay of the log from ``begin`` on, one entry at a time.
 
-    - ``rebuilding``: the queues were empty at the begin.
+    - ``rebuilding``: the queues were empty at the start.
     - ``queues_agree``: cut at ``begin``, all queues ended as the snapshot there says.
     - ``known``: recorded ends; deletions that the entries reveal are added.
     """
@@ -574,9 +575,9 @@ class LogReplay:
     def damage_explains(self, queue: ConsumeQueue, missing: int) -> bool:
         """Return True if the damaged ranges behind the queue's last message can hold ``missing``
         messages."""
-        # A message takes at least ``FIXED_SIZE`` bytes. If the damaged bytes behind the
-        # queue's last message are too few for those that are missing, the units are lost and not
-        # the messages: they must not become gaps, for the log has them.
+        # A message needs at least ``FIXED_SIZE`` bytes. If the damaged bytes behind the queue's
+        # last message are too few for the missing messages, only their units are lost. They must
+        # not become gaps, because the log has the messages.
         start, deleted_at = self.log.start, self.known.deleted.get(queue.topic)
         if not queue.max_index and start > 0 and self.begin == start and deleted_at is None:
             return False  # its first messages were deleted with the log
@@ -586,7 +587,7 @@ class LogReplay:
             and not self.queues_agree
             and queue.ends_with_a_file
         ):
-            return False  # the files behind may have been taken away: the messages may all be there
+            return False  # later files may have been removed: the messages may all be in the log
         unit = queue.unit(queue.max_index - 1)
         after = unit[0] if unit is not None else max(self.begin, deleted_at or 0)
         room = missing * FIXED_SIZE
@@ -638,7 +639,7 @@ def has_entry(log: CommitLog, queue: ConsumeQueue, index: int, offset: int, size
         return True
     file = log.files.at(offset)
     if file is not None and FIXED_SIZE <= size <= min(file.end - offset, ENTRY_SIZE_MAX):
-        # Nearly always it is, and good at first sight.
+        # The entry is nearly always there, and passes the quick check.
         entry = file.read_at_start(offset - file.start, size)
         fields = entry_fields(queue.queue_id, queue.topic)
         unit = pack_unit(offset, size, 0)
@@ -653,11 +654,12 @@ def has_entry(log: CommitLog, queue: ConsumeQueue, index: int, offset: int, size
     ) == (size, queue.topic, queue.queue_id, index)
 
 
-# A queue agrees with the log if its last unit does not lie before the last message that the log has
-# of it, and its first not behind the first one, unless it begins with an earlier index (its topic
-# was deleted and made again). A queue without units counts as lost if its topic still exists, or if
-# another queue of the topic is older than that message: a deletion would have deleted that queue,
-# too. It does not count as lost if another queue shows that the topic was made again since.
+# A queue agrees with the log if two conditions hold. Its last unit does not lie before the queue's
+# last message in the log. Its first unit does not lie behind the first message, unless the queue
+# begins with an earlier index (its topic was deleted and made again).
+# A queue without units counts as lost if its topic still exists, or if another queue of the topic
+# is older than that message: a deletion would have deleted that queue, too. It does not count as
+# lost if another queue shows that the topic was made again since.
 
 
 Messages = dict[tuple[str, int], ParsedEntry]
@@ -671,10 +673,10 @@ def first_and_last_messages(
     on_progress: Callable[[int, int], None],
 ) -> tuple[Messages, Messages, Messages]:
     """Return three messages of each queue, from the log before the offset ``end``. They are the
-    first good one, the last good one, and the last one before the queue's present begin.
+    first good one, the last good one, and the last one before the queue's present start.
 
     - ``deleted``: log offset up to which the messages of a topic belong to no queue.
-    - ``begun``: present begins of the queues, as far as they are known.
+    - ``begun``: present starts of the queues, as far as they are known.
 
     Reads all of that part: about 3 µs a message, or the disk's speed.
     """

@@ -1,11 +1,15 @@
 """Check of index files on the disk, and refilling of damaged ones from the log.
 
-Four things are checked: the header, the link of every entry to the one before it in its slot, the
-link of every slot to its newest entry, and a sample of entries against their messages. A file with
-a fault is set apart, and a new file is filled from the same part of the log. That part reaches from
-the last message of the file before to the first message of the file behind. The new file is built
-beside the directory. It takes the name of the damaged one when it is complete and on the disk, so a
-crash meanwhile leaves the old file.
+Four things are checked:
+- the header,
+- the link of every entry to the one before it in its slot,
+- the link of every slot to its newest entry,
+- a sample of entries against their messages.
+
+A file with a fault is set apart, and a new file is filled from the same part of the log. That part
+reaches from the last message of the file before to the first message of the file behind. The new
+file is built beside the directory. When it is complete and on the disk, it gets the name of the
+damaged one. So a crash meanwhile leaves the old file.
 
 The steps are driven by ``scrub.py``, and block no other work.
 """
@@ -32,7 +36,7 @@ from turbopump.store.log.stepped_walk import SteppedWalk
 ENTRIES_AT_ONCE: Final = 1000
 """Number of index entries checked in one step: about 0.4 ms."""
 SAMPLE: Final = 1000
-"""One of this many entries is compared with its message."""
+"""Number of entries of which one is compared with its message."""
 
 LOG_AT_ONCE: Final = 1 << 20
 """Number of bytes of the log whose keys are put into a new file at a time."""
@@ -99,7 +103,7 @@ class IndexScrub:
                 f"the head of index file {file.segment.path} was damaged, it is written again"
             )
         count, used = file.count, file.slots_used
-        # unlike an array it takes no time before it is used
+        # unlike an array, it needs no time before its first use
         heads = memoryview(bytearray(file.slots * SLOT_SIZE)).cast("i")
         number, last, there = 1, 0, 0
         while number < count:
@@ -171,8 +175,8 @@ class IndexScrub:
             expected = heads[first : first + len(stored)]
             if stored.tobytes() != expected.tobytes():
                 for slot, (there, wanted) in enumerate(zip(stored, expected, strict=True), first):
-                    # beyond the count: one that came meanwhile; where nothing belongs, whatever
-                    # counts as empty
+                    # Beyond the count: an entry added meanwhile. In a slot without entries, every
+                    # value that counts as empty is right.
                     if there != wanted and not there >= count and not (wanted == 0 and there <= 0):
                         return f"slot {slot} leads to entry {there}; its newest is {wanted}"
             yield []
@@ -213,9 +217,9 @@ class IndexScrub:
         self.log_error(f"index file {file.segment.path} cannot be filled again now ({fault})")
 
     def _part_of_log(self, damaged: IndexFile) -> ReadSteps[tuple[int, int, int]]:
-        """Return the begin and the end of a damaged file's part of the log, and the number of keys
-        of the first message that the file before already has. The intact files on both sides show
-        the part."""
+        """Return the damaged file's part of the log: its start and its end, according to the intact
+        files on both sides. Also return the number of keys of the first message that the file
+        before already has."""
         index, log = self.index, self.log
         at = index.files.index(damaged)
         before = next(
@@ -226,7 +230,7 @@ class IndexScrub:
             (file for file in index.files[at + 1 :] if not file.damaged and file.count > 1), None
         )
         start = max(before.end_offset, log.start) if before is not None else log.start
-        # what comes now goes into another file
+        # new entries go into another file
         end = behind.begin_offset + 1 if behind is not None else log.end
         if before is None or before.end_offset != start:
             return start, end, 0
@@ -249,8 +253,8 @@ class IndexScrub:
         walk = SteppedWalk(self.log, take)
         while start < end and not fresh.full:
             start = yield from walk.entries(start, min(start + LOG_AT_ONCE, end))
-            # a page of a new file is made at its first write, and that may wait for the file
-            # system: not in the owner's thread
+            # The first write to a page of a new file may wait for the file system, so it must not
+            # happen in the owner's thread.
             fault = yield from self._in_thread(partial(_make_ready, fresh, len(waiting)))
             if fault is not None:
                 return fault

@@ -166,7 +166,7 @@ class QueueRebuild:
     def _begin_walk(self) -> None:
         self._walking = True
         if self.reads.run(self._walk(), self._end_walk, failed=self._fail) is not ReadState.PENDING:
-            self._end_walk(None)  # it is over, or too many reads wait
+            self._end_walk(None)  # the walk is over, or too many reads wait
 
     def _end_walk(self, _outcome: None) -> None:
         self._walking = False
@@ -198,7 +198,7 @@ class QueueRebuild:
             start = min(part.start for part in self._parts.values())
             try:
                 yield from walk.entries(start, max(part.stop for part in self._parts.values()))
-            except OSError as error:  # of a queue's file
+            except OSError as error:  # from a queue's file
                 self._unread = error
             self._error = self._unread
             for part in self._parts.values():
@@ -233,7 +233,7 @@ class QueueRebuild:
                 f"were rebuilt from the log units={part.rewritten} round={part.marked}"
             )
         if self._error is not None or self.log.start != log_start:
-            return  # another walk may find what this one has not
+            return  # another walk may find the missing entries
         if part.at_front and log_start > 0:
             first = part.found.find(1)
             queue.min_index = max(queue.min_index, part.first + first if first >= 0 else part.end)

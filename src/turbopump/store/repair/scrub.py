@@ -3,8 +3,8 @@ may still exist.
 
 Every entry gets the check of recovery and cold reads. Its unit in the consume queue is compared
 with it, and rewritten if it is wrong. The log is not changed. The check blocks no other work:
-``step`` checks a slice of the bytes in memory, or asks a thread for more, and returns the time of
-its next call. Pages that were not in memory before are released again.
+``step`` checks a slice of the bytes in memory, or starts a read in a thread. It returns the time
+until its next call. Pages that were not in memory before are released again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from turbopump.store.repair.index_scrub import IndexScrub
 from turbopump.store.repair.queue_rebuild import QueueRebuild
 
 REST_S: Final = 24 * 3600.0
-"""Shortest time between the begins of two passes, in seconds."""
+"""Shortest time between the starts of two passes, in seconds."""
 REPORTED_MAX: Final = 1000
 """Largest number of findings that are reported and counted. ``turbopump store verify`` finds all of
 them."""
@@ -137,7 +137,7 @@ class Scrub:
         def done(found: list[Found]) -> None:
             self._found = found
             for piece in pieces:
-                # it was not in memory, and is not wanted there
+                # these pages were not in memory before
                 piece.segment.evict(piece.at, piece.size)
 
         self._disk.start_read(pieces, done)
@@ -167,9 +167,9 @@ class Scrub:
         if queue is not None and position < queue.deleted_until:
             return  # of a topic that was deleted, and made anew
         if queue is not None and index < queue.min_index:
-            queue.lower_min(index)  # what pointed before the log's start was damaged
+            queue.lower_min(index)  # it pointed before the log's start: damage
         piece = queue.piece(index, _UNITS_AT_ONCE) if queue is not None else None
-        if queue is None or piece is None:  # trimmed, or of a topic that was deleted
+        if queue is None or piece is None:  # trimmed, or the topic was deleted
             return
         # The next entries of this queue need the units behind this one: one read of many units
         # serves them all.
@@ -203,7 +203,7 @@ class Scrub:
             return  # the topic was deleted and made again
         packed, queue = self._rebuild.unit_of(entry, position), self._queues.find(topic, queue_id)
         if packed is None or queue is None or queue.unit(index) != unit:
-            return  # no longer what it was when it was read
+            return  # changed since it was read
         right = unpack_unit(packed)
         if right == unit:
             return

@@ -118,11 +118,11 @@ def set_apart(
         if dry_run or not bad:
             _find_lost(disk, paths, segments, found)
             return found
-        found.ranges.clear()  # what counts is what the copies lack
+        found.ranges.clear()  # the copies decide which bytes are lost
         with _copies(disk, bad, found.ranges) as copies:
             _find_lost(disk, paths, segments, found)
             for path, copy in copies:
-                if any(one.path == path for one in found.ranges):  # else it could be read after all
+                if any(one.path == path for one in found.ranges):  # else it was readable now
                     found.kept[path] = _replace(disk, path, copy)
     return found
 
@@ -207,7 +207,7 @@ def _copies(
     finally:
         for _, copy in copies:
             copy.close()
-        # by the name that they were made with: one that was renamed is the segment now
+        # The name is that of the copy's creation: a renamed copy is the segment now.
         for path in made:
             disk.remove(path)
 
@@ -219,7 +219,7 @@ def _copied(
     zeros there."""
     disk.make_directory(directory)
     target = directory / f"{path.name}.copy"
-    disk.remove(target)  # of an attempt that was killed
+    disk.remove(target)  # left by an attempt that was killed
     found: list[UnreadableRange] = []
     with closing(disk.open_segment(path)) as segment:
         try:
@@ -253,7 +253,7 @@ def _replace(disk: Disk, path: Path, copy: Segment) -> Path:
     """Give a segment's name to its copy; return the new path of the original."""
     directory = copy.path.parent
     taken, kept, number = set(disk.list_directory(directory)), path.name, 0
-    while kept in taken:  # the disk went on to fail, or an attempt was killed
+    while kept in taken:  # the disk has failed further, or an attempt was killed
         number += 1
         kept = f"{path.name}.{number}"
     disk.link(path, directory / kept)
@@ -265,9 +265,10 @@ def _replace(disk: Disk, path: Path, copy: Segment) -> Path:
     return directory / kept
 
 
-# A queue has every offset: where its messages go on behind an unreadable range with another than
-# the next, those between lay there. Units tell of queues that have no message behind it any more.
-# Nothing is guessed: a message that had no unit, with none of its queue behind it, is not reported.
+# A queue has every offset. If its messages skip some offsets across an unreadable range, the
+# skipped messages were in the range. Units show the lost messages of queues without a later
+# message. Nothing is guessed: a lost message without a unit, and without a later message in its
+# queue, is not reported.
 
 
 class LostMessages(NamedTuple):
@@ -282,9 +283,12 @@ class LostMessages(NamedTuple):
 def lost_messages(
     disk: Disk, paths: StorePaths, segments: Sequence[StoreFile], ranges: Sequence[UnreadableRange]
 ) -> tuple[list[LostMessages], int, list[Path]]:
-    """Return the messages that were in ``ranges``, queue by queue, the end of the last good message
-    of the log, and the queue files that are not fully readable. Walks over all of the log, 7 to 9
-    µs a message. Raises OSError."""
+    """Find the messages that were in ``ranges``. Walks over all of the log, 7 to 9 µs a message.
+    Raises OSError.
+
+    Return the messages queue by queue, the end of the last good message of the log, and the queue
+    files that are not fully readable.
+    """
     walk = _Walk(disk, segments, ranges)
     between = list(_between(walk, segments[0].start, ranges))
     unread: list[Path] = []
@@ -307,14 +311,14 @@ def _between(
 ) -> Iterator[LostMessages]:
     """Yield the lost messages according to the queue offsets before and behind an unreadable
     range."""
-    # queue: its next offset, and where in the log its last message ends
+    # by queue: its next offset, and the end of its last message in the log
     known: dict[tuple[str, int], tuple[int, int]] = {}
     for parsed in walk.entries():
         if parsed.sys_flag & SysFlag.TRANSACTION_PREPARED:  # in no queue
             continue
         queue, first = (parsed.topic, parsed.queue_id), parsed.queue_offset
-        # A log that begins at 0 has its queues from their first message on; one that lost its front
-        # need not.
+        # A log that begins at 0 has all messages of its queues from the first on. A log that lost
+        # its front may lack some.
         following, before = known.get(queue, (first if log_start else 0, log_start))
         if following < first and any(
             one.start < parsed.offset and before < one.end for one in ranges
@@ -418,7 +422,7 @@ class _ZeroedFile:
         return b"".join(parts)
 
 
-# A sector is given up only when it has failed a few times; it is then zeros, and named.
+# A sector is given up only after several failed reads. It then counts as zeros, and is reported.
 
 SECTOR: Final = 4096
 """Number of bytes given up at a time."""

@@ -46,8 +46,8 @@ _PAUSE_EVERY: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class TimerConfig:
-    """Settings of the timers. ``roll_window_slots``: number of slots after which a message
-    rolls."""
+    """Settings of the timers. ``roll_window_slots``: largest number of slots between now and a
+    message's slot; a later message rolls."""
 
     paths: StorePaths
     slots: int = SLOTS
@@ -57,8 +57,8 @@ class TimerConfig:
 
     @property
     def window_ms(self) -> int:
-        """Time in ms after which a message rolls. RocketMQ: a window of less than two slots, or
-        nearly a whole round, counts as a round."""
+        """Largest time in ms between now and a message's slot. RocketMQ: a window of less than two
+        slots, or nearly a whole round, counts as a round."""
         most = self.slots - BLANK_SLOTS
         return (
             self.roll_window_slots if 2 <= self.roll_window_slots <= most else most
@@ -174,7 +174,7 @@ class PendingTimers:
         time, rolls = self.slot_for(due, written)
         magic = MAGIC_DEFAULT | (MAGIC_ROLL if rolls else 0) | (MAGIC_DELETE if recalls else 0)
         wheel = self.wheel
-        written = min(written, time)  # the field for the difference holds 24 days at most
+        written = min(written, time)  # the difference field holds at most 24 days
         position = self.log.append(wheel.last(time), magic, written, time, offset, size, topic_hash)
         wheel.put(time, position, -1 if recalls else 1)
         return rolls
@@ -187,10 +187,10 @@ class PendingTimers:
         long the broker was down.
         """
         # The wheel holds two rounds of slots, and a message may be due later than that. It then
-        # goes into a slot on the way and is put again from there. The hop is a whole window, unless
-        # the rest behind it would be less than a third of a window: then it is half a window, so
-        # that two hops of similar length remain instead of a long one and one that is so short that
-        # the roll itself could be late.
+        # goes into an earlier slot and is put again from there. The hop is a whole window, unless
+        # less than a third of a window would remain after it. Then the hop is half a window, so
+        # that two hops of similar length remain. A very short last hop could make the roll itself
+        # late.
         window = self.config.window_ms
         time = self.config.floor(due)
         if time - written >= window:
@@ -240,7 +240,7 @@ class PendingTimers:
                 f"{slot.first} of the timer log"
             )
         for column in (found.offsets, found.sizes, found.written, found.magics):
-            column.reverse()  # the chain has the newest first
+            column.reverse()  # the chain begins with the newest
         return found
 
     def newest(self, time: int) -> int:

@@ -105,7 +105,7 @@ def _load(
     precision = checkpoint.precision_ms
     if precision is None:
         precision = _precision(timers, now, whole=whole)
-        if not precision:  # before the wheel is written anew: it says so no more then
+        if not precision:  # read this before the wheel is rewritten and loses it
             timers.saved = replace(checkpoint, precision_ms=0)
             timers.write_checkpoint(timers.saved)
     if precision != config.precision_ms:
