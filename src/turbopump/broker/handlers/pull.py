@@ -73,7 +73,7 @@ _ONLY_A_MASTER_KNOWS: Final = (
     GetStatus.NO_MATCHED_LOGIC_QUEUE,
     GetStatus.NO_MESSAGE_IN_QUEUE,
 )
-"""At a slave: it may be behind, or have begun later than its master."""
+"""Results that a slave cannot judge: its log may end before its master's, or start after it."""
 _NOTHING: Final = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
 
 
@@ -88,7 +88,7 @@ _BUSY: Final = refusal(
 class _Pull:
     """A pull in progress or held. There may be tens of thousands, so the object is small.
 
-    - ``deadline``: end of the hold, in seconds of the event loop; None until the pull has found nothing.
+    - ``deadline``: end of the hold (event loop's seconds); None until the pull finds nothing.
     - ``is_cold``: the bytes read are counted as cold.
     - ``revocations``: number of revocations of held pulls when the pull arrived.
     """
@@ -173,8 +173,8 @@ class PullHandler:
         return self._read(pull)
 
     def _pull_cold(self, pull: _Pull) -> Outcome[PullMessageReply]:
-        """Read data that may not be in memory. A group that has read too much cold data is delayed,
-        or gets one message after the delay."""
+        """Read data that may not be in memory. If the group has read too much cold data, refuse a
+        push consumer, and give a pull consumer one message after COLD_HOLD_S seconds."""
         pull.is_cold = True
         if not self.cold.must_wait(pull.request.consumer_group):
             return self._read(pull)
