@@ -196,8 +196,7 @@ def _decoded(
         return True
 
     def on_damage(entry: DamagedEntry) -> None:
-        # a message that comes again was written anew by the broker: it may carry the CRC of what it
-        # was before
+        # the broker has rewritten a message that is delivered again: its CRC may be the old one
         try:
             if add(body[entry.begin : entry.end], check_crc=True):
                 return
@@ -256,7 +255,7 @@ def _give_handles(messages: Sequence[MessageT], reply: PopMessageReply, broker_n
                 counts.get(key, 0),
             )
             message.reconsume_times = came_before or message.reconsume_times
-        # RocketMQ: a broker that tells none begins with the first
+        # RocketMQ: if the broker sends no offset, it starts with the first
         starts_at = starts.setdefault(key, message.queue_offset)
         listed, known = offsets.get(key, _NONE_LISTED)
         index = seen[key] = seen.get(key, -1) + 1
