@@ -182,9 +182,9 @@ class Assignment(QueueTable[AssignedQueue | PopQueue]):
         # The next owner of an ordered queue must not start while a handler here has a message. Both
         # would handle the same message, or the next owner the following one too early. The next
         # owner waits for the lock at the broker. So the lock is released last: after the handler
-        # has ended and its offset is committed. A background task does that, because other queues are gained and
-        # lost meanwhile. A lock that the broker has granted to another member (``revoked``) is not
-        # released.
+        # has ended and its offset is committed. A background task does that, because other queues
+        # are gained and lost meanwhile. A lock that the broker has granted to another member
+        # (``revoked``) is not released.
         assigned.drop()
         if self.locks is not None:
             self.locks.forget(queue)

@@ -32,8 +32,8 @@ ANSWER_S: Final = 10.0
 pop."""
 WAIT_S: Final = 5.0
 """Seconds for which a broker may hold a pop, or a request for notification. Java's client uses 15.
-Apache's brokers do not wake a held request for most messages in a retry topic, so a longer time
-would delay retries."""
+Apache's brokers do not wake a held request for messages in a retry topic of the usual form, so a
+longer time would delay retries."""
 GIVEN_BACK_S: Final = 1.0
 """Seconds until a received message that is not handled is delivered again. RocketMQ's proxy uses
 the same value (``NACK_INVISIBLE_TIME``)."""
