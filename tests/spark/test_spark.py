@@ -164,7 +164,7 @@ def test_a_given_schema_prunes_columns_and_a_wrong_one_is_refused(
     for schema in ("body string", "body binary not null"):
         with pytest.raises(
             (AnalysisException, PythonException),
-            match=f"given schema says {schema}, but there is body binary",
+            match=f"given schema has {schema}, but the source has body binary",
         ):
             reader.schema(schema).load().collect()
 

@@ -1,8 +1,8 @@
-"""Division of queues among the members of a group: Apache's allocation strategies, as pure
-functions of sorted lists.
+"""Division of queues among a group's members: Apache's allocation strategies, as pure functions of
+sorted lists.
 
 One rule: every member of a group computes the same division from the same lists, so each function
-must be exactly Apache's. A strategy knows only the order and the names of queues and clients.
+must be exactly Apache's. A strategy uses only the order and the names of queues and clients.
 Source: apache/rocketmq ``client/…/consumer/rebalance/*``.
 """
 
@@ -20,12 +20,12 @@ from turbopump.message.rules import RETRY_PREFIX
 Queues = Sequence[MessageQueue]
 Clients = Sequence[str]
 Strategy = Callable[[Queues, Clients, str], list[MessageQueue]]
-"""Function of all queues (sorted), all client ids (sorted) and our client id, which is among them.
-It returns our queues."""
+"""Function of all queues (sorted), all client ids (sorted) and this client's id. It returns this
+client's queues."""
 
 
 def allocate_average(queues: Queues, clients: Clients, client_id: str) -> list[MessageQueue]:
-    """Give neighbouring queues in equal shares; the first clients get one more
+    """Assign neighbouring queues in equal shares; the first clients get one more
     (``AllocateMessageQueueAveragely``)."""
     index = clients.index(client_id)
     size, rest = divmod(len(queues), len(clients))
@@ -34,14 +34,14 @@ def allocate_average(queues: Queues, clients: Clients, client_id: str) -> list[M
 
 
 def allocate_by_circle(queues: Queues, clients: Clients, client_id: str) -> list[MessageQueue]:
-    """Give one queue after the other to one client after the other
+    """Assign queues one at a time to the clients in turn
     (``AllocateMessageQueueAveragelyByCircle``)."""
     return list(queues[clients.index(client_id) :: len(clients)])
 
 
 def allocate_consistent_hash(virtual_nodes: int = VIRTUAL_NODES) -> Strategy:
-    """Give queues by a ring of clients: a client that comes or goes moves only its own share
-    (``AllocateMessageQueueConsistentHash``)."""
+    """Assign queues by a hash ring of clients: a client that joins or leaves moves only its own
+    share (``AllocateMessageQueueConsistentHash``)."""
 
     def allocate(queues: Queues, clients: Clients, client_id: str) -> list[MessageQueue]:
         ring = ring_of({client: client for client in clients}, virtual_nodes)
@@ -57,11 +57,12 @@ def allocate_consistent_hash(virtual_nodes: int = VIRTUAL_NODES) -> Strategy:
 
 
 def allocate_by_configuration(ours: Collection[MessageQueue]) -> Strategy:
-    """Give exactly these queues, with any other members (``AllocateMessageQueueByConfig``).
+    """Assign exactly these queues to this client, whatever the other members have
+    (``AllocateMessageQueueByConfig``).
 
-    The group's retry topic, unless queues of it are among ``ours``, is divided by
-    ``allocate_average``. Otherwise nobody would have its queues, as in Java, where failed messages
-    do not come again.
+    The group's retry topic is divided by ``allocate_average``, unless ``ours`` contains queues of
+    it. Without that, no member would have its queues, and failed messages would not be delivered
+    again, as in Java.
     """
     fixed = list(ours)
     named = {queue.topic for queue in fixed}
@@ -76,7 +77,7 @@ def allocate_by_configuration(ours: Collection[MessageQueue]) -> Strategy:
 
 
 def allocate_by_machine_room(rooms: Collection[str]) -> Strategy:
-    """Give only queues of brokers named ``room@…`` with one of ``rooms``, in equal shares; the
+    """Assign only queues of brokers named ``room@…`` with one of ``rooms``, in equal shares; the
     remainder goes to the first clients (``AllocateMessageQueueByMachineRoom``)."""
     wanted = frozenset(rooms)
 
@@ -95,10 +96,10 @@ def allocate_nearby(
     room_of_queue: Callable[[MessageQueue], str],
     room_of_client: Callable[[str], str],
 ) -> Strategy:
-    """Use ``inner`` among the queues and the clients of each room; all clients share a room without
-    clients (``AllocateMachineRoomNearby``).
+    """Apply ``inner`` separately to each room's queues and clients. A room without clients is
+    divided among all clients (``AllocateMachineRoomNearby``).
 
-    Raises ValueError while allocating if a room is empty.
+    The returned strategy raises ValueError if the name of a room is empty.
     """
 
     def allocate(queues: Queues, clients: Clients, client_id: str) -> list[MessageQueue]:
@@ -137,12 +138,12 @@ STRATEGIES: Final[Mapping[str, Strategy]] = {
     "AVG_BY_CIRCLE": allocate_by_circle,
     "CONSISTENT_HASH": allocate_consistent_hash(),
 }
-"""Strategies by the names under which brokers know them."""
+"""Strategies by the names that brokers use."""
 
 
 def strategy_of(allocation: str | Strategy) -> Strategy:
-    """Return the strategy of that name, or the one given. Raises ConfigError for an unknown
-    name."""
+    """Return the strategy with this name, or ``allocation`` itself if it is a function. Raises
+    ConfigError for an unknown name."""
     if not isinstance(allocation, str):
         return allocation
     if allocation not in STRATEGIES:

@@ -1,7 +1,7 @@
-"""Environment of a client: clocks, random numbers, its own address, its process.
+"""Environment of a client: clocks, random numbers, its address, its process.
 
-One rule: all client code that needs one of these asks the ``Environment`` it was given, so that a
-test or a simulation can replace it.
+One rule: client code gets these only from its ``Environment``, so that a test or a simulation can
+replace them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from turbopump.message.ids import UniqueIds
 
 SYSTEM_CLOCK: Final = SystemClock()
 SYSTEM_RANDOM: Final = random.SystemRandom()
-"""Random numbers without a state: a forked child does not repeat its parent's."""
+"""Random numbers without a state: a forked child does not repeat those of its parent."""
 
 
 def _is_clock(value: object) -> bool:
@@ -62,8 +62,8 @@ _NAME_SERVERS: Final = SettingRule(
 
 
 def program_name() -> str:
-    """Return this program's name in characters that a group may have: the module of ``python -m``
-    or the file without its ending; ``python`` for a program without a name."""
+    """Return this program's name in characters that a group may have. It is the module of ``python
+    -m``, or the file's name without suffix, or ``python``."""
     main = sys.modules.get("__main__")
     spec = getattr(main, "__spec__", None)
     name = spec.name.removesuffix(".__main__") if spec is not None else Path(sys.argv[0]).stem
@@ -74,9 +74,11 @@ def program_name() -> str:
 class Environment:
     """Clock, random numbers, address and process of a client.
 
-    ``clock``: for data and intervals. ``random``: for starting points and ids. ``local_ip``: stands
-    in the client id and in message ids; None: the address of the interface towards the world, found
-    when first needed. ``pid``: tells processes apart.
+    - ``clock``: for timestamps and intervals.
+    - ``random``: for starting points and ids.
+    - ``local_ip``: used in the client id and in message ids. None: the address of the
+      interface with the default route, looked up at first use.
+    - ``pid``: distinguishes processes.
     """
 
     clock: Clock = SYSTEM_CLOCK
@@ -86,7 +88,7 @@ class Environment:
 
     @property
     def ip(self) -> str:
-        """Address of this machine as other machines see it."""
+        """Address of this machine for other machines."""
         if self.local_ip is None:
             self.local_ip = outward_address()
         return self.local_ip
@@ -98,13 +100,12 @@ class Environment:
         return self.pid(), self.ip, self.clock, self.random
 
     def unique_ids(self) -> UniqueIds:
-        """Return a source of message ids that no other client gives."""
+        """Return a source of message ids that no other client uses."""
         token = self.random.getrandbits(32)
         return UniqueIds(self.clock, ip=self.ip, token=token, pid=self.pid())
 
     def new_instance_name(self) -> str:
-        """Return ``<pid>#<64 random bits>``. No two clients have the same name, in whatever
-        container or thread they live.
+        """Return ``<pid>#<64 random bits>``, which is unique over all containers and threads.
 
         RocketMQ: ``ClientConfig.changeInstanceNameToPID`` uses the nanosecond clock for the second
         part.
@@ -113,8 +114,8 @@ class Environment:
 
 
 def name_server_addresses(namesrv: str | list[str] | tuple[str, ...] | None) -> tuple[str, ...]:
-    """Return the name servers of ``"a:9876"``, ``"a:9876;b:9876"`` or a list; None: of the variable
-    NAMESRV_ADDR. Raises ConfigError if there is none or one is not HOST:PORT."""
+    """Return the name servers in ``"a:9876"``, ``"a:9876;b:9876"`` or a list. None: those of the
+    variable NAMESRV_ADDR. Raises ConfigError if there is none or one is not HOST:PORT."""
     if namesrv is None:
         namesrv = os.environ.get("NAMESRV_ADDR", "")
     _NAME_SERVERS.check("namesrv", namesrv)

@@ -1,5 +1,4 @@
-"""Heartbeats: a client's groups and subscriptions, as the body of a request. Values in, a value
-out."""
+"""Heartbeats: the request body with a client's groups and subscriptions. Values in, a value out."""
 
 from __future__ import annotations
 
@@ -21,15 +20,16 @@ def _ignore(_: object = None) -> None:
 
 @dataclass(slots=True, eq=False)
 class InstanceMember:
-    """Producer or consumer as its client instance sees it.
+    """Producer or consumer as part of a client instance.
 
-    ``consumer`` returns its consumer data as of now (None: it only produces). The other functions
-    are called when the group has changed, a route is new or has changed, the connection to an
-    address has ended, or a broker asks about a transaction (None: it has none).
+    ``consumer`` returns the current consumer data (None: a producer). The other functions are
+    called when the group has changed, a route has changed, a connection has ended, or a broker asks
+    about a transaction (None: no transactions).
 
-    ``exclusive``: a producer that allows no other of its group beside it. ``announced``: False for
-    a member that takes no part in the group yet and is in no heartbeat. ``left``: set when it has
-    left its instance. ``operated``: calls that an operator may make, if it consumes.
+    - ``exclusive``: a producer that allows no other of its group in the same instance.
+    - ``announced``: False for a member that is in no heartbeat yet.
+    - ``left``: set when the member has left its instance.
+    - ``operated``: a consumer's functions for operators.
     """
 
     group: str
@@ -51,8 +51,8 @@ class InstanceMember:
         return "producer" if self.consumer is None else "consumer"
 
     def clashes_with(self, other: InstanceMember) -> bool:
-        """Return True if one heartbeat cannot hold both: two consumers of a group, or an exclusive
-        producer."""
+        """Return True if one heartbeat cannot contain both: two consumers of a group, or an
+        exclusive producer."""
         if self.group != other.group:
             return False
         if self.consumer is not None or other.consumer is not None:
@@ -63,7 +63,7 @@ class InstanceMember:
 def heartbeat_data(
     client_id: str, members: Iterable[InstanceMember], *, unit_mode: bool = False
 ) -> HeartbeatData:
-    """Return the body of a heartbeat: always the client's whole state."""
+    """Return the body of a heartbeat, which is always the client's whole state."""
     members = [member for member in members if member.announced]
     producers = dict.fromkeys(member.group for member in members if member.produces)
     consumers = tuple(member.consumer() for member in members if member.consumer is not None)
@@ -78,11 +78,12 @@ def heartbeat_data(
 
 @dataclass(frozen=True, slots=True)
 class Operated:
-    """Calls that an operator can make to a consumer; queues by the names that brokers know.
+    """Functions that an operator can call on a consumer. Queues have the names that brokers know.
 
-    ``done_offsets``: end of the finished messages of each queue. ``reset``: continue assigned
-    queues at these offsets, and report them to the broker. ``running_info``: settings and queues.
-    ``consume_directly``: handle this message now.
+    - ``done_offsets``: end of the finished messages of each queue.
+    - ``reset``: continue assigned queues at these offsets, and commit them.
+    - ``running_info``: settings and queues.
+    - ``consume_directly``: handle this message now.
     """
 
     done_offsets: Callable[[], Mapping[MessageQueue, int]]

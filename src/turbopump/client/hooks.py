@@ -1,5 +1,5 @@
-"""Hooks for a user's own code in sending: a check that may forbid an attempt, and calls before and
-after it.
+"""Hooks for users' code in sending: a check that may forbid an attempt, and calls before and after
+it.
 
 One rule: an exception of a hook before or after an attempt is logged and changes nothing; an
 exception of ``forbid`` ends the send. Source: apache/rocketmq ``SendMessageHook``,
@@ -24,7 +24,7 @@ _hook_failed = RepeatedLine(log, logging.WARNING, "send hook failed hook=%s caus
 
 
 class MessageKind(IntEnum):
-    """Apache's ``MessageType``; the number stands in traces."""
+    """Apache's ``MessageType``; traces contain the number."""
 
     NORMAL = 0
     TRANSACTION_HALF = 1
@@ -35,11 +35,12 @@ class MessageKind(IntEnum):
 
 @dataclass(slots=True)
 class SendContext:
-    """One attempt, in the user's names (without ``namespace%``).
+    """One attempt, under the user's names (without ``namespace%``).
 
-    ``body_size``: size of the body on the wire, compressed if it is. ``batch``: body of a batch
-    (``message/batch.py``); None for a single message. ``result`` or ``error``: set after the
-    attempt. ``state``: free for the hook, from before to after.
+    - ``body_size``: size of the sent body, after compression.
+    - ``batch``: body of a batch (``message/batch.py``); None for a single message.
+    - ``result``, ``error``: set after the attempt.
+    - ``state``: free for the hook to use, from before to after.
     """
 
     group: str
@@ -61,8 +62,8 @@ class SendContext:
 
 @dataclass(frozen=True, slots=True)
 class EndTransactionContext:
-    """Report of a transaction's state, in the user's names. ``state`` is COMMIT_MESSAGE,
-    ROLLBACK_MESSAGE or UNKNOW; the broker at ``address`` gets it. ``from_check``: the broker has
+    """Report of a transaction's state to the broker at ``address``, under the user's names.
+    ``state``: COMMIT_MESSAGE, ROLLBACK_MESSAGE or UNKNOW. ``from_check``: True if the broker has
     asked."""
 
     group: str
@@ -82,20 +83,19 @@ class SendHook:
         """Raise to forbid the attempt: the send ends with your exception."""
 
     def before(self, context: SendContext) -> None:
-        """Called before an attempt. Changes of ``context.properties`` go out with the message (not
-        with a batch), and with later attempts. A property that cannot travel is left out and
-        logged. The id (``UNIQ_KEY``) stays: the sender gets it in its result."""
+        """Called before an attempt. Changes of ``context.properties`` are sent with this and later
+        attempts, but not with a batch. A property that cannot be encoded is left out and logged.
+        The id (``UNIQ_KEY``) cannot be changed, because the result contains it."""
 
     def after(self, context: SendContext) -> None:
-        """Called when an attempt was answered or failed, or a oneway one was handed to the
-        connection."""
+        """Called after an attempt has ended, or after a oneway message was written."""
 
     def end_transaction(self, context: EndTransactionContext) -> None:
         """Called when a transaction's state is reported to a broker."""
 
 
 class SendHooks:
-    """Hooks of a producer, in the order given. They are called with names as on the wire."""
+    """Hooks of a producer, in the given order. They are called with names as sent to brokers."""
 
     def __init__(self, hooks: Sequence[SendHook], namespace: str | None = None) -> None:
         self._hooks = tuple(hooks)

@@ -1,9 +1,9 @@
-"""Client instance: connections, routes and heartbeats that producers and consumers of one client id
-share.
+"""Client instance: the connections, routes and heartbeats that producers and consumers of one
+client id share.
 
-One rule: a broker is introduced (by a heartbeat on the connection that is open now) before it is
-asked for anything for which it must know this client. A connection that ends takes the introduction
-with it. This module must not know sending or consuming.
+One rule: before a request that needs it, a broker gets a heartbeat on the open connection, so that
+it knows this client. When the connection ends, the broker must get another one. This module must
+not know sending or consuming.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from turbopump.repeated_line import RepeatedLine
 
 
 class ForkCount:
-    """``count``: forks up to this process; every send compares it, where a pid takes a system
-    call."""
+    """Number of forks up to this process. Every send compares ``count``, because reading the pid
+    costs a system call."""
 
     count = 0
 
@@ -61,22 +61,22 @@ _unreadable_question = RepeatedLine(
 
 PENDING_MAX: Final = 10_000
 _MAGICS: Final = (bytes.fromhex("04224d18"), bytes.fromhex("28b52ffd"))
-"""First bytes of an LZ4 frame and of ZSTD; a zlib stream has a check in its first two bytes."""
+"""First bytes of an LZ4 frame and of ZSTD. A zlib stream is recognised by the checksum in its first
+two bytes."""
 
 
 class PendingRequests:
-    """Requests of one client id that wait for their reply, by correlation id. A reply (326) goes to
-    its request, once. Any other is dropped and counted, and the broker gets the usual answer, for
-    the replier did nothing wrong.
+    """Requests of one client id that wait for their reply, by correlation id.
 
-    Source: apache/rocketmq ``RequestFutureHolder``,
-    ``ClientRemotingProcessor.receiveReplyMessage``.
+    A reply (326) is passed to its request, once. Other replies are dropped and counted; the broker
+    still gets a success, because the replier made no mistake. Source: apache/rocketmq
+    ``RequestFutureHolder``, ``ClientRemotingProcessor.receiveReplyMessage``.
     """
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self.limit = PENDING_MAX
         self.late = 0
-        """Replies that came after their request had ended."""
+        """Number of replies that arrived after their request had ended."""
         self._now_ms = now_ms
         self._waiting: dict[str, asyncio.Future[ReceivedMessage]] = {}
 
@@ -112,7 +112,7 @@ class PendingRequests:
 def _reply_of(
     push: PushReplyMessageToClient, properties: str, body: bytes, now_ms: int
 ) -> ReceivedMessage:
-    """Return the message in the reply; a compressed body is decompressed when it is read."""
+    """Return the message in a reply. A compressed body is decompressed when it is read."""
     if properties and properties[-1] != names.PAIR_END:
         properties += names.PAIR_END
     return ReceivedMessage(
@@ -138,28 +138,29 @@ def _reply_of(
 
 
 def _may_be_compressed(body: bytes) -> bool:
-    """Return True if the body looks like the flag says. Go's client flags long replies that are not
-    compressed."""
+    """Return True if the body starts like a compressed one. Go's client sets the flag also on long
+    replies that are not compressed."""
     return body[:4] in _MAGICS or (
         len(body) > 1 and body[0] & 0x0F == 8 and int.from_bytes(body[:2]) % 31 == 0
     )
 
 
 def _host(text: str) -> tuple[str, int]:
-    """Return ``ip:port`` as Java writes it, an IPv6 address without brackets."""
+    """Split ``ip:port`` as Java writes it, with an IPv6 address without brackets."""
     ip, _, port = text.rpartition(":")
     return ip.strip("[]"), int(port) if port.isascii() and port.isdigit() else 0
 
 
 ROUTE_INTERVAL_S: Final = 30.0
-"""The usual ``route_interval``."""
+"""Default of ``route_interval``, in seconds."""
 SILENCE_S: Final = 1.0
-"""Least time that calls must have gone without a byte before a connection is given up."""
+"""Minimum seconds without a received byte, during which calls have timed out, before a connection
+is closed."""
 FAREWELL_TIMEOUT_S: Final = 1.0
 
 
 def this_loop() -> asyncio.AbstractEventLoop:
-    """Return the running event loop. Raises NotStartedError if asyncio runs none."""
+    """Return the running event loop. Raises NotStartedError outside of asyncio."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
@@ -172,9 +173,11 @@ def this_loop() -> asyncio.AbstractEventLoop:
 class ClientInstance:
     """Connections, routes and heartbeats under one client id, ``ip@instance_name[@unit_name]``.
 
-    Belongs to the event loop and the process that started it; ``check_usable`` refuses any other.
-    ``instance_name`` None: a new one. ``signer`` adds to every request what the client's identity
-    asks for. ``on_end`` is called when it begins to close.
+    Use it only in the event loop and the process that started it; ``check_usable`` enforces that.
+
+    - ``instance_name``: None makes a new name.
+    - ``signer``: adds the client's credentials and namespace to every request.
+    - ``on_end``: called when the close begins.
     """
 
     def __init__(
@@ -185,7 +188,8 @@ class ClientInstance:
         self.route_interval = settings.route_interval
         self.commit_interval = settings.commit_interval
         self.call_timeout = settings.call_timeout
-        """Timeout in seconds of the client's own calls: heartbeats, routes, offsets, locks."""
+        """Timeout in seconds of the client's internal requests: heartbeats, routes, offsets,
+        locks."""
         self._heartbeat_interval = settings.heartbeat_interval
         self.header_form = ROCKETMQ if settings.header_form == "ROCKETMQ" else JSON
         self.on_end: Callable[[], None] = lambda: None
@@ -217,16 +221,16 @@ class ClientInstance:
         )
         self._members: list[InstanceMember] = []
         self._membership = 0
-        """Counts changes among the members: a heartbeat that was written before one is stale."""
+        """Number of changes among the members. A heartbeat that was built before the last change is
+        outdated."""
         self._introduced: set[str] = set()
         self._introducing: dict[str, asyncio.Task[None]] = {}
         self._languages: dict[str, int] = {}
-        """Programming language of the broker at an address, by its answer to a heartbeat."""
+        """Programming language of each broker by address, from its answer to a heartbeat."""
         self._warned: dict[str, str] = {}
-        """Last complaint of a broker, by address, about our heartbeat."""
+        """Last complaint of each broker about a heartbeat, by address."""
         self._silent: dict[str, float] = {}
-        """Time (of the loop) since which calls to an address have timed out without a byte of
-        it."""
+        """By address: loop time since which calls have timed out without a received byte."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = 0
@@ -234,10 +238,10 @@ class ClientInstance:
         self._closed = False
         self.stalls: LoopStalls  # from the start on
 
-    # --- life
+    # --- start and close
 
     def start(self) -> None:
-        """Begin heartbeats and route polling; nothing is sent before a route is needed."""
+        """Start heartbeats and route polling. The first request for a route opens a connection."""
         assert self._loop is None
         self._loop = this_loop()
         self._pid = self.environment.pid()
@@ -250,12 +254,12 @@ class ClientInstance:
         self.spawn(self._look_for_stalls(), name="stalls")
 
     async def close(self) -> None:
-        """Leave the brokers, then close every connection. May be called twice."""
+        """Unregister from the brokers, then close every connection. May be called twice."""
         if self._closed or self._loop is None:
             return
         self._closed = True
         self.on_end()
-        # a user's function that is called in a task of ours may be what closes it
+        # a user's function that runs in one of our tasks may be calling close
         this = asyncio.current_task()
         others = [task for task in (*self._tasks, *self._introducing.values()) if task is not this]
         for task in others:
@@ -268,8 +272,8 @@ class ClientInstance:
         await self.remoting.close()
 
     def check_usable(self, what: str, member: InstanceMember | None = None) -> None:
-        """Raise NotStartedError if ``what`` (``"Producer"``) is closed, or is used in a fork or on
-        another event loop."""
+        """Raise NotStartedError if ``what`` (for example ``"Producer"``) is closed, or is used in a
+        forked child or on another event loop."""
         if self._closed or (member is not None and member.left):
             raise errors.NotStartedError(f"this {what} is closed; start a new one")
         if ForkCount.count != self._forks:
@@ -309,7 +313,7 @@ class ClientInstance:
     # --- members
 
     def join(self, member: InstanceMember) -> None:
-        """Include ``member`` in heartbeats from now on, if it is announced."""
+        """Add ``member`` to the instance, and to heartbeats if it is announced."""
         self._members.append(member)
         if member.announced:
             self._members_changed()
@@ -317,19 +321,19 @@ class ClientInstance:
                 self._introduce(address)
 
     def announce(self, member: InstanceMember) -> None:
-        """Include ``member`` in heartbeats from now on, the first before the next use of any
-        broker."""
+        """Include ``member`` in heartbeats from now on. Each broker gets one before its next
+        request."""
         if not member.announced:
             member.announced = True
             self._members_changed()
 
     def admits(self, member: InstanceMember) -> bool:
-        """Return True if heartbeats can include ``member`` beside the present members."""
+        """Return True if heartbeats can include ``member`` together with the present members."""
         return not any(member.clashes_with(other) for other in self._members)
 
     async def leave(self, member: InstanceMember) -> None:
-        """Leave ``member`` out of heartbeats, and tell the brokers. The last one to leave closes
-        the instance. May be called twice."""
+        """Remove ``member`` from the instance, and unregister it from the brokers. The last member
+        to leave closes the instance. May be called twice."""
         if member.left:
             return
         member.left = True
@@ -409,29 +413,32 @@ class ClientInstance:
         return any(member.announced and member.consumer is not None for member in self._members)
 
     async def introduced(self, address: str) -> None:
-        """Wait until the broker knows this client on the open connection. Raises RemotingError."""
+        """Wait until the broker has this client's heartbeat on the open connection. Raises
+        RemotingError."""
         while address not in self._introduced:
             await asyncio.shield(self._introduce(address))
 
     async def language(self, address: str) -> int | None:
-        """Return the broker's programming language (``LanguageCode``), by its answer to a
-        heartbeat, which needs no right. Raises RemotingError if there is none."""
+        """Return the broker's programming language (``LanguageCode``) from its answer to a
+        heartbeat, which needs no permission. Raises RemotingError without an answer."""
         if address not in self._languages:
             with suppress(errors.ResponseError):
                 await asyncio.shield(self._introduce(address))
         return self._languages.get(address)
 
     def forget_introduction(self, address: str) -> None:
-        """Introduce this client again before the next use: the broker does not know it."""
+        """Send a heartbeat before the next request, because the broker does not know this
+        client."""
         self._introduced.discard(address)
 
     async def abandon_if_silent(self, address: str, since: float) -> None:
-        """End the connection after a time-out if its peer is silent: nothing at all was read from
-        it since ``since`` (loop time), when the call began, and for a second of such calls.
+        """Close a connection after a time-out if its peer is silent. No byte was received since
+        ``since`` (loop time, the start of the call), and calls have timed out for a second.
 
-        A host that lost its power, or a firewall that forgot the connection, sends no reset; TCP
-        alone would take a quarter of an hour to notice. A call with only a few milliseconds proves
-        nothing about its peer, and others may be waiting on the connection.
+        A host without power, or a firewall that has dropped the connection, sends no reset. TCP
+        alone would notice that after a quarter of an hour. A call with a timeout of a few
+        milliseconds proves nothing about its peer, and other calls may be waiting on the
+        connection.
         """
         if self.remoting.connected(address):
             connection = await self.remoting.connect(address)
@@ -443,7 +450,7 @@ class ClientInstance:
 
     def _introduce(self, address: str) -> asyncio.Task[None]:
         task = self._introducing.get(address)
-        # done: its callback has not run yet, and waiting for it would give the loop no turn
+        # done, but its callback has not run yet; awaiting it would not let the loop run
         if task is None or task.done():
             task = asyncio.get_running_loop().create_task(
                 self._heartbeat(address), name=f"turbopump heartbeat to {address}"
@@ -464,8 +471,8 @@ class ClientInstance:
             self._introduce(address)
 
     async def introduce_all(self) -> None:
-        """Send a heartbeat to every known broker now, for subscriptions changed; failures are
-        logged."""
+        """Send a heartbeat to every known broker now, after subscriptions have changed. Failures
+        are logged."""
         self._members_changed()
         await self._heartbeat_all()
 
@@ -504,7 +511,8 @@ class ClientInstance:
             self._introduced.add(address)
 
     def _warn(self, address: str, remark: str) -> None:
-        """Log once what our brokers report beside a success as wrong in our groups."""
+        """Log a broker's complaint about this client's groups once. Our brokers add it to a
+        successful answer."""
         if remark and remark != self._warned.get(address):
             log.warning("broker warns broker=%s client_id=%s: %s", address, self.client_id, remark)
         self._warned[address] = remark

@@ -1,8 +1,9 @@
-"""Life of a consumer: not started, started, closed; and the object that runs in between.
+"""States of a consumer (not started, started, closed), and the object that exists from start to
+close.
 
-One rule: the running object is reached only through here. A call that comes too early, too late, in
-a fork or on another event loop fails with the same words in each client. This module must not know
-what runs.
+One rule: the running object is reached only through this module. A call that comes too early, too
+late, in a forked child or on another event loop raises the same error in each client. This module
+must not know what the object does.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from turbopump.errors import NotStartedError
 
 
 class Running(Protocol):
-    """Object that exists from start to close. ``closing``: the close has begun."""
+    """Object that exists from start to close. ``closing``: True once the close has begun."""
 
     instance: ClientInstance
     member: InstanceMember
@@ -30,24 +31,26 @@ RunningT = TypeVar("RunningT", bound=Running)
 
 
 class Lifecycle(Generic[RunningT]):
-    """Life of one consumer; ``what`` is its class, as errors name it."""
+    """State of one consumer. ``what``: name of its class, for errors."""
 
     def __init__(self, what: str) -> None:
         self._what = what
         self.running: RunningT | None = None
-        """Set by the start; stays after the close, but for that of a start that failed."""
+        """Object set by the start. It stays after the close, but is removed after a failed
+        start."""
         self._close: asyncio.Task[None] | None = None
 
     def may_start(self) -> bool:
-        """Return True if a start has something to do, False once it is started. Raises
-        NotStartedError if it is started, but not ``ready``."""
+        """Return True if the consumer is not started yet, False if it is. Raises NotStartedError if
+        it was started and is not ``ready``."""
         if self.running is None:
             return True
         self.ready()
         return False
 
     def started(self) -> RunningT:
-        """Return the object that runs, or has run. Raises NotStartedError before the start."""
+        """Return the running object, also after the close. Raises NotStartedError before the
+        start."""
         if self.running is None:
             raise NotStartedError(
                 f"this {self._what} is not started; use `async with {self._what}(...)` or `await "
@@ -56,15 +59,15 @@ class Lifecycle(Generic[RunningT]):
         return self.running
 
     def ready(self) -> RunningT:
-        """Return the object that runs. Raises NotStartedError before the start and after the close,
-        in a fork and on another event loop."""
+        """Return the running object. Raises NotStartedError before the start, after the close, in a
+        forked child and on another event loop."""
         running = self.started()
         running.instance.check_usable(self._what, running.member)
         return running
 
     async def undo_start(self, close: Callable[[RunningT], Coroutine[Any, Any, None]]) -> None:
-        """Close what a failed start has made. The consumer may be started once more, unless
-        somebody has closed it meanwhile."""
+        """Close the object of a failed start. The consumer may be started again, unless it was
+        closed meanwhile."""
         closed = self._close is not None
         await self.close_once(close)
         if not closed:
@@ -73,9 +76,9 @@ class Lifecycle(Generic[RunningT]):
     async def close_once(
         self, close: Callable[[RunningT], Coroutine[Any, Any, None]], *, wait: bool = True
     ) -> None:
-        """Close the running object, if there is one, once and to its end. A second call waits for
-        the same close. A caller that is cancelled (a time-out) only stops waiting. ``wait`` False:
-        return when the close has begun."""
+        """Close the running object, if any, exactly once. A second call waits for the same close.
+        If a caller is cancelled (a time-out), the close continues. ``wait`` False: return once the
+        close has begun."""
         if self.running is None:
             return
         if self._close is None:
@@ -85,11 +88,11 @@ class Lifecycle(Generic[RunningT]):
         await (asyncio.shield(self._close) if wait else asyncio.sleep(0))
 
 
-# --- ``async with`` for all that is started and closed: each client, and what is made of one.
+# --- ``async with`` for clients and objects made from them.
 
 
 def no_copy(client: object) -> TypeError:
-    """Return the error of pickling or copying a client."""
+    """Return the error for pickling or copying a client."""
     return TypeError(
         f"a {type(client).__name__} cannot be pickled or copied, for its connections are of one "
         "process: make it where it is used, as in a function that each worker calls once"
@@ -97,15 +100,15 @@ def no_copy(client: object) -> TypeError:
 
 
 class InContext(ABC):
-    """Client that is started when its ``async with`` block begins and closed when it ends."""
+    """Client that is started at the beginning of its ``async with`` block and closed at the end."""
 
     @abstractmethod
     async def start(self) -> None:
-        """Make ready."""
+        """Start the client."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Close. May be called twice."""
+        """Close the client. May be called twice."""
 
     def __reduce__(self) -> NoReturn:
         raise no_copy(self)

@@ -1,7 +1,7 @@
 """Detection of stalls of a client's event loop, for error texts. Code that blocks the loop (a plain
-call in a coroutine, a long computation) makes answers look late that were in time.
+call in a coroutine, a long computation) makes answers seem late that arrived in time.
 
-Values in, values out: the loop's time comes in. This module must not know who waits.
+Values in, values out: the loop's time is passed in. This module must not know who waits.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _stood_still = RepeatedLine(
 
 LOOK_INTERVAL_S: Final = 1.0
 STALL_S: Final = 1.0
-"""A look that is later than this is a stall."""
+"""Delay of a check, in seconds, from which it counts as a stall."""
 
 
 class LoopStalls:
-    """Stalls of one loop. Call ``look`` every ``LOOK_INTERVAL_S``. ``now``: the loop's time in
-    seconds."""
+    """Stalls of one loop. Call ``look`` every ``LOOK_INTERVAL_S``. ``now``: returns the loop's time
+    in seconds."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -34,7 +34,7 @@ class LoopStalls:
         self._ended, self._seconds = float("-inf"), 0.0
 
     def look(self) -> None:
-        """Note a stall that has just ended, and log it."""
+        """Record and log a stall that has just ended."""
         late = self._lateness()
         self._looked = self._now()
         if late > STALL_S:
@@ -42,8 +42,8 @@ class LoopStalls:
             _stood_still(late)
 
     def explanation(self, began: float) -> str:
-        """Return a sentence for the error of something that ``began`` then and came too late; empty
-        if the loop did not stand still meanwhile."""
+        """Return a sentence for the error of a call that ``began`` then and timed out. Return an
+        empty text if the loop did not stall meanwhile."""
         late = self._lateness()
         if late <= STALL_S and self._ended >= began:
             late = self._seconds

@@ -1,7 +1,8 @@
-"""The one background thread with an event loop on which the clients of ``turbopump.blocking`` live.
+"""Background thread with the event loop on which the clients of ``turbopump.blocking`` run. There
+is one per process.
 
-One rule: a thread that asks waits on a bare lock and nothing else, for that is what makes the
-blocking face cheap. It must not know producers or consumers.
+One rule: a calling thread waits on a bare lock and nothing else, which keeps calls cheap. This
+module must not know producers or consumers.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ _ENDED: Final = (
 
 
 class LoopThread:
-    """The background thread and its loop; started by the first call, ends with the process."""
+    """Background thread and its loop. It is started by the first call and ends with the process."""
 
     def __init__(self) -> None:
         self.loop = new_event_loop()
         self.ended = False
-        """Whether somebody stopped the loop: nothing runs on it any more."""
+        """True if the loop was stopped. It runs nothing any more."""
         self._called: set[_PendingCall] = set()
         self._posted: deque[Callable[[], None]] = deque()
         self._wake = self._waker()
@@ -44,14 +45,14 @@ class LoopThread:
         self._thread.start()
 
     def _waker(self) -> Callable[[], object]:
-        """What makes the loop look at what was posted: an eventfd where there is one, for asyncio's
-        own pair of sockets costs a tenth of a send and its answer more."""
+        """Function that wakes the loop after a post. It uses an eventfd where available, because
+        asyncio's own socket pair makes a send with its answer a tenth slower."""
         if not hasattr(os, "eventfd"):
             return lambda: self.loop.call_soon_threadsafe(self._do_posted)
         number = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
         def woken() -> None:
-            # the loop calls this twice for one wake if something breaks out of it in between
+            # the loop calls this twice for one wake if an exception ends the loop in between
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(number)
             self._do_posted()
@@ -60,7 +61,7 @@ class LoopThread:
         return lambda: os.eventfd_write(number, 1)
 
     def post(self, call: Callable[[], None]) -> None:
-        """Have it called on the loop, after all that was posted before."""
+        """Schedule ``call`` on the loop, after all earlier posts."""
         self._posted.append(call)
         self._wake()
 
@@ -80,7 +81,8 @@ class LoopThread:
                 call.fail(RuntimeError(_ENDED))
 
     def _has_run(self) -> bool:
-        """Run until the loop is stopped (True), or something breaks out of it, which is logged."""
+        """Run the loop. Return True if it was stopped. An exception that ends it otherwise is
+        logged."""
         try:
             self.loop.run_forever()
         except (SystemExit, KeyboardInterrupt) as error:
@@ -98,7 +100,7 @@ class LoopThread:
         return True
 
     def refuse_itself(self) -> None:
-        """Raises RuntimeError on this very thread, which must not wait for itself."""
+        """Raise RuntimeError on the loop thread itself, which must not wait for itself."""
         if threading.current_thread() is self._thread:
             raise RuntimeError(
                 "a handler on the client's own loop called the blocking client, which would wait "
@@ -106,8 +108,8 @@ class LoopThread:
             )
 
     def call(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
-        """Run ``function(*args)`` on the loop and return what it returns. An interrupt (Ctrl-C)
-        cancels it. Raises RuntimeError if the loop was stopped."""
+        """Run ``function(*args)`` on the loop and return its result. An interrupt (Ctrl-C) cancels
+        it. Raises RuntimeError if the loop was stopped."""
         self.refuse_itself()
         call = _PendingCall(function, args, kwargs)
         self._called.add(call)  # before it looks: the end of the thread looks in the other order
@@ -132,14 +134,14 @@ class LoopThread:
 
 @dataclass(slots=True, eq=False)
 class _PendingCall:
-    """A call on its way. A bare lock wakes the caller, for a concurrent Future costs three times
-    as much."""
+    """Call that waits for its result. A bare lock wakes the caller, because a concurrent Future
+    costs three times as much."""
 
     _function: Callable[..., Coroutine[Any, Any, Any]]
     _args: Any
     _kwargs: Any
     _context: contextvars.Context = field(default_factory=contextvars.copy_context)
-    """The caller's: its span is the parent of ours."""
+    """Context of the caller, whose trace span is the parent of the client's."""
     _task: asyncio.Task[Any] | None = None
     value: Any = None
     error: BaseException | None = None
@@ -160,13 +162,13 @@ class _PendingCall:
             if isinstance(error, asyncio.CancelledError):
                 raise
         finally:
-            # or it dies on the caller's thread, in a callback that swallows what a signal's handler
-            # raises
+            # otherwise it is freed on the caller's thread, in a callback that swallows exceptions
+            # of signal handlers
             self._task = None
             self.ready.release()
 
     def fail(self, error: Exception) -> None:
-        """It will never run to its end."""
+        """End a call that will never be completed with ``error``."""
         self.error = error
         with contextlib.suppress(RuntimeError):  # it has ended at this very moment
             self.ready.release()
@@ -183,7 +185,7 @@ _stopped: Final[weakref.WeakSet[asyncio.AbstractEventLoop]] = weakref.WeakSet()
 
 
 def the_loop_thread() -> LoopThread:
-    """The process's one; started now if there is none that runs."""
+    """Return the process's loop thread. Start one if none is running."""
     global _loop_thread
     with _loop_thread_lock:
         if _loop_thread is None or _loop_thread.ended:
@@ -192,23 +194,25 @@ def the_loop_thread() -> LoopThread:
 
 
 def never_runs_again(loop: asyncio.AbstractEventLoop) -> bool:
-    """Whether ``loop`` is closed, or was that of a loop thread that has ended."""
+    """Return True if ``loop`` is closed or its loop thread has ended."""
     return loop.is_closed() or loop in _stopped
 
 
 def refuse_on_loop_thread() -> None:
-    """Raises RuntimeError if the caller is on the loop thread."""
+    """Raise RuntimeError if the caller is on the loop thread."""
     if _loop_thread is not None:
         _loop_thread.refuse_itself()
 
 
 def leave_behind(inherited: object) -> None:
-    """Never finalize here what a fork copied: its sockets and epoll are the parent's."""
+    """Keep an object that a fork has copied from being finalized, because its sockets and epoll
+    belong to the parent."""
     _left_behind.append(inherited)
 
 
 def _after_fork() -> None:
-    """In the child there is no such thread; its loop must not be touched, not even finalized."""
+    """Forget the loop thread in a forked child, where it does not exist. Its loop must not be used
+    or finalized."""
     global _loop_thread, _loop_thread_lock
     leave_behind(_loop_thread)
     _loop_thread = None

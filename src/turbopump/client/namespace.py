@@ -1,8 +1,8 @@
-"""Namespaces, first kind: a prefix ``ns%`` before topics and groups, behind ``%RETRY%`` and
+"""Namespaces of the first kind: a prefix ``ns%`` of topics and groups, after ``%RETRY%`` and
 ``%DLQ%``. (The second kind is two header fields, see ``auth/signatures.py``.)
 
-One rule: a name that is wrapped already, empty, or the system's own stays as it is. Pure. Source:
-apache/rocketmq ``NamespaceUtil``.
+One rule: a name that has the prefix already, is empty, or belongs to the system is not changed.
+Pure. Source: apache/rocketmq ``NamespaceUtil``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 SEPARATOR: Final = "%"
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 INSTANCE_ID: Final = "INSTANCE_ID"
-"""Property by which a message names its namespace."""
+"""Message property with the name of its namespace."""
 
 
 def wrap(namespace: str | None, resource: str) -> str:
@@ -31,7 +31,8 @@ def wrap(namespace: str | None, resource: str) -> str:
 
 
 def unwrap(namespace: str | None, resource: str) -> str:
-    """Return the name as the user knows it; a name of another namespace stays."""
+    """Return the name without this namespace, as the user knows it. A name in another namespace is
+    not changed."""
     if not namespace or not resource:
         return resource
     prefix, name = _split(resource)
@@ -39,14 +40,14 @@ def unwrap(namespace: str | None, resource: str) -> str:
 
 
 def unwrapped(namespace: str | None, queue: MessageQueue) -> MessageQueue:
-    """Return the queue as the user knows it."""
+    """Return the queue under the name that the user knows."""
     if not namespace:
         return queue
     return MessageQueue(unwrap(namespace, queue.topic), queue.broker_name, queue.queue_id)
 
 
 def wrapped(namespace: str | None, queue: MessageQueue) -> MessageQueue:
-    """Return the queue as brokers know it."""
+    """Return the queue under the name that brokers know."""
     if not namespace:
         return queue
     return MessageQueue(wrap(namespace, queue.topic), queue.broker_name, queue.queue_id)

@@ -1,10 +1,10 @@
-"""OpenTelemetry spans by the semantic conventions for messaging, RocketMQ's among them: one for
-each attempt to send, one for each message that is handled; the context travels in message
-properties (``traceparent``), as Java's and Go's instrumentations of RocketMQ carry it.
+"""OpenTelemetry spans by the semantic conventions for messaging and RocketMQ. There is one span for
+each attempt to send, and one for each handled message. The context is carried in message properties
+(``traceparent``), as by Java's and Go's instrumentations of RocketMQ.
 
-Needs ``turbopump[otel]``. One rule: it only watches; without an SDK that is set up nothing is
-recorded, and nothing it does fails a send. It must not know how sending or consuming works. Source:
-https://opentelemetry.io/docs/specs/semconv/messaging/rocketmq/
+Needs ``turbopump[otel]``. One rule: tracing only observes. Without a configured SDK nothing is
+recorded, and no error here fails a send. This module must not know how sending or consuming works.
+Source: https://opentelemetry.io/docs/specs/semconv/messaging/rocketmq/
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ _TYPES: Final = {
 
 
 class OpenTelemetry(SendHook):
-    """Give it to producers, ``hooks=[telemetry]``, and let it wrap what handles messages:
-    ``handler=telemetry.traced(handle, group="g")``.
+    """Trace sends and handling. Pass it to producers, ``hooks=[telemetry]``, and wrap handlers with
+    it: ``handler=telemetry.traced(handle, group="g")``.
 
-    ``provider``: instead of the process's own (``opentelemetry.trace.set_tracer_provider``).
+    ``provider``: replaces the process's own (``opentelemetry.trace.set_tracer_provider``).
     """
 
     def __init__(self, provider: TracerProvider | None = None) -> None:
@@ -59,7 +59,8 @@ class OpenTelemetry(SendHook):
     # --- sending
 
     def before(self, context: SendContext) -> None:
-        """Begin the span of an attempt. It is the parent of all spans that the message causes."""
+        """Start the span of an attempt, which is the parent of all spans that the message
+        causes."""
         properties = context.properties
         span = self._tracer.start_span(
             f"send {context.topic}",
@@ -88,8 +89,8 @@ class OpenTelemetry(SendHook):
         span.end()
 
     def carrying(self, message: Message) -> Message:
-        """A copy that carries the present context: for messages of a batch, which have no own
-        span."""
+        """Return a copy of the message with the current context. Use it for messages of a batch,
+        which have no span each."""
         carrier = dict(message.properties)
         inject(carrier)
         return Message.as_it_is(message.topic, message.body, carrier, message.flag)
@@ -100,9 +101,12 @@ class OpenTelemetry(SendHook):
     def processing(
         self, message: ReceivedMessage | Sequence[ReceivedMessage], *, group: str | None = None
     ) -> Iterator[Span]:
-        """Open a span round the handling of a message, child of the span that sent it: ``with
-        telemetry.processing(message):``. An exception marks it as failed and is raised further. For
-        several messages of a queue, at least one, the span is linked to those that sent them."""
+        """Open a span for the handling of a message: ``with telemetry.processing(message):``. Its
+        parent is the span of the send.
+
+        An exception marks the span as failed and is raised again. For several messages of a queue
+        (at least one), the span is linked to the spans of their sends.
+        """
         several = [] if isinstance(message, ReceivedMessage) else list(message)
         if not isinstance(message, ReceivedMessage):
             message = message[0]
@@ -135,9 +139,8 @@ class OpenTelemetry(SendHook):
     def traced(
         self, handler: Handler | BatchHandler, *, group: str | None = None
     ) -> Callable[[Any], object]:
-        """Wrap ``handler`` with a span round each call. Coroutine functions stay coroutine
-        functions, plain ones plain. It may be a handler of lists of messages
-        (``handler_batch``)."""
+        """Wrap ``handler`` with a span for each call. A coroutine function stays one, and so does a
+        plain function. The handler may accept lists of messages (``handler_batch``)."""
         if is_coroutine_function(handler):
 
             async def awaited(message: Any) -> object:
@@ -154,7 +157,7 @@ class OpenTelemetry(SendHook):
 
 
 def _links(messages: Sequence[ReceivedMessage]) -> list[Link]:
-    """To the spans that sent them."""
+    """Return links to the spans of the messages' sends."""
     spans = [get_current_span(extract(one.properties, Context())) for one in messages]
     return [Link(span.get_span_context()) for span in spans if span.get_span_context().is_valid]
 
@@ -215,8 +218,8 @@ _NUMBERS: Final = {
 
 
 def _kind_of(message: ReceivedMessage) -> MessageKind:
-    """Return the kind that the message was sent as, by the properties that brokers leave in it. For
-    a message that comes again, ``DELAY`` is set by the broker, not by the sender."""
+    """Return the kind of message, from the properties that brokers keep. In a retried message,
+    ``DELAY`` was set by the broker, not by the sender."""
     properties = message.properties
     if message.sys_flag & names.TRANSACTION_MASK == names.SysFlag.TRANSACTION_COMMIT:
         return MessageKind.TRANSACTION_COMMIT

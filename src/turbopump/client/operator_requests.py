@@ -1,9 +1,9 @@
-"""Requests of an operator to a running consumer by way of a broker: 220 continue at other offsets,
-221 report your offsets, 307 report your state (with the stacks of threads and tasks), 309 handle
-this message now.
+"""Operators' requests to a running consumer, which a broker passes on. Codes: 220 reset offsets,
+221 report offsets, 307 report the state (with stacks of threads and tasks), 309 handle a message
+now.
 
-One rule: a reset is obeyed at once and wins over commits on their way. This module must not know
-how a consumer works. Source: apache/rocketmq ``ClientRemotingProcessor``,
+One rule: a reset takes effect at once and overrides commits that are being sent. This module must
+not know how a consumer works. Source: apache/rocketmq ``ClientRemotingProcessor``,
 ``MQClientInstance.resetOffset``, ``ConsumerRunningInfo``.
 """
 
@@ -40,11 +40,11 @@ from turbopump.remoting.response import Refusal, Response, refusal
 from turbopump.remoting.router import RequestContext, Router
 
 STACK_MAX: Final = 256 * 1024
-"""Characters of stacks in an answer."""
+"""Maximum number of characters of stacks in an answer."""
 
 
 def add_operator_requests(router: Router, members: Callable[[], Sequence[InstanceMember]]) -> None:
-    """Have the consumers among ``members`` answer operators."""
+    """Register the handlers of operators' requests for the consumers among ``members``."""
 
     def find(group: str) -> Operated | Refusal:
         for member in members():
@@ -152,7 +152,7 @@ def running_info(
 
 
 def stacks() -> str:
-    """The stacks of all threads of this process and all tasks of this loop."""
+    """Return the stacks of all threads of this process and all tasks of this loop."""
     out = StringIO()
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     for ident, frame in sys._current_frames().items():

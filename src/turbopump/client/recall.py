@@ -1,9 +1,9 @@
-"""Recall of a timer message by the broker on which it waits. Source: apache/rocketmq
+"""Recall of a delayed message at the broker that holds it. Source: apache/rocketmq
 ``DefaultMQProducerImpl.recallMessage``.
 
-One rule: only the broker named in the handle is asked, for no other can know the message. It is
-asked again if the connection ends, for a repeated recall does no harm. If it cannot be reached it
-may have moved, so the name servers are asked for its address.
+One rule: only the broker named in the handle is asked, because no other has the message. The
+request is repeated if the connection ends, because a second recall does no harm. If the broker
+cannot be reached, its address is fetched from the name servers again.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import RecallMessage
 
 AGAIN_S: Final = 0.1
-"""Wait before a broker is asked again whose connection ended."""
+"""Pause in seconds before the request is repeated after a lost connection."""
 _NOT_KNOWN: Final = "whether the message was recalled is not known: ask again"
 
 
 async def recall_message(
     sender: Sender, topic: str, handle: str | None, timeout: float, tracing: Tracing | None
 ) -> str:
-    """Recall a delayed message, and return its unique id. ``topic`` is with its namespace.
+    """Recall a delayed message, and return its unique id. ``topic`` includes the namespace.
 
-    Raises MessageError (topic or handle are not valid), RouteNotFoundError, ResponseError (the
-    broker refused, most likely because it is too late), RemotingError (the broker did not answer;
-    the message may have been recalled all the same).
+    Raises MessageError for an invalid topic or handle, RouteNotFoundError, ResponseError if the
+    broker refused (most likely too late), and RemotingError if the broker did not answer. In the
+    last case the message may be recalled nevertheless.
     """
     if timeout <= 0:
         raise errors.CallTimeoutError(
@@ -79,9 +79,9 @@ async def recall_message(
 async def _broker_address(
     sender: Sender, topic: str, broker_name: str, deadline: float
 ) -> tuple[TopicRoute, str]:
-    """Return the address of a broker, by the topic's route. Raises RouteNotFoundError."""
+    """Return the topic's route and the broker's address in it. Raises RouteNotFoundError."""
     loop = asyncio.get_running_loop()
-    # what waits can be recalled where nothing can be sent
+    # a message can be recalled from a topic that accepts no sends
     route = await sender.route(topic, deadline - loop.time(), writable=False)
     address = _address(sender, route, broker_name)
     if address is None:

@@ -1,4 +1,4 @@
-"""Request and reply: a message that waits for an answer, and the answer that finds its way back.
+"""Request and reply: a message that waits for an answer, and the path of the answer.
 
 ::
 
@@ -6,11 +6,13 @@
     consumer producer ◄── 326, pushed on the connection of its heartbeats ── broker ◄── 325, to the
     topic <cluster>_REPLY_TOPIC ── consumer
 
-One rule: a request goes only to a broker that knows its producer, for that broker will be asked to
-push the reply; and the reply is brought to the broker that the request came from, first of all.
-What is sent in vain is said at once; what comes late is dropped. Source: apache/rocketmq
-``DefaultMQProducerImpl.request``, ``MessageUtil.createReplyMessage``. There a producer is known
-only to the brokers of topics it sends to, and the reply goes to any broker of the cluster.
+One rule: a request is sent only to a broker that knows its producer, because that broker has to
+push the reply. The reply is sent first to the broker that the request came from. A request or reply
+that cannot succeed raises an error at once; a late reply is dropped.
+
+Source: apache/rocketmq ``DefaultMQProducerImpl.request``, ``MessageUtil.createReplyMessage``. There
+a producer is known only to the brokers of its topics, and the reply goes to any broker of the
+cluster.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ _CLOSED: Final = "the producer was closed while a request of it waited for the r
 
 
 class Requester:
-    """Requests of one producer, to whose ``member`` and ``sender`` they belong."""
+    """Requests of one producer with its ``member`` and ``sender``."""
 
     def __init__(self, sender: Sender, member: InstanceMember, pack: Packer) -> None:
         self._sender = sender.introducing()
@@ -92,7 +94,7 @@ class Requester:
             sending.cancel()
 
     def close(self) -> None:
-        """End waiting callers with a RequestError."""
+        """Raise RequestError in waiting callers."""
         self._closed = True
         for reply in self._waiting:
             if not reply.done():
@@ -125,7 +127,7 @@ class Requester:
         )
 
     async def _meet_cluster(self, route: TopicRoute, timeout: float) -> None:
-        """Send heartbeats from now on to every broker by which a reply may come."""
+        """Send heartbeats from now on to every broker that may push a reply."""
         for cluster in sorted(route.clusters):
             try:
                 async with asyncio.timeout(timeout):
@@ -148,7 +150,8 @@ class Requester:
         )
 
     def _disconnected(self, address: str) -> None:
-        """Connect again at once, not with the next heartbeat: replies come on that connection."""
+        """Connect again at once instead of at the next heartbeat, because replies arrive on that
+        connection."""
         if self._waiting and address not in self._returning:
             name = f"return to {address}"
             task = self._returning[address] = self._instance.spawn(self._return(address), name=name)
@@ -165,13 +168,13 @@ class Requester:
 
 
 class Replier:
-    """Replies of one consumer or producer; ``group`` is the name it sends under."""
+    """Replies of one consumer or producer. ``group``: group in whose name replies are sent."""
 
     def __init__(
         self, instance: ClientInstance, *, group: str, beside: Sender | None = None
     ) -> None:
-        """Make a replier. ``beside``: a producer's sender, whose rules and hooks are kept, and
-        whose close waits for replies."""
+        """Create a replier. ``beside``: sender of a producer; replies use its rules and hooks, and
+        its close waits for them."""
         environment = instance.environment
         faults = FaultStrategy(None)
         self._pack = Packer(environment.unique_ids())
@@ -190,7 +193,7 @@ class Replier:
         )
 
     def close(self) -> None:
-        """Send nothing from now on; a reply on its way still gets its answer. For a consumer: a
+        """Refuse new replies; one in flight still gets its answer. Used for consumers, because a
         producer closes its own sender."""
         self._sender.close()
 
@@ -214,8 +217,8 @@ class Replier:
 def reply_to(
     request: ReceivedMessage, body: bytes | str, properties: Mapping[str, str] | None = None
 ) -> Message:
-    """Return the message that answers ``request``; a broker passes it on only if it comes by 325.
-    Raises MessageError if the message is no request."""
+    """Return the reply message to ``request``. A broker passes it on only if it is sent as request
+    325. Raises MessageError if ``request`` expects no reply."""
     asked = request.properties
     missing = [name for name in (REPLY_TO_CLIENT, CORRELATION_ID, CLUSTER) if name not in asked]
     if missing:

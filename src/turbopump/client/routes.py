@@ -1,8 +1,8 @@
-"""Routes of topics from the name servers, cached, and the queues in them.
+"""Cache of topic routes from the name servers, and the queues in them.
 
-One rule: a known route stays until a newer one replaces it, for a name server that is down or has
-forgotten says nothing about the brokers. Name servers are asked in turn until one knows. This
-module must not know who uses a route.
+One rule: a known route is used until a newer one replaces it. A name server that is down or has
+lost its data says nothing about the brokers. Name servers are asked in turn until one knows the
+topic. This module must not know who uses a route.
 """
 
 from __future__ import annotations
@@ -46,28 +46,31 @@ READABLE: Final = 4
 WRITABLE: Final = 2
 INHERITABLE: Final = 1
 DEFAULT_TOPIC_QUEUES: Final = 4
-"""Most queues per broker that a new topic gets through the default topic
+"""Maximum number of queues per broker that a new topic gets from the default topic
 (``defaultTopicQueueNums``)."""
 SHRUNK_S: Final = 5.0
-"""Time after which a route that has lost a broker is asked for again. A name server that has just
-started hears of the brokers one after the other, of the last one within this time."""
+"""Seconds after which a route that has lost a broker is fetched again. All brokers register with a
+restarted name server within this time."""
 DOUBT_S: Final = 1.0
-"""Name servers are asked about a topic once in this time at most because of calls that fail."""
+"""Minimum seconds between two requests for the same route because of failed calls."""
 
 
 class NameServersSilentError(errors.RouteNotFoundError):
-    """No name server answered, and at least one kept silent. Asked once more, it may answer."""
+    """No name server knew the route, and at least one did not answer. A repeated request may
+    succeed."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRoute:
-    """Queues of one topic and the addresses of its brokers (broker name -> broker id ->
-    ``host:port``; id 0 is the master).
+    """Queues of one topic, and addresses of its brokers (broker name -> broker id -> ``host:port``;
+    id 0 is the master).
 
-    ``inherited``: the topic does not exist yet; this is the route it would get from the default
-    topic. ``heirs``: the brokers whose part of the topic new ones may inherit, and its number of
-    queues there. ``clusters``: names of the clusters that its brokers belong to. ``spread``: more
-    than one broker has queues to send to.
+    - ``inherited``: the topic does not exist yet; this is the route that the default topic
+      would give it.
+    - ``heirs``: brokers on which a new topic may inherit from this one, each with the number
+      of queues.
+    - ``clusters``: names of the clusters of its brokers.
+    - ``spread``: True if more than one broker has queues to send to.
     """
 
     topic: str
@@ -84,17 +87,17 @@ class TopicRoute:
         object.__setattr__(self, "spread", len(brokers) > 1)
 
     def master(self, broker_name: str) -> str | None:
-        """Return the address of a broker's master, if it has one now."""
+        """Return the address of a broker's master, or None if there is none now."""
         return self.addresses.get(broker_name, {}).get(MASTER_ID)
 
     def readable_address(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
-        """Return the address of that broker id, else any of that broker
+        """Return the address of the broker's member with this id, or else of any member
         (``findBrokerAddressInSubscribe``)."""
         members = self.addresses.get(broker_name, {})
         return members.get(broker_id) or next(iter(members.values()), None)
 
     def every_address(self, *, slaves: bool) -> set[str]:
-        """Return every master's address; with ``slaves`` every broker's."""
+        """Return the address of every master; with ``slaves``, of every broker."""
         return {
             address
             for members in self.addresses.values()
@@ -104,9 +107,9 @@ class TopicRoute:
 
 
 def topic_route(topic: str, data: TopicRouteData) -> TopicRoute:
-    """Return the route in a name server's answer (apache/rocketmq
-    ``topicRouteData2TopicPublishInfo``, ``…SubscribeInfo``). Raises BodyError if its numbers are
-    beyond the bounds, RouteNotFoundError for a static topic."""
+    """Convert a name server's answer to a route (apache/rocketmq
+    ``topicRouteData2TopicPublishInfo``, ``…SubscribeInfo``). Raises BodyError if a number is out of
+    bounds, RouteNotFoundError for a static topic."""
     fault = data.fault()
     if fault is not None:
         raise errors.BodyError(f"the route of topic {topic!r} cannot be used: {fault}")
@@ -146,8 +149,7 @@ def topic_route(topic: str, data: TopicRouteData) -> TopicRoute:
 
 
 def inherited_route(topic: str, default: TopicRoute) -> TopicRoute:
-    """Return the route that a new ``topic`` gets: the default topic's queues, at most four per
-    broker."""
+    """Return the route of a new ``topic``: the default topic's queues, at most four per broker."""
     queues = tuple(
         MessageQueue(topic, q.broker_name, q.queue_id)
         for q in default.publish_queues
@@ -157,9 +159,8 @@ def inherited_route(topic: str, default: TopicRoute) -> TopicRoute:
 
 
 class Routes:
-    """Cache of routes. ``on_change`` is called with each route that differs from the one before it.
-    One round of questions to all name servers takes ``timeout`` seconds; a caller with more time
-    asks again."""
+    """Cache of routes. ``on_change`` is called with each route that has changed. Asking all name
+    servers once takes at most ``timeout`` seconds; a caller with more time asks again."""
 
     def __init__(
         self,
@@ -172,7 +173,7 @@ class Routes:
     ) -> None:
         self.name_servers = name_servers
         self.name_server_answers = False
-        """True if a name server answered when they were asked last."""
+        """True if a name server answered the last request."""
         self._remoting = remoting
         self._timeout = timeout
         self._first = random.randrange(len(name_servers))
@@ -181,20 +182,20 @@ class Routes:
         """Known routes, by topic."""
         self._asking: dict[str, asyncio.Task[TopicRoute]] = {}
         self._asked_at: dict[str, float] = {}
-        """Time of the last question about a topic with a route, by the loop's clock."""
+        """Loop time of the last request for each known topic."""
         self._shrunk: dict[str, asyncio.TimerHandle] = {}
         self._meant: dict[str, str] = {}
-        """Sentence about the topic that was perhaps meant, by a topic that does not exist."""
+        """By topic that does not exist: a sentence that suggests a similar topic."""
 
     def addresses(self, *, slaves: bool) -> set[str]:
-        """Return the brokers of every known route."""
+        """Return the addresses in all known routes: masters, and with ``slaves`` every broker."""
         each = (route.every_address(slaves=slaves) for route in self.known.values())
         return set().union(*each)
 
     def address_of(
         self, broker_name: str, broker_id: int = MASTER_ID, *, topic: str | None = None
     ) -> str | None:
-        """Return a broker's address, by the route of ``topic`` or any other."""
+        """Return a broker's address from the route of ``topic``, or else from any route."""
         routes = [self.known[topic]] if topic in self.known else []
         for route in [*routes, *self.known.values()]:
             address = route.readable_address(broker_name, broker_id)
@@ -203,10 +204,10 @@ class Routes:
         return None
 
     async def get(self, topic: str, *, inherit: bool = False) -> TopicRoute:
-        """Return the route of ``topic``; ask for it if it is not known. Raises RouteNotFoundError
-        with the cause and the remedy.
+        """Return the route of ``topic``, and fetch an unknown one. Raises RouteNotFoundError with
+        the cause and the remedy.
 
-        ``inherit``: if there is no such topic, return the route that the default topic offers to
+        ``inherit``: if the topic does not exist, return the route that the default topic gives to
         new ones.
         """
         route = self.known.get(topic)
@@ -215,7 +216,7 @@ class Routes:
         return await self.refresh(topic, inherit=inherit)
 
     async def refresh(self, topic: str, *, inherit: bool = False) -> TopicRoute:
-        """Ask the name servers now; callers at the same time share one question. Raises as
+        """Fetch the route now. Concurrent callers share one request. Raises the errors of
         ``get``."""
         task = self._question(topic, inherit)
         return await outcome_of(
@@ -228,9 +229,12 @@ class Routes:
     async def renewed(
         self, doubtful: TopicRoute, timeout: float, *, pause: float = DOUBT_S
     ) -> TopicRoute:
-        """Return a newer route than one with which a call failed, or the same if none comes within
-        ``timeout`` seconds. Name servers are asked unless they were within ``pause`` seconds; the
-        question outlives the wait."""
+        """Return a newer route after a call with ``doubtful`` has failed. Return the same route if
+        none arrives within ``timeout`` seconds.
+
+        Name servers are asked unless they were asked within the last ``pause`` seconds. The request
+        continues after the timeout.
+        """
         if not self._is_in_doubt(doubtful, pause):
             return self.known.get(doubtful.topic, doubtful)
         try:
@@ -240,7 +244,7 @@ class Routes:
             return doubtful
 
     def renew_soon(self, doubtful: TopicRoute) -> None:
-        """Renew the route for the next call, without waiting."""
+        """Fetch a newer route for the next call, without waiting."""
         if self._is_in_doubt(doubtful, DOUBT_S):
             self._question(doubtful.topic, inherit=True)
 
@@ -265,7 +269,7 @@ class Routes:
         return task
 
     async def refresh_all(self) -> None:
-        """Ask for every known route again; a route without an answer stays as it is."""
+        """Fetch every known route again. A route without an answer is kept."""
         for topic, route in list(self.known.items()):
             try:
                 await self.refresh(topic, inherit=route.inherited)
@@ -366,7 +370,7 @@ class Routes:
                 answered |= unusable or _is_denial(error)
                 silent |= loop.time() - began >= 0.9 * timeout  # of the call, or of the connecting
                 if isinstance(error, errors.CallTimeoutError):
-                    # it may be dead without a word; the next question takes a new connection
+                    # the connection may be dead; the next request uses a new one
                     self._remoting.disconnect(address)
                 continue
             self._first = index
@@ -378,7 +382,7 @@ class Routes:
         return RouteFailure(unreachable, ignorant, silent, answered)
 
     async def find_routes(self, topics: Collection[str]) -> None:
-        """Learn these topics' routes; one that does not exist is passed over. Raises
+        """Fetch these topics' routes. Topics that do not exist are skipped. Raises
         RouteNotFoundError if no name server answers."""
         for topic in topics:
             try:
@@ -426,8 +430,9 @@ class Routes:
         )
 
     async def _similar_topic(self, topic: str, name_server: str) -> str:
-        """Return the topic that was perhaps meant. Asked once for each missing topic: the list of
-        all may be long, and a client that waits for a topic asks every second."""
+        """Return a sentence that suggests a similar topic. Each missing topic is looked up once,
+        because the list of all topics may be long, and a client that waits for a topic asks every
+        second."""
         if topic not in self._meant:
             self._meant[topic] = ""
             namespace, percent, name = topic.rpartition("%")
@@ -455,7 +460,8 @@ class Routes:
 
 
 def refuse_other_than_name_server(address: str, answer: Command) -> None:
-    """Raise RemotingError if the server at this address does not know a name server's request."""
+    """Raise RemotingError if the server at this address does not support a name server's
+    request."""
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
         raise errors.RemotingError(
             f"{address} is no name server, it answers as a broker does "
@@ -469,9 +475,12 @@ def _is_denial(error: Exception) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RouteFailure:
-    """Failures of a question: servers that could not answer (address -> reason), and servers that
-    know no such topic. ``silent``: one used up its time. ``answered``: one does not let this client
-    know, or its answer cannot be used."""
+    """Failures of a request to the name servers: servers that could not answer (address -> reason),
+    and servers that know no such topic.
+
+    - ``silent``: a server timed out.
+    - ``answered``: a server refuses this client, or its answer is unusable.
+    """
 
     unreachable: Mapping[str, str]
     ignorant: list[str]

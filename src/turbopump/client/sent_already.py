@@ -1,9 +1,9 @@
-"""Messages that a target has already, of a sender that was killed or got no answer.
+"""Messages that a target has already from a sender that was killed or got no answer.
 
-Resent dead letters and keyed rows of Spark are sent once each. Two properties of a message say who
-sent it, and which of that sender's messages it is. Before the sender sends again, it reads the
-target's queues and counts here what it finds. One rule: only the target says what it has. It must
-not know how queues are read: ``dead_letters/target.py`` and ``spark/read_back.py`` do.
+Resent dead letters and keyed rows of Spark are sent once each. Two properties of a message name its
+sender and its id there. Before the sender sends again, it reads the target's queues and records the
+found messages here. One rule: only the target decides which messages it has. This module must not
+know how queues are read: ``dead_letters/target.py`` and ``spark/read_back.py`` do.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from turbopump.message.message import MessageQueue
 
 
 class SenderMark(NamedTuple):
-    """Rule by which one sender's messages are recognised: the property ``sender`` begins with
-    ``prefix``, and the property ``id`` tells them apart."""
+    """Rule that recognises the messages of one sender. ``sender``: name of a property whose value
+    begins with ``prefix``. ``id``: name of the property with the message's id."""
 
     sender: str
     prefix: str
     id: str
 
     def id_of(self, properties: Mapping[str, str]) -> str | None:
-        """Return the id of a message of this sender; None for a message of another."""
+        """Return the id of this sender's message; None for another sender's."""
         if not properties.get(self.sender, "").startswith(self.prefix):
             return None
         return properties.get(self.id, "")
@@ -33,8 +33,8 @@ class SenderMark(NamedTuple):
 
 @dataclass(eq=False)
 class SentAlready:
-    """Messages found in a target. ``ids``: how often each is there. ``read_to``: the offset up to
-    which each queue was read, so that no message is counted twice."""
+    """Messages found in a target. ``ids``: number of copies by id. ``read_to``: offset up to which
+    each queue was read, so that no message is counted twice."""
 
     ids: Counter[str] = field(default_factory=Counter)
     read_to: dict[MessageQueue, int] = field(default_factory=dict)

@@ -1,9 +1,9 @@
-"""Rules for settings: which values fit, and the words for one that does not.
+"""Rules for settings: usable values, and the error text for others.
 
 A settings class declares each setting as one field: ``retries: int = setting(2, whole_from(0))``.
-The text below a field is its row in docs/reference/client-settings.md. One rule: a setting that
-cannot work is refused where the object is made that has it, with what to give instead. This module
-must not know which settings exist.
+The text below a field is its row in docs/reference/client-settings.md. One rule: an unusable
+setting is refused when its object is created, with advice. This module must not know which settings
+exist.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SettingRule:
-    """``fits`` tells usable values; ``wants`` says what an unusable one must be. ``unit``: of
-    numbers."""
+    """Rule of a setting. ``fits``: returns True for a usable value. ``wants``: error text for
+    others. ``unit``: unit of numbers."""
 
     fits: Callable[[Any], bool]
     wants: str
     unit: str = ""
 
     def or_none(self) -> SettingRule:
-        """The same rule, which None fits too."""
+        """Return the same rule, which also accepts None."""
         fits = self.fits
         return SettingRule(
             lambda value: value is None or fits(value), f"{self.wants}, or None", self.unit
         )
 
     def check(self, name: str, value: object) -> None:
-        """Raise ConfigError if ``value`` does not fit."""
+        """Raise ConfigError if ``value`` is unusable."""
         if not self.fits(value):
             raise ConfigError(f"{name}={value!r:.80} {self.wants}")
 
@@ -50,7 +50,7 @@ def setting(default: T, rule: SettingRule) -> T:
 
 
 def check_settings(settings: DataclassInstance) -> None:
-    """Raise ConfigError for the first field whose value does not fit its rule."""
+    """Raise ConfigError for the first field with an unusable value."""
     for known in fields(settings):
         rule: SettingRule | None = known.metadata.get("rule")
         if rule is not None:
@@ -58,22 +58,23 @@ def check_settings(settings: DataclassInstance) -> None:
 
 
 def is_whole(value: object) -> bool:
-    """True for a whole number; True and False are none."""
+    """Return True for a whole number, except True and False."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_seconds(value: object) -> bool:
-    """True for a finite number above 0."""
+    """Return True for a finite number above 0."""
     return is_number(value) and 0 < value < float("inf")  # type: ignore[operator]
 
 
 def is_number(value: object) -> bool:
-    """True for a number that a float can be, also inf and nan; True and False are none."""
+    """Return True for a number that a float can hold, including inf and nan. True and False are not
+    accepted."""
     return isinstance(value, float) or (is_whole(value) and abs(value) < 2**1023)  # type: ignore[arg-type]
 
 
 def is_name(value: object) -> bool:
-    """True for text that is not blank and can be written as UTF-8."""
+    """Return True for text that is not blank and can be encoded as UTF-8."""
     return isinstance(value, str) and bool(value.strip()) and is_unicode(value)
 
 
@@ -86,7 +87,8 @@ def _is_generator_function(value: object) -> bool:
 
 
 def whole_from(least: int, of: str = "") -> SettingRule:
-    """A whole number of at least ``least``, that fits in 32 bits with a sign, as it travels."""
+    """Return the rule of a whole number of at least ``least``, which must fit in 32 signed bits as
+    in requests."""
     return SettingRule(
         lambda value: is_whole(value) and least <= value < 2**31,
         f"must be a whole number{of}, {least} or more",
@@ -121,8 +123,8 @@ TIMEOUT: Final = SettingRule(
 
 
 def check_timeout(timeout: float | None) -> None:
-    """Raise ConfigError if a call's ``timeout`` is neither seconds nor None, the usual time. A time
-    that is over is no wrong setting: the call itself fails then."""
+    """Raise ConfigError if a call's ``timeout`` is neither a number of seconds nor None (the
+    default). A number of 0 or below is accepted: the call then times out."""
     if timeout is not None and not TIMEOUT.fits(timeout):
         raise ConfigError(
             f"timeout={timeout!r:.80} {TIMEOUT.wants}, as in 3.0; omit it for the default"
@@ -130,5 +132,5 @@ def check_timeout(timeout: float | None) -> None:
 
 
 def is_collection(value: object) -> TypeGuard[Collection[object]]:
-    """True for several values; a text is one."""
+    """Return True for a collection of values. A text is a single value, so it is not accepted."""
     return isinstance(value, Collection) and not isinstance(value, str | bytes)

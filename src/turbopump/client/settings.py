@@ -1,9 +1,10 @@
-"""Settings that all clients share, and how a client class takes settings as keywords.
+"""Settings that all clients share, and the decorator by which a client class accepts settings as
+keywords.
 
 A client has one settings class: this one, or one that inherits it in ``sending/settings.py`` or
 ``consumer/settings.py``. Its fields are the keywords of the client's constructor, with their
-defaults, rules and texts; the blocking clients and the tables of docs/reference/client-settings.md
-follow them. This module must not know what a client does.
+defaults, rules and texts. The blocking clients and the tables of docs/reference/client-settings.md
+use the same fields. This module must not know what a client does.
 """
 
 from __future__ import annotations
@@ -71,8 +72,8 @@ class ClientSettings:
 
     namesrv: str | list[str] | tuple[str, ...] | None = None
     """Name servers: ``"host:9876"``, several as ``"a:9876;b:9876"`` or a list. None: those of the
-    variable ``NAMESRV_ADDR``. The list cannot be changed while a client runs: give a host name
-    where servers may move. No address server is asked (Java: ``fetchNameServerAddr``)."""
+    variable ``NAMESRV_ADDR``. The list cannot be changed while a client runs; use host names if
+    servers may move. No address server is asked (Java: ``fetchNameServerAddr``)."""
     _: KW_ONLY
     instance_name: str | None = setting(None, _NAME)
     """Part of the client id ``ip@instance_name[@unit_name]``: see
@@ -80,44 +81,45 @@ class ClientSettings:
     unit_name: str | None = setting(None, _NAME)
     """Part of the client id. Java: ``unitName``."""
     unit_mode: bool = setting(False, SWITCH)
-    """True: heartbeats and sends say that the client is in unit mode: see
-    docs/explanations/clients.md#unit-mode. Java: ``unitMode``."""
+    """True: mark heartbeats and sends as unit mode: see docs/explanations/clients.md#unit-mode.
+    Java: ``unitMode``."""
     async_permits: int = setting(PERMITS, whole_from(1))
-    """Sends of a producer, and other calls of a client id, that may wait for their answers at once.
-    Further ones wait for their turn, and fail when their timeout is over: nothing was stored then.
+    """Maximum number of sends of a producer, and of other calls of a client id, that wait for
+    answers. Further ones wait for a permit, and fail at their timeout: nothing was stored then.
     Java: ``com.rocketmq.remoting.clientAsyncSemaphoreValue``."""
     oneway_permits: int = setting(PERMITS, whole_from(1))
-    """Oneway sends that may wait to be written at once. Java:
+    """Maximum number of oneway sends that wait to be written. Java:
     ``com.rocketmq.remoting.clientOnewaySemaphoreValue``."""
     credentials: Credentials | None = None
-    """``Credentials(access_key, secret_key, security_token=None)``: each request is signed."""
+    """``Credentials(access_key, secret_key, security_token=None)``: sign each request with
+    these."""
     namespace_v2: str | None = setting(None, _NAME)
-    """Namespace that each request names in its header. Java: ``namespaceV2``."""
+    """Namespace in the header of each request. Java: ``namespaceV2``."""
     tls: ClientTls | bool = setting(False, _TLS)
-    """True: TLS, and servers have a certificate that this machine trusts: see docs/guide/tls.md.
+    """True: use TLS; servers need a certificate that this machine trusts: see docs/guide/tls.md.
     ``ClientTls(trust=None, certificate=None, key=None, key_password=None, verify=True,
-    check_host_name=True)`` says more. Java: ``useTLS``."""
+    check_host_name=True)`` sets the details. Java: ``useTLS``."""
     route_interval: float = setting(30.0, SECONDS)
-    """Time between questions for routes. A route that is in doubt is asked for at once. Java:
-    ``pollNameServerInterval``."""
+    """Time between two requests for the same route. A route that may be outdated is fetched at
+    once. Java: ``pollNameServerInterval``."""
     heartbeat_interval: float = setting(30.0, _HEARTBEAT)
-    """Time between heartbeats to brokers. Below 120 s: brokers forget a client that is silent for
-    so long. Java: ``heartbeatBrokerInterval``."""
+    """Time between heartbeats to brokers. It must be below 120 s, after which brokers remove a
+    silent client. Java: ``heartbeatBrokerInterval``."""
     commit_interval: float = setting(5.0, SECONDS)
-    """Time between commits of a consumer. A longer one means more messages twice after a crash.
-    Java: ``persistConsumerOffsetInterval``."""
+    """Time between commits of a consumer. With a longer time, more messages are delivered twice
+    after a crash. Java: ``persistConsumerOffsetInterval``."""
     call_timeout: float = setting(3.0, SECONDS)
-    """Timeout of each question of a client's own: routes, heartbeats, offsets, locks, members of a
+    """Timeout of a client's internal requests: routes, heartbeats, offsets, locks, members of a
     group. Slow networks need more. Java: ``mqClientApiTimeout``."""
     header_form: str = setting("JSON", _HEADER_FORM)
-    """``ROCKETMQ``: requests have binary headers, as Java's with
+    """``ROCKETMQ``: send binary headers, as Java's client with
     ``rocketmq.serialize.type=ROCKETMQ``."""
     clock: Clock | None = setting(None, CLOCK)
-    """Clock in place of the system's, for tests and docs/explanations/simulation.md."""
+    """Replacement of the system's clock, for tests and docs/explanations/simulation.md."""
     random: Random | None = setting(None, RANDOM)
-    """Random numbers in place of the system's, for tests and docs/explanations/simulation.md."""
+    """Replacement of the system's random numbers, for tests and docs/explanations/simulation.md."""
     local_ip: str | None = setting(None, LOCAL_IP)
-    """Address of this machine, a part of the client id. None: it is found."""
+    """Address of this machine, a part of the client id. None: detected."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "namesrv", name_server_addresses(self.namesrv))
@@ -128,14 +130,14 @@ class ClientSettings:
 
     @classmethod
     def keys(cls) -> list[str]:
-        """Return the names of all settings, so that ``Producer(**settings)`` takes them."""
+        """Return the names of all settings, which are the keywords of ``Producer(**settings)``."""
         return [known.name for known in fields(cls)]
 
     def __getitem__(self, name: str) -> Any:
         return getattr(self, name)
 
     def shared_with(self, other: type[ClientSettings]) -> dict[str, Any]:
-        """Return the settings that clients with ``other`` settings have, too."""
+        """Return the settings that the class ``other`` has too."""
         return {known.name: self[known.name] for known in fields(other)}
 
     @property
@@ -145,24 +147,24 @@ class ClientSettings:
 
     @property
     def client_name(self) -> tuple[str | None, str | None]:
-        """Instance and unit name. Brokers of a cluster take two instances with the same for one
+        """Instance name and unit name. Brokers treat two instances with the same names as one
         client."""
         return self.instance_name, self.unit_name
 
     @property
     def client_tls(self) -> ClientTls | None:
-        """None: plain text."""
+        """TLS settings; None for plain text."""
         return meant(self.tls)
 
     def signer(self) -> RequestSigner | None:
-        """Return what signs every request; None: requests go as they are."""
+        """Return the signer of requests, or None if requests are not signed."""
         if self.credentials is None and self.namespace_v2 is None:
             return None
         return RequestSigner(self.credentials, self.namespace_v2)
 
     def environment(self) -> Environment:
-        """Return a new environment: the system's clock and random numbers unless others are
-        given."""
+        """Return a new environment with these settings' clock and random numbers, or the
+        system's."""
         return Environment(
             SYSTEM_CLOCK if self.clock is None else self.clock,
             SYSTEM_RANDOM if self.random is None else self.random,
@@ -177,9 +179,9 @@ class GroupSettings(ClientSettings):
     group: str
     """Name of the group."""
     namespace: str | None = setting(None, _NAME)
-    """Topics and the group get the prefix ``namespace%`` on the wire. Messages and queues come to
-    you without it. You see it only in the command that an error suggests, and in the words of a
-    broker: brokers know no other name. Java: ``setNamespace``."""
+    """Prefix ``namespace%`` of topics and group in requests. Messages and queues have no prefix for
+    you. You see it only in commands that an error suggests and in texts of a broker. Java:
+    ``setNamespace``."""
 
     def __post_init__(self) -> None:
         ClientSettings.__post_init__(self)
@@ -190,7 +192,7 @@ class GroupSettings(ClientSettings):
 
     @property
     def wire_group(self) -> str:
-        """The group as brokers know it."""
+        """Group under the name that brokers know."""
         return wrap(self.namespace, self.group)
 
 
@@ -217,10 +219,11 @@ SettingsT = TypeVar("SettingsT")
 def keywords_of(
     settings: Callable[P, SettingsT],
 ) -> Callable[[Callable[[ClientT, SettingsT], None]], Callable[Concatenate[ClientT, P], None]]:
-    """Decorate a constructor that takes a settings object: users give the fields as keywords.
+    """Decorate a constructor with a settings object as its argument: users pass the fields as
+    keywords.
 
-    Type checkers and editors see the fields' names, types and defaults; ``help()`` does too. The
-    constructor raises TypeError for a name that no setting has.
+    Type checkers, editors and ``help()`` show the fields' names, types and defaults. The
+    constructor raises TypeError for an unknown name.
     """
     known = inspect.signature(settings).parameters
 

@@ -1,11 +1,10 @@
 """Sharing of client instances in a process: clients of one client id share connections, routes and
 heartbeats.
 
-One rule: a group stands once in an instance's heartbeats as a consumer, so a second consumer of a
-group gets an instance of its own. A client is refused only if it asks by name for an instance that
-has such a member, or that cannot be shared: brokers would take the two for one client. This module
-must not know what an instance does. Source: apache/rocketmq ``ClientConfig.buildMQClientId``,
-``MQClientManager``.
+One rule: a heartbeat can hold one consumer of a group, so a second consumer of that group gets
+another instance. A client is refused only if it names an instance that already has such a member or
+cannot be shared. Brokers would treat the two as one client. This module must not know what an
+instance does. Source: apache/rocketmq ``ClientConfig.buildMQClientId``, ``MQClientManager``.
 """
 
 from __future__ import annotations
@@ -29,19 +28,21 @@ from turbopump.client.settings import ClientSettings
 from turbopump.errors import ConfigError
 
 BROADCAST_INSTANCE: Final = "DEFAULT"
-"""Name of broadcasting clients without one. It is the same in every life, for offsets are stored
-under it. The second client of a group is ``DEFAULT#2``, and so on: two must not write one file."""
+"""Default instance name of broadcasting clients. It is the same after a restart, because offsets
+are stored under it. The second client of a group is ``DEFAULT#2``, and so on, so that two do not
+write one file."""
 
 
 @dataclass(slots=True)
 class _Process:
-    """Instances of one process on one event loop. A test or simulation that brings its own clock or
-    random numbers is a process of its own."""
+    """Instances of one process on one event loop. A test or simulation with another clock or other
+    random numbers counts as a separate process."""
 
     name: str
     made: int = 0
     entries: list[_Entry] = field(default_factory=list)
-    """Weak references: an instance lives by its loop's tasks, so a dropped loop takes it along."""
+    """Weak references to instances. The loop's tasks keep an instance alive, so it is freed with
+    its loop."""
 
     def instances(self) -> Iterator[tuple[ClientSettings, ClientInstance]]:
         for settings, entry in list(self.entries):
@@ -56,7 +57,7 @@ class _Process:
         instance.on_end = lambda: self.entries.remove(added)
 
     def next_name(self) -> str:
-        """Return ``<pid>#<random>``, then ``<pid>#<random>#2`` and so on; none is used twice."""
+        """Return ``<pid>#<random>``, then ``<pid>#<random>#2`` and so on, each only once."""
         self.made += 1
         return self.name if self.made == 1 else f"{self.name}#{self.made}"
 
@@ -65,17 +66,17 @@ _Entry = tuple[ClientSettings, weakref.ref[ClientInstance]]
 _Processes = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, _Process]]
 _processes: Final[_Processes] = weakref.WeakKeyDictionary()
 _joining = threading.Lock()
-"""Held while a client joins: loops of several threads look at each other's instances."""
+"""Lock held while a client joins, because loops of several threads read each other's instances."""
 
 
 def join_instance(
     settings: ClientSettings, environment: Environment, member: InstanceMember
 ) -> ClientInstance:
-    """Return the instance that ``member`` belongs to from now on, started;
-    ``instance.leave(member)`` gives it back.
+    """Add ``member`` to an instance, start that if needed, and return it.
+    ``instance.leave(member)`` removes the member.
 
-    Raises ConfigError if the name was given and has such a member already, or an instance with
-    other credentials, with another ``namespace_v2`` or on another event loop.
+    Raises ConfigError if the named instance already has such a member, has other credentials or
+    another ``namespace_v2``, or runs on another event loop.
     """
     _collect_dropped_loop(settings, environment)
     named = settings.instance_name is not None
@@ -87,9 +88,12 @@ def join_instance(
 def join_broadcasting(
     settings: ClientSettings, environment: Environment, member: InstanceMember
 ) -> tuple[ClientSettings, ClientInstance]:
-    """Join an instance, for a consumer whose saved offsets are found by its name after a restart. A
-    consumer without a name gets the first of ``DEFAULT``, ``DEFAULT#2``, … that no other of its
-    group has in this process. The settings with that name are returned as well."""
+    """Add a broadcasting consumer to an instance, whose name finds the saved offsets after a
+    restart.
+
+    A consumer without a name gets the first of ``DEFAULT``, ``DEFAULT#2``, … that no other of its
+    group has in this process. Return the settings with that name, and the instance.
+    """
     if settings.instance_name is not None:
         return settings, join_instance(settings, environment, member)
     _collect_dropped_loop(replace(settings, instance_name=BROADCAST_INSTANCE), environment)
@@ -104,7 +108,8 @@ def join_broadcasting(
 
 
 def _collect_dropped_loop(settings: ClientSettings, environment: Environment) -> None:
-    """Collect a loop that was dropped without a close, before its instance blocks the name."""
+    """Free a loop that was dropped without a close, so that its instance does not block the
+    name."""
     if settings.instance_name is None:
         return
     this = this_loop()
@@ -128,7 +133,7 @@ def _shared_instance(
 def _new_instance(
     settings: ClientSettings, environment: Environment, member: InstanceMember, *, named: bool
 ) -> ClientInstance:
-    """Make an instance. ``named``: its user gave the name."""
+    """Create an instance. ``named``: True if the user gave the name."""
     if named:
         _refuse_second(environment, settings, member)
     process = _process_of(environment)
@@ -172,8 +177,8 @@ def _refuse_second(
 def _named(
     environment: Environment, settings: ClientSettings
 ) -> Iterator[tuple[asyncio.AbstractEventLoop, ClientSettings, ClientInstance]]:
-    """Return this process's instances that are the same client to brokers, on loops that still
-    run."""
+    """Return this process's instances that brokers treat as the same client, on loops that are
+    still running."""
     for loop, processes in list(_processes.items()):
         process = None if never_runs_again(loop) else processes.get(environment.identity)
         for other, instance in () if process is None else process.instances():
@@ -182,8 +187,8 @@ def _named(
 
 
 def _one_client(one: ClientSettings, other: ClientSettings) -> bool:
-    """Return True if the two have one client id in one cluster: a name server belongs to no two
-    clusters."""
+    """Return True if both have the same client id in the same cluster. Clients with a common name
+    server are in the same cluster."""
     servers = set(one.name_servers) & set(other.name_servers)
     return one.client_name == other.client_name and bool(servers)
 
@@ -213,8 +218,8 @@ def _differences(one: ClientSettings, other: ClientSettings) -> list[str]:
 
 
 def _after_fork() -> None:
-    """Make a new lock in the child, where its holder does not exist. Instances stand under the
-    parent's pid."""
+    """Create a new lock in the child, because no thread would release the old one. Instances are
+    stored under the parent's pid."""
     global _joining
     _joining = threading.Lock()
 

@@ -1,4 +1,4 @@
-r"""Message traces in Apache's encoding: what was done with a message, as text for a trace topic.
+r"""Message traces in Apache's encoding: records of actions on messages, as text for a trace topic.
 
 ::
 
@@ -12,11 +12,10 @@ r"""Message traces in Apache's encoding: what was done with a message, as text f
     SubAfter  = SubAfter, requestId, msgId, costMs, success, keys, contextCode, time, group
                 [, error=text]
 
-The last field of SubAfter is ours: Apache's reader takes the fields it knows and passes over what
-follows them.
+The last field of SubAfter is an addition of this project: Apache's reader ignores further fields.
 
-A message on the trace topic holds some records; its keys are the ids and keys of the messages they
-speak of. Values in, values out. Source: apache/rocketmq ``TraceDataEncoder``,
+A message on the trace topic holds several records; its keys are the ids and keys of the traced
+messages. Values in, values out. Source: apache/rocketmq ``TraceDataEncoder``,
 ``SendMessageTraceHookImpl``, ``ConsumeMessageTraceHookImpl``.
 """
 
@@ -36,7 +35,7 @@ ERROR: Final = "error="
 
 
 class ContextCode(IntEnum):
-    """Outcome of handling a message: Apache's ``ConsumeReturnType``, by its ordinal."""
+    """Outcome of handling a message: the ordinal of Apache's ``ConsumeReturnType``."""
 
     SUCCESS = 0
     TIME_OUT = 1
@@ -47,8 +46,8 @@ class ContextCode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TracedMessage:
-    """Message of a record, with the time (ms since 1970 UTC), the region and the group of the
-    traced action."""
+    """Message of a record, with the time (ms since 1970 UTC), region and group of the traced
+    action."""
 
     topic: str
     msg_id: str
@@ -60,12 +59,12 @@ class TracedMessage:
 
     @property
     def trace_keys(self) -> list[str]:
-        """By which its trace is found."""
+        """Keys under which the trace can be found."""
         return f"{self.msg_id} {self.keys or ''}".split()
 
     @property
     def head(self) -> tuple[int, str, str, str, str]:
-        """The fields that a producer's records begin with."""
+        """First fields of a producer's records."""
         return self.time_ms, self.region, self.group, self.topic, self.msg_id
 
 
@@ -79,7 +78,7 @@ def pub_record(
     offset_msg_id: str,
     success: bool,
 ) -> str:
-    """A message was sent."""
+    """Return the record of a sent message."""
     rest = (store_host, body_size, cost_ms, int(kind), offset_msg_id, success)
     return _record("Pub", *sent.head, sent.tags, sent.keys, *rest)
 
@@ -93,18 +92,20 @@ def end_transaction_record(
     state: str,
     from_check: bool,
 ) -> str:
-    """A transaction was ended; ``state`` is COMMIT_MESSAGE, ROLLBACK_MESSAGE or UNKNOW."""
+    """Return the record of an ended transaction. ``state``: COMMIT_MESSAGE, ROLLBACK_MESSAGE or
+    UNKNOW."""
     rest = (store_host, int(kind), transaction_id, state, from_check)
     return _record("EndTransaction", *ended.head, ended.tags, ended.keys, *rest)
 
 
 def recall_record(recalled: TracedMessage, *, success: bool) -> str:
-    """A timer message was recalled."""
+    """Return the record of a recalled message."""
     return _record("Recall", *recalled.head, success)
 
 
 def sub_before_record(begun: TracedMessage, *, request_id: str, retry_times: int) -> str:
-    """A message is about to be handled; ``request_id`` is that of the record after it."""
+    """Return the record before a message is handled. ``request_id``: the same in the record after
+    it."""
     origin = (begun.time_ms, begun.region, begun.group, request_id)
     return _record("SubBefore", *origin, begun.msg_id, retry_times, begun.keys)
 
@@ -119,7 +120,8 @@ def sub_after_record(
     time_ms: int,
     error: str | None = None,
 ) -> str:
-    """A message was handled, by ``time_ms``; ``error``, one line: why that failed."""
+    """Return the record after a message was handled, at ``time_ms``. ``error``: reason of a
+    failure, in one line."""
     outcome = (cost_ms, success, handled.keys, int(code), time_ms, handled.group)
     more = () if error is None else (ERROR + error,)
     return _record("SubAfter", request_id, handled.msg_id, *outcome, *more)

@@ -1,10 +1,10 @@
-"""Tracing of a producer or consumer: the dispatcher that collects its records, and the producer
-that sends them, some at a time, under a group of its own.
+"""Tracing of a producer or consumer: a dispatcher that collects records, and a producer with a
+separate group that sends them in batches.
 
-One rule: tracing never fails or delays a send; records that cannot be kept are dropped and counted.
-Source: apache/rocketmq ``AsyncTraceDispatcher``, ``SendMessageTraceHookImpl``. RocketMQ leaves one
-record of a batch, under ids joined with commas, by which its readers find no message; here each
-message of a batch has a record of its own.
+One rule: tracing never fails or delays a send; records without room are dropped and counted.
+Source: apache/rocketmq ``AsyncTraceDispatcher``, ``SendMessageTraceHookImpl``. RocketMQ writes one
+record for a batch, under ids joined with commas, by which its readers find no message. Here each
+message of a batch has a record.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class _Producer(Protocol):
 
 
 def trace_topic(trace: bool | str) -> str | None:
-    """Return the topic that the setting ``trace`` means: none, Apache's, or the one named."""
+    """Return the trace topic for the setting ``trace``: None, Apache's, or the named one."""
     return TRACE_TOPIC if trace is True else trace or None
 
 
 def trace_group(group: str, kind: str) -> str:
-    """Return the group that traces of ``group`` are sent under, as Apache names it. A long name is
-    cut and gets a checksum, for 120 characters are allowed."""
+    """Return the group that sends the traces of ``group``, named as in Apache's client. A name
+    above the limit of 120 characters is cut and gets a checksum."""
     room = GROUP_SIZE_MAX - len(f"{GROUP_PREFIX}--{kind}-1")
     if len(group) > room:
         group = f"{group[: room - 9]}-{crc32(group.encode()):08x}"
@@ -68,8 +68,13 @@ def trace_group(group: str, kind: str) -> str:
 
 @dataclass(eq=False)
 class Tracing:
-    """Trace dispatcher and its producer. ``make`` makes the producer; ``group`` is the traced
-    client's, ``topic`` where traces go, ``kind`` PRODUCE or CONSUME."""
+    """Trace dispatcher and its producer.
+
+    - ``make``: creates the producer.
+    - ``group``: group of the traced client.
+    - ``topic``: trace topic.
+    - ``kind``: PRODUCE or CONSUME.
+    """
 
     make: InitVar[Callable[..., _Producer]]
     settings: InitVar[ClientSettings]
@@ -96,29 +101,31 @@ class Tracing:
         await self._producer.start()
 
     async def close(self) -> None:
-        """Send held records, unless that was done, for five seconds at most, then close."""
+        """Send the waiting records for at most five seconds, then close."""
         await self.dispatcher.close()
         await self._producer.close()
 
 
 BATCH: Final = 10
-"""Records that make a message (``traceMsgBatchNum``)."""
+"""Number of records in a trace message (``traceMsgBatchNum``)."""
 FLUSH_INTERVAL_S: Final = 5.0
 HELD_MAX: Final = 16_384
-"""Records that wait at most; more are dropped. A batch takes half of the room that is left."""
+"""Maximum number of waiting records; more are dropped. A batch may use half of the remaining
+room."""
 SIZE_MAX: Final = 128_000
-"""Characters in a trace message, from which on it is sent."""
+"""Number of characters from which on a trace message is sent."""
 KEYS_SIZE_MAX: Final = 24_000
-"""Bytes of keys in a trace message: its properties stay below ``PROPERTIES_SIZE_MAX``."""
+"""Maximum bytes of keys in a trace message, so that its properties stay below
+``PROPERTIES_SIZE_MAX``."""
 CLOSE_TIMEOUT_S: Final = 5.0
 
 TraceRecord = tuple[TracedMessage, str]
-"""Message that the record is about, and its text."""
+"""Traced message, and the text of the record."""
 
 
 @dataclass(eq=False)
 class TraceDispatcher(SendHook):
-    """Collect trace records. ``send`` sends one message of the trace topic."""
+    """Collect trace records. ``send`` sends one message to the trace topic."""
 
     send: Callable[[Message], Awaitable[object]]
     topic: str
@@ -131,7 +138,7 @@ class TraceDispatcher(SendHook):
     _failing: bool = False
 
     def after(self, context: SendContext) -> None:
-        """Keep a record of the attempt, if it was answered and the broker wants traces."""
+        """Add a record of the attempt, if it was answered and the broker wants traces."""
         result = context.result
         if result is None or not result.trace_on:
             return
@@ -179,7 +186,7 @@ class TraceDispatcher(SendHook):
         self.append(message, recall_record(message, success=success))
 
     def append(self, message: TracedMessage, record: str) -> None:
-        """Keep a record for the next message of the trace topic."""
+        """Add a record to the next message of the trace topic."""
         if len(self._held) >= HELD_MAX:
             self.dropped += 1
             return
@@ -190,7 +197,7 @@ class TraceDispatcher(SendHook):
             self._timer = asyncio.get_running_loop().call_later(FLUSH_INTERVAL_S, self._start)
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Send held records, for ``timeout`` seconds at most; the rest is dropped."""
+        """Send the waiting records for at most ``timeout`` seconds; the rest is dropped."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while self._held or self._sending:
@@ -224,8 +231,8 @@ class TraceDispatcher(SendHook):
             self._timer = asyncio.get_running_loop().call_later(FLUSH_INTERVAL_S, self._start)
 
     async def _send_part(self, part: list[TraceRecord]) -> None:
-        """Send records. A refused part is halved, so that one bad record takes no others with
-        it."""
+        """Send records. A refused part is sent again in two halves, so that a bad record affects no
+        others."""
         try:
             await self.send(trace_message(part, self.topic))
             self._failing = False
@@ -241,7 +248,7 @@ class TraceDispatcher(SendHook):
 
 
 class _Sent(NamedTuple):
-    """Message that an attempt has stored."""
+    """Message that was stored by an attempt."""
 
     msg_id: str
     offset_msg_id: str
@@ -250,7 +257,8 @@ class _Sent(NamedTuple):
 
 
 def _sent(context: SendContext, result: SendResult) -> list[_Sent]:
-    """Return each message of a batch; an inner batch, whose messages have one id, as a whole."""
+    """Return the messages of a batch. An inner batch, whose messages share one id, is returned as
+    one."""
     msg_ids, offset_msg_ids = result.msg_ids, result.offset_msg_id.split(",")
     items = [] if context.batch is None else decode_batch(context.batch)
     if len(items) != len(msg_ids):
@@ -266,8 +274,8 @@ def _sent(context: SendContext, result: SendResult) -> list[_Sent]:
 
 
 def trace_parts(records: list[TraceRecord]) -> list[list[TraceRecord]]:
-    """Return the records for one trace message each: of one topic, and neither its text nor its
-    keys too long."""
+    """Split the records into parts for one trace message each: of one topic, and within the limits
+    of text and keys."""
     by_topic: dict[str, list[TraceRecord]] = {}
     for one in records:
         by_topic.setdefault(one[0].topic, []).append(one)
@@ -288,7 +296,7 @@ def trace_parts(records: list[TraceRecord]) -> list[list[TraceRecord]]:
 
 
 def trace_message(part: list[TraceRecord], topic: str) -> Message:
-    """Return the message of the trace topic, with as many keys as there is room for."""
+    """Return the message for the trace topic, with as many keys as fit."""
     keys: dict[str, int] = {}
     for traced, _ in part:
         keys |= _fitting(traced.trace_keys)
@@ -296,8 +304,7 @@ def trace_message(part: list[TraceRecord], topic: str) -> Message:
 
 
 def _fitting(keys: list[str]) -> dict[str, int]:
-    """Return the first of the keys that a trace message has room for, with the bytes that each
-    takes."""
+    """Return the first keys that fit in a trace message, with the bytes of each."""
     fitting: dict[str, int] = {}
     left = KEYS_SIZE_MAX
     for key in keys:
@@ -312,7 +319,7 @@ def _fitting(keys: list[str]) -> dict[str, int]:
 # ``ConsumeMessageTraceHookImpl``, ``DefaultLitePullConsumerImpl.poll``.
 
 CONSUME_TIMEOUT_MS: Final = 15 * 60 * 1000
-"""Handling that took longer is traced as TIME_OUT (``consumeTimeout``)."""
+"""Time in ms from which handling is traced as TIME_OUT (``consumeTimeout``)."""
 
 
 class _Begun(NamedTuple):
@@ -323,7 +330,7 @@ class _Begun(NamedTuple):
 
 @dataclass(slots=True)
 class HandledTogether:
-    """Group of ``count`` messages in one call of a handler since ``time_ms``."""
+    """Group of ``count`` messages in one handler call that began at ``time_ms``."""
 
     count: int
     time_ms: int
@@ -332,8 +339,8 @@ class HandledTogether:
 
 @dataclass(slots=True, eq=False)
 class ConsumeTraces:
-    """Traces of a consumer. ``append`` keeps a record for the trace topic; ``next_id`` makes
-    request ids."""
+    """Traces of a consumer. ``append`` adds a record for the trace topic; ``next_id`` returns a
+    request id."""
 
     append: Callable[[TracedMessage, str], None]
     group: str
@@ -346,8 +353,8 @@ class ConsumeTraces:
         self.began_at(message)
 
     def began_at(self, message: Delivery) -> None:
-        """Record that the message was about to be handled when ``message.trace`` became the time,
-        in ms, or the group it is handled with. A second call is ignored."""
+        """Record the start of handling, once. ``message.trace`` holds its time in ms, or the group
+        of messages in the same call."""
         began = message.trace
         if not isinstance(began, int | HandledTogether):
             return
@@ -357,8 +364,8 @@ class ConsumeTraces:
         message.trace = self._before(message, began)
 
     def together(self, count: int) -> HandledTogether:
-        """Return the group of messages that are about to be handled together: a record each, all
-        with one request id. From any thread."""
+        """Return a group for messages of one handler call: each gets a record, all with the same
+        request id. Safe in any thread."""
         return HandledTogether(count, self.now_ms())
 
     def began_all(self, messages: Iterable[Delivery]) -> None:
@@ -366,7 +373,8 @@ class ConsumeTraces:
             self.began_at(message)
 
     def ended(self, message: Delivery, *, ok: bool, seconds: float) -> None:
-        """Record the end of handling and its time; ``message.cause`` says why it failed."""
+        """Record the end of handling and its duration. ``message.cause`` holds the reason of a
+        failure."""
         self.began_at(message)
         begun = message.trace
         if isinstance(begun, _Begun):
@@ -378,14 +386,15 @@ class ConsumeTraces:
             self._after(begun, round(seconds * 1000), code, error=message.failure)
 
     def polled(self, messages: Iterable[ReceivedMessage]) -> None:
-        """Record that a user has polled these. Nothing is known of their handling."""
+        """Record that a user has polled these messages. Their handling is unknown."""
         poll = HandledTogether(1, self.now_ms(), self.next_id())
         for begun in [self._before(message, poll) for message in messages]:
             if begun is not None:
                 self._after(begun, 0, ContextCode.SUCCESS, error=None)
 
     def _before(self, message: ReceivedMessage, began: HandledTogether) -> _Begun | None:
-        """None: the producer's broker wants no traces."""
+        """Write the record before handling. Return None if the producer's broker wants no
+        traces."""
         properties = message.properties
         if properties.get(names.TRACE_SWITCH) == "false":
             return None

@@ -1,7 +1,9 @@
-"""Calling a user's function: a coroutine function on the loop, a plain one in a thread of its own
-pool and the caller's context, never on the loop. (Handlers of messages: ``handling.py``.) A
-function that does not come back cannot be ended; the end of the process does not wait for it for
-ever (``CallThreads``)."""
+"""Calls of users' functions: a coroutine function runs on the loop. A plain one runs in a thread of
+a separate pool, in the caller's context, never on the loop. (Message handlers: ``handling.py``.)
+
+A plain function that hangs cannot be ended. The end of the process waits for it only a limited time
+(``CallThreads``).
+"""
 
 from __future__ import annotations
 
@@ -24,18 +26,19 @@ from typing import Any, Final
 from turbopump.errors import NotStartedError
 
 EXIT_PATIENCE_S: Final = 5.0
-"""Longest wait of the process's end for a running function whose owner was not closed."""
+"""Maximum seconds for which the end of the process waits for a running function whose owner was not
+closed."""
 
 log = logging.getLogger(__name__)
 
 
 class NotCalledError(NotStartedError):
-    """The function was not called: its owner was closed before."""
+    """Raised if the function was not called because its owner was closed before."""
 
 
 class UserFunction:
-    """User's function, ready to be called. ``threads``: number of calls of a plain function that
-    run at the same time; others wait."""
+    """A user's function with its threads. ``threads``: maximum number of concurrent calls of a
+    plain function; others wait."""
 
     def __init__(self, function: Callable[..., object], *, threads: int, name: str) -> None:
         self._function = function
@@ -46,12 +49,12 @@ class UserFunction:
 
     @property
     def plain(self) -> bool:
-        """True if it is called in a thread."""
+        """True if the function is called in a thread."""
         return self._pool is not None
 
     async def call(self, *args: object) -> object:
-        """Call the function, and return its result. Raises as ``failure_of`` and ``checked_result``
-        say, and NotCalledError."""
+        """Call the function, and return its result. Raises the errors of ``failure_of`` and
+        ``checked_result``, and NotCalledError."""
         if self._pool is None:
             result = self._function(*args)
         else:
@@ -59,27 +62,28 @@ class UserFunction:
         return checked_result(await awaited(result) if inspect.isawaitable(result) else result)
 
     def anew(self) -> UserFunction:
-        """Return the same function, to be called after the close of this one."""
+        """Return a new object for the same function, which can be called after this one is
+        closed."""
         return UserFunction(self._function, threads=self._threads, name=self._name)
 
     def close(self) -> None:
-        """Start no more calls of a plain function: waiting calls end with NotCalledError."""
+        """Start no more calls of a plain function. Waiting calls raise NotCalledError."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 class CallThreads(Executor):
-    """Pool of at most ``count`` threads, made when they are needed, that call users' functions.
+    """Pool of at most ``count`` threads for users' functions. Threads are started when needed.
 
-    The end of the process waits for the standard library's pool, however long that takes: one
-    function that hangs (a socket without a timeout, a lock) keeps the process for ever. The end of
-    the process waits for these threads until ``leave_after`` seconds are over, logs the names of
-    those that still run, and does not wait for them.
+    With the standard library's pool, the end of the process waits without limit. One function that
+    hangs (a socket without a timeout, a lock) would keep the process alive. With this pool, the end
+    of the process waits at most ``leave_after`` seconds, logs the names of running functions, and
+    exits.
     """
 
     def __init__(self, count: int, name: str) -> None:
         self.count = count
-        """May grow later."""
+        """Maximum number of threads; it may be increased later."""
         self._name = name
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._idle = threading.Semaphore(0)
@@ -88,12 +92,12 @@ class CallThreads(Executor):
         self._leave_at: float | None = None
         self.threads: list[threading.Thread] = []
         self.busy: set[threading.Thread] = set()
-        """Threads that call a function now."""
+        """Threads that are running a function."""
         _pools.add(self)
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:
-        """Submit a call. Raises RuntimeError after the shutdown, and where the system gives no more
-        threads."""
+        """Submit a call. Raises RuntimeError after the shutdown, and if the system cannot start a
+        thread."""
         with self._lock:
             if self.closed:
                 raise RuntimeError("cannot schedule new futures after shutdown")
@@ -122,12 +126,13 @@ class CallThreads(Executor):
             thread.join()
 
     def leave_after(self, seconds: float) -> None:
-        """Let the end of the process wait for running functions ``seconds`` at most, from now
-        on."""
+        """Limit the time for which the end of the process waits for running functions, in seconds
+        from now."""
         self._leave_at = monotonic() + seconds
 
     def end(self) -> list[str]:
-        """The process ends: the names of threads that do not."""
+        """Wait for running functions at the end of the process. Return the names of threads that
+        are still running."""
         self.shutdown(wait=False, cancel_futures=True)
         leave_at = self._leave_at if self._leave_at is not None else monotonic() + EXIT_PATIENCE_S
         for thread in list(self.busy):
@@ -167,7 +172,7 @@ _pools: Final[weakref.WeakSet[CallThreads]] = weakref.WeakSet()
 
 @atexit.register
 def _end_calls() -> None:
-    """The end of the process. A Ctrl-C ends the waiting."""
+    """Wait for all pools at the end of the process. A Ctrl-C ends the wait."""
     names: list[str] = []
     try:
         for pool in list(_pools):
@@ -183,8 +188,8 @@ def _end_calls() -> None:
 
 
 async def in_pool(pool: CallThreads, function: Callable[..., object], *args: object) -> object:
-    """Call a plain function in a thread, and return its result. Raises as ``failure_of`` says, and
-    NotCalledError if the pool was closed before."""
+    """Call a plain function in a thread, and return its result. Raises the errors of
+    ``failure_of``, and NotCalledError if the pool was closed before."""
     this = asyncio.current_task()
     assert this is not None
     cancels = this.cancelling()
@@ -209,7 +214,8 @@ async def in_pool(pool: CallThreads, function: Callable[..., object], *args: obj
 def _ended(
     function: Callable[..., object], args: tuple[object, ...]
 ) -> tuple[object, Exception | None]:
-    """Never raises: not everything that is raised in a thread gets to the loop."""
+    """Call the function, and return its result or its exception. Never raises, because some
+    exceptions would not reach the loop."""
     try:
         return function(*args), None
     except BaseException as error:
@@ -217,21 +223,21 @@ def _ended(
 
 
 def is_coroutine_function(handler: Callable[..., object]) -> bool:
-    """Return True if a call gives a coroutine: for an ``async def``, a partial of one, or an object
-    with an ``async def __call__``."""
+    """Return True if a call returns a coroutine: for an ``async def``, a partial of one, or an
+    object with an ``async def __call__``."""
     if inspect.iscoroutinefunction(handler):
         return True
     return inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
 
 
 def failure_of(error: BaseException, *, in_thread: bool) -> Exception:
-    """The failure of a function that raised ``error``: itself, or a RuntimeError from it if a
-    Future or a task cannot carry it.
+    """Return the failure of a function that raised ``error``. It is ``error`` itself, or a
+    RuntimeError if a Future or a task cannot carry it.
 
-    StopIteration is refused by asyncio's futures, and a task that waits for one is never woken;
-    SystemExit (``sys.exit()``, argparse, click) and KeyboardInterrupt break out of the loop, and
-    stop everything on it. ``in_thread``: the function ran in a thread of its own, where nobody
-    cancels and no signal comes. Raises ``error`` if it is not the function's own.
+    Asyncio's futures refuse StopIteration, and a task that waits for such a future is never woken.
+    SystemExit (``sys.exit()``, argparse, click) and KeyboardInterrupt would end the loop with
+    everything on it. ``in_thread``: the function ran in a pool thread, where no cancellation or
+    signal arrives. Raises ``error`` if the function is not its source.
     """
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
@@ -247,8 +253,8 @@ def failure_of(error: BaseException, *, in_thread: bool) -> Exception:
 
 
 async def awaited(awaitable: Awaitable[object]) -> object:
-    """Await, and return the result. Raises as ``failure_of`` says. A cancellation of something that
-    was waited for, not of the task that waits, is a failure like others."""
+    """Await, and return the result. Raises the errors of ``failure_of``. A cancellation counts as a
+    failure unless the waiting task itself was cancelled."""
     this = asyncio.current_task()
     assert this is not None
     cancels = this.cancelling()
@@ -266,8 +272,7 @@ async def awaited(awaitable: Awaitable[object]) -> object:
 
 
 def checked_result(result: object) -> object:
-    """Return ``result``, unless it shows that the function's body never ran: then raise
-    TypeError."""
+    """Return ``result``. Raises TypeError if it shows that the function's body never ran."""
     if isinstance(result, CoroutineType):
         result.close()  # else Python warns of it, too
         what = f"the coroutine {result.__qualname__}, which never ran: an await is missing"

@@ -167,7 +167,7 @@ async def test_checks_that_end_in_the_moment_they_begin_leave_room_for_others() 
         topic="orders", tran_state_table_offset=1, commit_log_offset=2, msg_id="1", bname="b"
     )
     for number in range(10):
-        answers.take(StateQuestion(request, message, cast(Any, None)), sender)
+        answers.add_question(StateQuestion(request, message, cast(Any, None)), sender)
         while len(told) <= number:
             await asyncio.sleep(0)
     assert sender.under_way.count == 0

@@ -1,4 +1,4 @@
-"""Dead letters: who has some, what they are, and how to send them again, each once."""
+"""Dead letters: listing groups that have some, reading them, and resending each once."""
 
 from turbopump.client.dead_letters.dead_letter import (
     DeadGroup,

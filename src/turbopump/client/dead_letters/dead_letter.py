@@ -1,9 +1,8 @@
-"""Dead letters: messages in ``%DLQ%group``, where they came from, and what they are when they are
-sent again.
+"""Dead letters: messages in ``%DLQ%group``, their origin, and the message that is sent again.
 
-The id of a resent message is made of what identifies the dead letter alone, so that everyone who
-resends it gives the same. Source: apache/rocketmq
-``AbstractSendMessageProcessor.consumerSendMsgBack`` (the properties of a dead letter).
+The id of a resent message depends only on the dead letter, so everyone who resends it uses the same
+id. Source: apache/rocketmq ``AbstractSendMessageProcessor.consumerSendMsgBack`` (the properties of
+a dead letter).
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ from turbopump.protocol.requests.namesrv import GetAllTopicList
 from turbopump.protocol.requests.send import SendMessageV2
 
 RESENT_FROM: Final = "RESENT_FROM"
-"""Property of a message that was resent: the dead letter it was, as
+"""Property of a resent message: position of the dead letter, as
 ``%DLQ%group@broker:queue:offset``."""
 RESENT_ID: Final = "RESENT_ID"
-"""Property of a message that was resent: the id the dead letter had."""
+"""Property of a resent message: unique id of the dead letter."""
 PRODUCER_GROUP: Final = "TURBOPUMP_DLQ_RESEND"
 _FIRST_POP_TIME: Final = "1ST_POP_TIME"
 _DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
@@ -82,14 +81,17 @@ _NOT_RESENT: Final = frozenset(
         "DLQ_ORIGIN_MESSAGE_ID",
     }
 )
-"""What belongs to the message's last life. A DELAY or TRAN_MSG that stayed would send it to a level
-or make it half a transaction."""
+"""Properties that are removed before a resend, because they describe the earlier delivery. DELAY
+would delay the message; TRAN_MSG would make it half of a transaction."""
 
 
 class ResendTo(Enum):
-    """Where dead letters go: to the topic they came from, where every group of it gets them; or to
-    their own group's retry topic. There are two of these: for consumers that pull, and for those
-    that pop. ``RETRY`` takes that which the letter, or the group, says it reads."""
+    """Target of resent dead letters.
+
+    - ``ORIGIN``: the original topic, where every group receives them.
+    - ``PULL_RETRY``, ``POP_RETRY``: the group's retry topic for pulling or popping consumers.
+    - ``RETRY``: the retry topic that the dead letter or the group is known to read.
+    """
 
     ORIGIN = "origin"
     RETRY = "retry"
@@ -98,9 +100,13 @@ class ResendTo(Enum):
 
 
 class InDoubt(Enum):
-    """What to do with letters that may have been sent, and whose target queue cannot be read: it is
-    gone, or its broker does not answer. Leave them until it can be; send them again, so that those
-    that had arrived are there twice; or take them for sent."""
+    """Treatment of dead letters that may have been sent, if their target queue is gone or its
+    broker does not answer.
+
+    - ``LEAVE``: leave them until the queue can be read.
+    - ``SEND``: send them again; those that had arrived are then there twice.
+    - ``SENT``: treat them as sent.
+    """
 
     LEAVE = "leave"
     SEND = "send"
@@ -109,62 +115,64 @@ class InDoubt(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """One message of a group's dead letters; ``message`` is as it is stored there."""
+    """One dead letter of a group. ``message``: as stored in ``%DLQ%group``."""
 
     group: str
     message: ReceivedMessage
 
     @property
     def position(self) -> str:
-        """``broker:queue:offset``: which dead letter of its group it is."""
+        """Position of the dead letter as ``broker:queue:offset``."""
         message = self.message
         return f"{message.broker_name}:{message.queue_id}:{message.queue_offset}"
 
     @property
     def attempts(self) -> int:
-        """How often the group was given it; making the dead letter counts as one."""
+        """Number of deliveries to the group. The one that made the dead letter counts too."""
         return self.message.reconsume_times
 
     @property
     def origin_topic(self) -> str | None:
-        """The topic to which it was first sent; None if the message does not say."""
+        """Topic of the original message; None if the dead letter does not name it."""
         properties = self.message.properties
         return properties.get(names.RETRY_TOPIC) or properties.get(_DLQ_ORIGIN_TOPIC)
 
     @property
     def origin_msg_id(self) -> str | None:
-        """The offset message id of its first copy."""
+        """Offset message id of the original message."""
         return self.message.properties.get(names.ORIGIN_MESSAGE_ID)
 
     @property
     def failure(self) -> str | None:
-        """Why its last attempt failed, if a client of ours had it and could say so."""
+        """Reason of the last failure, if this project's client has recorded one."""
         return names.consume_failure(self.message.properties, self.attempts)
 
     @property
     def resend_id(self) -> str:
-        """The unique id of the message that it is sent again as. The store time is part of it: a
-        broker that was set up anew counts its queues from 0 again."""
+        """Unique id of the message that is sent again. It includes the store time, because a broker
+        that was set up anew counts offsets from 0 again."""
         text = f"{DLQ_PREFIX}{self.group}\n{self.position}\n{self.message.store_timestamp}"
         return hashlib.sha256(text.encode()).hexdigest()[:32].upper()
 
     def is_one_of(self, ids: Collection[str]) -> bool:
-        """Whether one of ``ids`` means it: its unique id, its offset message id or its position."""
+        """Return True if ``ids`` contains the unique id, the offset message id or the position of
+        this dead letter."""
         return any(mine in ids for mine in self.ids)
 
     @property
     def ids(self) -> tuple[str, str, str]:
-        """By which it can be chosen."""
+        """Ids by which the dead letter can be selected."""
         return self.message.msg_id, self.message.offset_msg_id, self.position
 
     @property
     def was_popped(self) -> bool:
-        """Whether it was popped and put back; not known of what was given up in the first
-        attempt."""
+        """True if the message was popped before. This is unknown if it became a dead letter at the
+        first attempt."""
         return _FIRST_POP_TIME in self.message.properties
 
     def request(self, queue: MessageQueue) -> SendMessageV2:
-        """The request that sends ``message.stored_body`` to ``queue``, attempts counted from 0."""
+        """Return the request that sends the stored body to ``queue``, with attempts counted from
+        0."""
         message = self.message
         was = message.properties
         properties = {name: was[name] for name in was if name not in _NOT_RESENT}
@@ -200,8 +208,8 @@ Wanted = Callable[[DeadLetter], bool]
 
 @dataclass(frozen=True, slots=True)
 class DeadGroup:
-    """A group with dead letters: how many, and when the oldest and newest died (ms since 1970 UTC).
-    ``missing``: brokers that could not be asked, and why; there may be more."""
+    """Group with dead letters: their number, and store times of the oldest and newest (ms since
+    1970 UTC). ``missing``: brokers that could not be asked, with the reason; they may have more."""
 
     group: str
     count: int
@@ -211,29 +219,30 @@ class DeadGroup:
 
 
 class DeadLetters(MessageFinder):
-    """Use it as ``async with DeadLetters("127.0.0.1:9876") as dead_letters:``. It reads and changes
-    nothing, not even an offset. A ``MessageFinder``, with its settings.
+    """Read dead letters. Use it as ``async with DeadLetters("127.0.0.1:9876") as dead_letters:``.
+    It is a ``MessageFinder`` with the same settings, and changes nothing on a broker, not even an
+    offset.
 
-    Every method that asks a broker may raise a RemotingError; those that are given a group,
-    MessageNotFoundError if it has no dead letters to be read, with what to do.
+    Every method that asks a broker may raise a RemotingError. Methods with a group raise
+    MessageNotFoundError if it has no readable dead letters; the text says what to do.
     """
 
     @property
     def instance(self) -> ClientInstance:
-        """The connections and routes. Raises NotStartedError."""
+        """Client instance with connections and routes. Raises NotStartedError."""
         return self._ready()
 
     # --- groups
 
     async def groups(self) -> list[DeadGroup]:
-        """Every group that has dead letters, sorted. Raises RouteNotFoundError if there is no
-        broker."""
+        """Return every group that has dead letters, sorted. Raises RouteNotFoundError if there is
+        no broker."""
         topics = sorted(topic for topic in await self._topics() if topic.startswith(DLQ_PREFIX))
         groups = [await self._group(topic) for topic in topics]
         return [group for group in groups if group.count or group.missing]
 
     async def count(self, group: str) -> int:
-        """How many dead letters the group has now."""
+        """Return the number of dead letters that the group has now."""
         ranges = [await self._range(queue) for queue in await self._dead_queues(group)]
         return sum(end - first for first, end in ranges)
 
@@ -288,7 +297,7 @@ class DeadLetters(MessageFinder):
     # --- letters
 
     async def letters(self, group: str, wanted: Wanted | None = None) -> AsyncIterator[DeadLetter]:
-        """The group's dead letters that are there now; later ones are not among them."""
+        """Iterate over the group's present dead letters. Later ones are not included."""
         ranges = {queue: await self._range(queue) for queue in await self._dead_queues(group)}
         for queue, (offset, end) in ranges.items():
             while offset < end:
@@ -322,14 +331,14 @@ class DeadLetters(MessageFinder):
         return queues
 
     async def copies_in(self, topic: str, unique_id: str) -> FoundMessages:
-        """Return the newest messages of a topic with this unique id, and the brokers that cannot be
-        asked. The topic's route is not asked for anew."""
+        """Return the newest messages of a topic with this unique id, and the brokers that could not
+        be asked. The known route of the topic is used."""
         route = await self.instance.routes.get(topic)
         return await self._query(route, unique_id, COPIES_MAX, 0, EVER, unique=True)
 
     async def reason(self, letter: DeadLetter, *, trace_topic: str = TRACE_TOPIC) -> str | None:
-        """Why the group's last attempt failed, as our client says in the message or its consumer's
-        trace; None if there is neither."""
+        """Return the reason of the last failure from the message, or from the consumer's trace.
+        Return None if neither has one."""
         if letter.failure is not None:
             return letter.failure
         msg_id = letter.message.msg_id
@@ -354,8 +363,8 @@ _WHOLE: Final = 9
 
 
 def latest_reason(bodies: Iterable[bytes], group: str, msg_id: str) -> str | None:
-    """Why ``group`` failed with ``msg_id``, by the latest record; ``bodies``: trace messages,
-    oldest first."""
+    """Return the reason why ``group`` failed with ``msg_id``, from the latest record. ``bodies``:
+    trace messages, oldest first."""
     latest: tuple[int, str] | None = None
     for body in bodies:
         for record in body.decode(errors="replace").split(RECORD_END):

@@ -1,4 +1,4 @@
-"""The journal of a group's resends: which dead letters were aimed where, and which have arrived.
+"""Journal of a group's resends: targets of dead letters that are being sent, and results.
 
 ::
 
@@ -8,9 +8,10 @@
     {"done": [id, …]}                                    a broker or the target has them
     {"lost": [id, …]}                                    looked for there, and not sent
 
-One JSON object a line. One rule: what was aimed and is not done is in doubt, and is looked for
-before it is sent again. A last line that is torn was being written when the process or the machine
-died: what it says had not begun. It must not know brokers.
+Each line is one JSON object. One rule: a letter that was aimed and is not done is in doubt, and is
+searched for before it is sent again. A torn last line was being written when the process or the
+machine stopped. Its action had not started, so the line is ignored. This module must not know
+brokers.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from turbopump.message.message import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class ResendAim:
-    """Where a letter was sent, where that queue ended before, and when (ms since 1970)."""
+    """Target queue of a dead letter, the queue's end before the send, and the time (ms since
+    1970)."""
 
     queue: MessageQueue
     start: int
@@ -52,7 +54,7 @@ _LINE: Final = msgspec.json.Decoder(_JournalLine)
 
 @dataclass(slots=True)
 class JournalState:
-    """What the lines add up to. Ids are those of the resent messages."""
+    """State after all lines of a journal. Ids are those of the resent messages."""
 
     done: set[str] = field(default_factory=set)
     in_doubt: dict[str, ResendAim] = field(default_factory=dict)
@@ -75,7 +77,8 @@ class JournalState:
 
 
 def read_journal(data: bytes, what: object) -> tuple[JournalState, int]:
-    """The state, and the size of the whole lines. Raises ResendError for a line that is damaged."""
+    """Return the journal's state, and the size of its complete lines. Raises ResendError for a
+    damaged line."""
     state = JournalState()
     size = 0
     lines = data.splitlines(keepends=True)
@@ -97,10 +100,13 @@ def read_journal(data: bytes, what: object) -> tuple[JournalState, int]:
 
 
 class Journal:
-    """The journal of one group, open for one run: ``GROUP.journal``, and ``GROUP.lock``, which the
-    system releases when its holder ends. Methods return when the line is on the disk (``aim``) or
-    with the system. Raises ResendError if another process, or another part of this one, has it
-    open, or a line is damaged; OSError as the system does."""
+    """Journal of one group, open for one run.
+
+    The files are ``GROUP.journal`` and ``GROUP.lock``; the system releases the lock when the
+    process ends. ``aim`` returns when its line is on the disk. Other methods return when the system
+    has the line. Raises ResendError if the journal is open elsewhere or a line is damaged, and
+    OSError as the system does.
+    """
 
     def __init__(self, directory: Path, group: str, *, run: str, now_ms: int) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -132,13 +138,14 @@ class Journal:
         os.close(self._lock)
 
     def start(self, ends: Mapping[MessageQueue, int]) -> None:
-        """Where target queues end now. Written out with the next aim."""
+        """Record the present ends of target queues. They are written with the next aim."""
         for queue, offset in ends.items():
             start = (queue.topic, queue.broker_name, queue.queue_id, offset)
             self._append({"start": start}, sync=False)
 
     def aim(self, aims: Mapping[str, MessageQueue], now_ms: int) -> None:
-        """These are going to be sent. May block."""
+        """Record the target of each letter before it is sent. Blocks until the line is on the
+        disk."""
         by_topic: dict[str, list[tuple[str, str, int]]] = {}
         for id_, queue in aims.items():
             by_topic.setdefault(queue.topic, []).append((id_, queue.broker_name, queue.queue_id))
@@ -147,12 +154,13 @@ class Journal:
             self._append({"aim": aim, "topic": topic, "at": now_ms}, sync=last)
 
     def done(self, ids: Iterable[str]) -> None:
-        """These are in the target. If the line is lost, they are in doubt, and found."""
+        """Record letters that are in the target. If the line is lost, they are in doubt, and are
+        then found in the target."""
         if ids := list(ids):
             self._append({"done": ids}, sync=False)
 
     def lost(self, ids: Iterable[str]) -> None:
-        """These were aimed, and are not in the target."""
+        """Record letters that were aimed and are not in the target."""
         if ids := list(ids):
             self._append({"lost": ids}, sync=False)
 
@@ -171,7 +179,7 @@ def journal_path(directory: Path, group: str) -> Path:
 
 
 def read_unlocked(directory: Path, group: str) -> bytes:
-    """Read a journal, also while another process writes it; empty if there is none."""
+    """Read a journal, also while another process writes it. Return nothing if there is none."""
     try:
         return journal_path(directory, group).read_bytes()
     except FileNotFoundError:

@@ -1,10 +1,15 @@
-"""Resending dead letters, each once: through kills of this process, lost answers, and second
-operators.
+"""Resending of dead letters, each once, despite kills of this process, lost answers and a second
+operator.
 
-Step by step, for some letters at a time: look what has come into the targets; ask them for the ids;
-write to the journal what is aimed where, and sync; send, one attempt each; write down what was
-answered. What got no answer is looked for in its queue before it is sent again, in this run or, if
-this one is killed, at the beginning of the next. One rule: no letter is sent while it is in doubt.
+These steps are repeated for some letters at a time:
+
+- Read new messages in the targets, and search the targets for the letters' ids.
+- Write the target of each letter to the journal, and sync.
+- Send each letter, with one attempt.
+- Write the answers to the journal.
+
+A letter without an answer is searched for in its queue before it is sent again. If this run is
+killed, the next run does that at its start. One rule: no letter is sent while it is in doubt.
 """
 
 from __future__ import annotations
@@ -43,13 +48,15 @@ from turbopump.protocol.codes import ResponseCode
 log = logging.getLogger(__name__)
 
 FIRST_STEPS: Final = (1, 8)
-"""Two operators who begin at the same time notice each other after one letter."""
+"""Sizes of the first batches. They are small so that two operators who start together notice each
+other after one letter."""
 STEP: Final = 64
 AIMED_AHEAD_S: Final = 0.25
-"""With a rate, letters are aimed so long before they are sent at most."""
+"""With a rate: maximum seconds between writing a letter's target to the journal and sending the
+letter."""
 ROUNDS: Final = 4
 SETTLE_S: Final = 3.0
-"""So long after it was sent, a letter that is not in its queue will not come any more."""
+"""Seconds after the send from which a letter that is not in its queue is considered lost."""
 
 _GROUP: Final = SettingRule(is_name, "must be the name of a group, as in 'billing'")
 _JOURNAL: Final = SettingRule(
@@ -78,8 +85,8 @@ def _check_chosen(group: str, journal: Path, to: ResendTo, wanted: Wanted | None
 async def would_resend(
     dead_letters: DeadLetters, group: str, journal: Path, to: ResendTo, wanted: Wanted | None = None
 ) -> ResendReport:
-    """What ``resend`` would do, as far as the journal knows; nothing is sent or written.
-    ``targets`` counts the letters by topic."""
+    """Report the effect of ``resend`` by the journal alone; nothing is sent or written. ``targets``
+    counts the letters by topic."""
     _check_chosen(group, journal, to, wanted)
     done = read_journal(read_unlocked(journal, group), journal_path(journal, group))[0].done
     report = ResendReport(group, dry_run=True)
@@ -108,15 +115,17 @@ async def resend(
     settle: float = SETTLE_S,
     on_progress: Callable[[ResendReport], None] = lambda report: None,
 ) -> ResendReport:
-    """Send the chosen dead letters again, each once. ``journal``: the directory of the journals;
-    keep it as long as the dead letters.
+    """Send the selected dead letters again, each once. The report has the letters that failed, with
+    the reasons.
 
-    ``in_doubt``: what to do with letters that may have been sent to queues that cannot be read.
-    ``rate``: letters a second at most. ``settle``: seconds after which a message that was sent and
-    cannot be seen is not there. The report says what could not be sent and why. Raises ResendError
-    if somebody else is resending (of this group), or the journal cannot be read; a RemotingError or
-    MessageNotFoundError if the dead letters cannot be read; OSError if the journal cannot be
-    written; ConfigError for arguments that cannot be used.
+    - ``journal``: directory of the journals. Keep it as long as the dead letters.
+    - ``in_doubt``: treatment of letters that may be in a target queue that cannot be read.
+    - ``rate``: maximum number of letters a second.
+    - ``settle``: seconds after which a letter that is not in its queue is considered lost.
+
+    Raises ResendError if another operator is resending this group's letters, or the journal cannot
+    be read. Raises a RemotingError or MessageNotFoundError if the dead letters cannot be read,
+    OSError if the journal cannot be written, and ConfigError for unusable arguments.
     """
     _check_chosen(group, journal, to, wanted)
     _IN_DOUBT.check("in_doubt", in_doubt)
@@ -141,12 +150,12 @@ _NO_ORIGIN: Final = (
 
 
 WaitingLetters = dict[str, tuple[DeadLetter, MessageQueue]]
-"""The letters of a round by id, and the queue each goes to."""
+"""Letters of a round by id, each with its target queue."""
 
 
 @dataclass(eq=False)
 class Run:
-    """One run, with its journal open."""
+    """One run with an open journal."""
 
     _dead_letters: DeadLetters
     _group: str
@@ -168,14 +177,15 @@ class Run:
         self._pace = ResendRate(None)
         self.report = ResendReport(self._group)
 
-    # --- doubts of runs that were killed
+    # --- letters in doubt after a run that was killed
 
     async def settle_old_doubts(self) -> None:
-        """Find out what became of letters that a run before this one aimed and did not hear of.
+        """Find the letters that an earlier run aimed and got no answer for.
 
         A journal may be used with several clusters whose groups, topics and brokers have the same
-        names. An id that is not one of the group's dead letters here is another cluster's, or
-        nobody's any more: only its own cluster could tell, so it stays as it is."""
+        names. An id that is not among this group's dead letters may belong to another cluster. Only
+        that cluster could tell, so the entry is left unchanged.
+        """
         doubts = await self._of_this_cluster(self._journal.state.in_doubt)
         if not doubts:
             return
@@ -240,7 +250,8 @@ class Run:
         self._report_progress(self.report)
 
     def _sends(self, letter: DeadLetter, hidden: target.UnreadableQueue) -> bool:
-        """Whether what may be in a queue that cannot be read is sent: as the user has decided."""
+        """Return True if a letter is sent although it may be in a queue that cannot be read. The
+        user's ``in_doubt`` decides."""
         match self._in_doubt:
             case InDoubt.LEAVE:
                 self.report.in_doubt += 1
@@ -256,10 +267,10 @@ class Run:
                 return True
 
     async def _send_batch(self, batch: list[DeadLetter]) -> bool:
-        """Send them; whether to go on."""
+        """Send these letters. Return True if the run continues."""
         letters = await self._with_topics(batch)
         try:
-            # What came into the targets since the last look shows whether somebody else resends.
+            # New messages in the targets show if another operator is resending.
             await self._look_for_others()
             letters = await self._not_elsewhere(letters)
             waiting = {letter.resend_id: (letter, self._choose(letter)) for letter in letters}
@@ -271,7 +282,7 @@ class Run:
                     await asyncio.sleep(self._settle_s)
                 outcomes = await self._round(waiting, last=attempt == ROUNDS - 1)
         except (errors.RemotingError, errors.RouteNotFoundError) as error:
-            # What may have been sent is in the journal: the next run looks for it before it sends.
+            # The journal has the letters that may be sent; the next run searches for them first.
             in_doubt = self._journal.state.in_doubt
             self.report.in_doubt += sum(letter.resend_id in in_doubt for letter in letters)
             self.report.stopped = str(error)
@@ -282,7 +293,8 @@ class Run:
         return True
 
     async def _round(self, waiting: WaitingLetters, *, last: bool) -> dict[str, ResendOutcome]:
-        """Send what waits, and take out what has arrived or never will; the outcomes."""
+        """Send the waiting letters, and remove those that have arrived or cannot be sent. Return
+        the outcomes by id."""
         aims = {id_: queue for id_, (_, queue) in waiting.items()}
         self._aimed.update(aims)
         await asyncio.to_thread(self._journal.aim, aims, self._now_ms())
@@ -325,7 +337,7 @@ class Run:
         return queues[self._turn % len(queues)]
 
     def _queues(self, topic: str) -> list[MessageQueue]:
-        """Those that can be written to, and read."""
+        """Return the topic's queues that can be written and read."""
         route = self._instance.routes.known[topic]
         readable = set(route.subscribe_queues)
         return [
@@ -335,7 +347,8 @@ class Run:
         ]
 
     async def _with_topics(self, batch: Iterable[DeadLetter]) -> list[DeadLetter]:
-        """Those whose target takes messages; its queues are watched from now on."""
+        """Return the letters whose target accepts messages. From now on, the target's queues are
+        watched for others' messages."""
         good: list[DeadLetter] = []
         faults: dict[str, str | None] = {}
         for letter in batch:
@@ -351,7 +364,7 @@ class Run:
         return good
 
     async def begin_topic(self, topic: str) -> str | None:
-        """Why nothing can be sent to a topic, if so."""
+        """Return the reason why no letter can be sent to a topic, or None."""
         try:
             await self._instance.routes.get(topic)
             queues = self._queues(topic)
@@ -366,16 +379,16 @@ class Run:
             return f"{error}{target.missing_topic_hint(topic, self._group)}"
         return None
 
-    # --- others
+    # --- other operators
 
     async def _look_for_others(self) -> None:
-        """Read what has come into the targets. Raises ResendError if not all of it is ours."""
+        """Read new messages in the targets. Raises ResendError if one was not sent by this run."""
         state = self._journal.state
         for arrival in await target.read_on(self._instance, self._mark, self._sent.read_to):
             self._sent.ids[arrival.id] += 1
             known = arrival.id in self._aimed or arrival.id in state.done
             if arrival.id in self._lost and not known:
-                # a run before this one sent it, and it came late
+                # an earlier run sent it, and it arrived late
                 self._journal.done([arrival.id])
                 self.report.recovered += 1
                 known = True
@@ -388,7 +401,8 @@ class Run:
                 )
 
     async def _not_elsewhere(self, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
-        """Those that are not in their target already, sent by somebody who has another journal."""
+        """Return the letters that are not in their target yet. Someone with another journal may
+        have sent them."""
         gate = asyncio.Semaphore(16)
 
         async def find(letter: DeadLetter) -> target.ResentLetter | target.UnreadableQueue | None:
@@ -418,15 +432,17 @@ FAILURES_SHOWN: Final = 100
 
 @dataclass(slots=True)
 class ResendReport:
-    """What became of the chosen letters.
+    """Results for the selected letters.
 
-    ``sent``: in this run. ``already``: resent before, as the journal says. ``recovered``: sent by a
-    run that was killed, and found in the target when this one began; those of them that are chosen
-    count as ``already``. ``elsewhere``: resent by somebody with another journal. ``failed``:
-    position → why it was not sent (100 of them; ``failures`` counts). ``in_doubt``: may or may not
-    be in the target; the next run finds out, if it can read the queues ``out_of_sight`` (queue →
-    why this one could not). ``stopped``: why it did not go on to the end. In a dry run nothing is
-    sent, and ``sent`` is what would be.
+    - ``sent``: sent in this run. In a dry run: letters that would be sent.
+    - ``already``: sent before, by the journal.
+    - ``recovered``: sent by a run that was killed, and found in the target at this run's
+      start. Selected ones also count as ``already``.
+    - ``elsewhere``: sent by someone with another journal.
+    - ``failed``: reason by position, for the first 100; ``failures`` counts all.
+    - ``in_doubt``: possibly in the target. The next run finds out if it can read the queues
+      in ``out_of_sight`` (reason by queue).
+    - ``stopped``: reason why the run ended early.
     """
 
     group: str
@@ -444,7 +460,7 @@ class ResendReport:
 
     @property
     def complete(self) -> bool:
-        """Whether every chosen letter is in its target."""
+        """True if every selected letter is in its target."""
         return not (self.failures or self.in_doubt or self.stopped)
 
     @property
@@ -458,8 +474,8 @@ class ResendReport:
 
 
 class ResendRate:
-    """Hands out turns one after the other, ``rate`` a second, evenly; without a rate at once. A
-    pause is made up for, but never with more than ``rate`` turns within one second."""
+    """Limiter that grants turns evenly, ``rate`` a second; without a rate, at once. It makes up for
+    a pause, but never grants more than ``rate`` turns within one second."""
 
     def __init__(self, rate: float | None) -> None:
         self._rate = rate
@@ -488,9 +504,9 @@ _STORED: Final = frozenset(
         ResponseCode.FLUSH_SLAVE_TIMEOUT,
     }
 )
-"""Stored, though not yet as safely as promised."""
+"""Codes of a stored message that is not flushed or replicated yet."""
 _BUSY: Final = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE})
-"""Not stored; it may be later."""
+"""Codes of a message that is not stored, but may be later."""
 _REFUSED: Final = frozenset(
     {
         ResponseCode.MESSAGE_ILLEGAL,
@@ -499,12 +515,12 @@ _REFUSED: Final = frozenset(
         ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
     }
 )
-"""Not stored, nor would it be later."""
+"""Codes of a message that is not stored and would not be later."""
 
 
 class ResendOutcome(NamedTuple):
-    """What became of one attempt. ``final``: trying again is of no use. Neither stored nor in
-    doubt: not stored."""
+    """Outcome of one attempt. ``final``: another attempt is useless. If neither ``stored`` nor
+    ``in_doubt``, the letter is not stored."""
 
     stored: bool = False
     in_doubt: bool = False

@@ -1,5 +1,5 @@
-"""The topics that dead letters are resent to: where their queues end, what has arrived there since,
-and what has an id. It reads, and ``resending.py`` decides."""
+"""Target topics of dead letters: ends of their queues, new messages in them, and searches by id.
+This module reads; ``resending.py`` decides."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class UnreadableQueue(NamedTuple):
 async def queue_ends(
     instance: ClientInstance, queues: Iterable[MessageQueue]
 ) -> dict[MessageQueue, int]:
-    """One past the newest message of each. Raises RemotingError."""
+    """Return the offset after the newest message of each queue. Raises RemotingError."""
     offsets = OffsetStore(instance, TOOLS_GROUP)
     queues = list(queues)
     ends = await asyncio.gather(*(offsets.max_offset(queue) for queue in queues))
@@ -55,15 +55,15 @@ async def queue_ends(
 
 
 def mark_of(group: str) -> SenderMark:
-    """Return the mark of a group's dead letters that were resent, by whomever."""
+    """Return the mark of a group's resent dead letters. It is the same for all who resend them."""
     return SenderMark(RESENT_FROM, f"{DLQ_PREFIX}{group}@", UNIQ_KEY)
 
 
 async def read_on(
     instance: ClientInstance, mark: SenderMark, read_to: dict[MessageQueue, int]
 ) -> list[ResentLetter]:
-    """Read each queue from its offset to its end, and move the offset there. Return the marked
-    letters. Raises RemotingError."""
+    """Read each queue from its offset in ``read_to`` to its end, and set the offset to the end.
+    Return the marked letters. Raises RemotingError."""
     found = await asyncio.gather(
         *(_read_queue_on(instance, mark, read_to, queue) for queue in read_to)
     )
@@ -83,7 +83,7 @@ async def _read_queue_on(
         messages, reply = await pull_now(instance, queue, offset, PULL_COUNT)
         for message in messages:
             id_ = mark.id_of(message.properties)
-            # what failed once more in a retry topic has the mark too, but counts attempts
+            # a letter that failed again in a retry topic has the mark too, but attempts above 0
             if id_ is not None and message.queue_offset >= offset and message.reconsume_times == 0:
                 found.append(ResentLetter(id_, queue, message.queue_offset))
         end = reply.max_offset if end is None else end
@@ -95,11 +95,11 @@ async def _read_queue_on(
 async def find_by_id(
     dead_letters: DeadLetters, topic: str, id_: str
 ) -> ResentLetter | UnreadableQueue | None:
-    """Find the message of ``topic`` with this unique id, as far as the brokers' indexes know it. A
-    broker that cannot be asked is logged.
+    """Find the message of ``topic`` with this unique id in the brokers' indexes. A broker that
+    cannot be asked is logged.
 
-    An index also knows the messages of a topic that was deleted. They do not count if the topic
-    has been made again.
+    An index also has the messages of a topic that was deleted. They are ignored if the topic was
+    created again.
     """
     found = await dead_letters.copies_in(topic, id_)
     for broker_name, cause in found.missing.items():
@@ -118,8 +118,9 @@ async def find_by_id(
 
 
 async def _is_left_over(instance: ClientInstance, arrival: ResentLetter) -> bool:
-    """Whether the queue is shorter now, or has another message at that offset, so that the index
-    speaks of an earlier one. (Retention and compaction leave nothing there.)"""
+    """Return True if the index entry belongs to an earlier topic of that name: the queue is shorter
+    now, or has another message at the offset. After retention or compaction the offset is empty,
+    which proves nothing."""
     messages, reply = await pull_now(instance, arrival.queue, arrival.offset, 1)
     return arrival.offset >= reply.max_offset or any(
         other.queue_offset == arrival.offset and other.properties.get(UNIQ_KEY) != arrival.id
@@ -132,14 +133,14 @@ TIMEOUT_S: Final = 5.0
 
 @dataclass(eq=False)
 class TargetTopics:
-    """Which topic a dead letter is resent to, for one run: what the group's brokers say about its
-    consumers is asked once for each topic.
+    """Choose the target topic of each dead letter, for one run. The brokers are asked once for each
+    topic how the group consumes it.
 
-    A group has two kinds of retry topics. Its consumers that pull read ``%RETRY%group``; those that
-    pop read ``%RETRY%group_topic``, one for each topic (and a push consumer over POP both). Source:
-    apache/rocketmq ``PopMessageProcessor``, ``KeyBuilder.buildPopRetryTopic``. A newer kind,
-    ``%RETRY%group+topic`` (``enableRetryTopicV2``), cannot be sent to: a + is not allowed. Its
-    brokers read the older one, too.
+    A group has two kinds of retry topics. Its pulling consumers read ``%RETRY%group``. Its popping
+    consumers read ``%RETRY%group_topic``, one for each topic; a push consumer over POP reads both.
+    Source: apache/rocketmq ``PopMessageProcessor``, ``KeyBuilder.buildPopRetryTopic``. A newer
+    kind, ``%RETRY%group+topic`` (``enableRetryTopicV2``), cannot be sent to, because a + is not
+    allowed. Brokers with that kind read the older one, too.
     """
 
     instance: ClientInstance
@@ -150,7 +151,8 @@ class TargetTopics:
         self._pops_of: dict[str, bool] = {}
 
     async def learn(self, letter: DeadLetter) -> str | None:
-        """The topic it goes to; None if the letter does not say from which topic it came."""
+        """Return the target topic of a letter, and ask the brokers if necessary. Return None if the
+        letter does not name its original topic."""
         origin = letter.origin_topic
         unsure = self.to is ResendTo.RETRY and not letter.was_popped
         if unsure and origin is not None and origin not in self._pops_of:
@@ -158,7 +160,7 @@ class TargetTopics:
         return self.of(letter)
 
     def of(self, letter: DeadLetter) -> str | None:
-        """The same, of a letter about which it was asked."""
+        """Return the target topic of a letter that was passed to ``learn``."""
         origin = letter.origin_topic
         match self.to:
             case ResendTo.ORIGIN:
@@ -172,7 +174,7 @@ class TargetTopics:
         return pop_retry_topic(origin, self.group) if origin is not None else None
 
     async def _pops(self, topic: str) -> bool:
-        """Whether consumers of the group are there that say they pop."""
+        """Return True if a broker reports that the group's consumers pop the topic."""
         try:
             route = await self.instance.routes.get(topic)
         except (RouteNotFoundError, RemotingError):
@@ -194,7 +196,7 @@ class TargetTopics:
 
 
 def missing_topic_hint(topic: str, group: str) -> str:
-    """What to do about a target that has no route."""
+    """Return advice for the error about a target without a route."""
     if topic == RETRY_PREFIX + group:
         return "; no consumer of the group has made it: resend to the origin"
     if topic.startswith(RETRY_PREFIX):

@@ -1,5 +1,5 @@
-"""Idempotence: handle each business key once. ``IdempotentConsumer``, and the stores that remember
-keys for it."""
+"""Idempotence: handle each business key once. ``IdempotentConsumer``, and the stores of its
+keys."""
 
 from turbopump.client.idempotence.consumer import IdempotentConsumer, TwinWaitError
 from turbopump.client.idempotence.store import (

@@ -1,5 +1,5 @@
-"""Handle a message once per business key: copies of finished messages are skipped, twins wait for
-each other.
+"""Handle one message per business key: copies of finished messages are skipped, and messages with
+the same key wait for each other.
 
 One rule: a key is done only after its handler has succeeded, and is recorded before the message is
 done.
@@ -40,17 +40,17 @@ log = logging.getLogger(__name__)
 Key = str | Callable[[ReceivedMessage], str | None]
 
 LEAST_S: Final = 0.001
-"""Stores count milliseconds."""
+"""Minimum duration in seconds, because stores count milliseconds."""
 MOST_S: Final = 1e9
-"""31 years. A longer time was meant as for ever."""
+"""Maximum duration in seconds: 31 years."""
 POLL_S: Final = 0.25
-"""Time between questions about a twin in another process."""
+"""Seconds between two checks of a key that another process holds."""
 FINISH_ATTEMPTS: Final = 3
 
 
 class TwinWaitError(Exception):
-    """Another message with this key was in a handler for longer than ``wait``. This one is to come
-    again."""
+    """Raised if another message with this key was in a handler for longer than ``wait``. The
+    message is to be delivered again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,22 +95,23 @@ class IdempotenceSettings:
     """Business key of a message: the name of a property, or a function of the message. A message
     with None or an empty key has none and is always handled."""
     store: IdempotenceStore = field(metadata={"rule": _STORE})
-    """Place where keys are kept: ``MemoryStore``, ``SqliteStore``, ``RedisStore``, or your own."""
+    """Store of the keys: ``MemoryStore``, ``SqliteStore``, ``RedisStore``, or your own."""
     name: str = setting("", _NAME)
-    """Keys of different names are apart in one store: give each group its own."""
+    """Name that separates the keys of several groups in one store. Use a different one for each
+    group."""
     keep: float = setting(86_400.0, _SECONDS)
-    """Time for which a key that is done is remembered; longer than any copy of a message can be
-    late."""
+    """Time for which a finished key is remembered. It must be longer than the largest delay of a
+    copy."""
     lease: float = setting(30.0, _SECONDS)
-    """Time after which the key of a consumer that has died comes free. It is renewed while the
+    """Time after which the key of a dead consumer becomes free. The lease is renewed while the
     handler runs."""
     wait: float = setting(30.0, SECONDS_OR_0)
-    """Time that a twin waits for the handler that has its key. Then it is given back and comes
-    again later."""
+    """Time for which a message waits for the handler that has its key. After that it is sent back
+    and delivered again later."""
     threads: int = setting(20, whole_from(1, " of handlers at once"))
-    """Threads for plain handlers."""
+    """Number of threads for plain handlers."""
     random: Random | None = setting(None, RANDOM)
-    """Random numbers in place of the system's, for tests."""
+    """Replacement of the system's random numbers, for tests."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -124,16 +125,16 @@ class IdempotentConsumer:
     settings, and for a handler that is no function.
 
     **Guaranteed**, as long as the store keeps its records: a message whose key is done is not
-    handled again within ``keep``. Messages with the same key are handled one at a time. A handler
-    that raises, returns ``Retry`` or calls ``message.retry()`` has not done its message, and the
+    handled again within ``keep``. Messages with the same key are handled one at a time. If a
+    handler raises, returns ``Retry`` or calls ``message.retry()``, its message is not done, and the
     next message with that key is handled.
 
     **Not guaranteed**: if the process dies or the store fails *between the handler's success and
-    its record*, the message is handled again after the lease. The same happens when a process
-    stands still, or is cut off from the store, for longer than its lease while another takes over.
-    Only the handler can close that gap: write the key in the same transaction as the effect. A twin
-    that has waited in vain comes again, and has used an attempt; after the last one it is a dead
-    letter.
+    its record*, the message is handled again after the lease. The same happens if a process is
+    stopped, or cut off from the store, for longer than its lease while another takes over. Only the
+    handler can prevent that: write the key in the same transaction as the effect. A message that
+    has waited in vain for its key is delivered again and has used an attempt. After the last
+    attempt it becomes a dead letter.
     """
 
     @keywords_of(IdempotenceSettings)
@@ -147,11 +148,12 @@ class IdempotentConsumer:
         self._threads = settings.threads
         self._random = settings.random or SYSTEM_RANDOM
         self._here: dict[str, asyncio.Event] = {}
-        """Keys held by this object. Their twins in this process wait without asking the store."""
+        """Keys held by this object. Messages of this process with the same key wait without asking
+        the store."""
 
     def __call__(self, handler: Handler) -> Callable[[Delivery], Awaitable[object]]:
-        """Return the handler to give to a PushConsumer, asyncio or blocking. A plain function runs
-        in a thread, a coroutine function on the loop."""
+        """Return the handler for a PushConsumer, asyncio or blocking. A plain function runs in a
+        thread, a coroutine function on the loop."""
         FUNCTION.check("handler", handler)
         function = UserFunction(handler, threads=self._threads, name="idempotent")
         in_thread = not is_coroutine_function(handler)
@@ -166,11 +168,11 @@ class IdempotentConsumer:
             done: bool | None = False
             try:
                 result = await function.call(message)
-                # that its message was given back meanwhile says nothing
+                # a late message that was sent back is not settled by the handler itself
                 says = message.settled and not message.given_back_late
                 done = not (message.again if says else is_retry(result))
             except Exception:
-                # it said that it is done before it failed
+                # the handler called done() before it failed
                 done = message.settled and not message.again
                 raise
             except asyncio.CancelledError:
@@ -195,10 +197,10 @@ class IdempotentConsumer:
     @asynccontextmanager
     async def handling(self, message: ReceivedMessage) -> AsyncIterator[bool]:
         """Guard one message of ``async for``: ``async with idempotent.handling(message) as first:
-        if first: …``. An exception in the block means not done.
+        if first: …``. An exception in the block means that the message is not done.
 
-        Raises TwinWaitError if another has held the key for longer than ``wait``. A message without
-        a key is always first.
+        Raises TwinWaitError if another consumer has held the key for longer than ``wait``. A
+        message without a key is always first.
         """
         if self.key_of(message) is None:
             yield True
@@ -215,15 +217,15 @@ class IdempotentConsumer:
             await self.end_claim(visit, done=done)
 
     def key_of(self, message: ReceivedMessage) -> str | None:
-        """Return the message's key as the store knows it; None: it has none."""
+        """Return the message's key under its name in the store, or None if it has no key."""
         by = self._key
         key = message.properties.get(by) if isinstance(by, str) else by(message)
         # the first colon without a backslash ends the name
         return f"{self._name}:{key}" if key else None
 
     async def claim(self, message: ReceivedMessage) -> HeldKey | None:
-        """Claim the message's key; None: it is done. Give the claim back by ``end_claim``.
-        Raises TwinWaitError."""
+        """Claim the message's key, or return None if the key is done. Call ``end_claim``
+        afterwards. Raises TwinWaitError."""
         key = self.key_of(message)
         assert key is not None
         owner = f"{self._random.getrandbits(96):024x}"
@@ -232,7 +234,7 @@ class IdempotentConsumer:
         while True:
             here = self._here.get(key)
             if here is None:
-                # before the store answers: twins here line up behind it
+                # before the store answers, so that messages with the same key wait here
                 self._here[key] = asyncio.Event()
                 claim = Claim.HELD
                 try:
@@ -262,10 +264,11 @@ class IdempotentConsumer:
                 pass
 
     async def end_claim(self, visit: HeldKey, *, done: bool | None) -> None:
-        """End a claim. ``done``: the handler has succeeded, or not; None: nobody waits for the
-        handler any more and its thread may still run, so the lease ends in its time.
+        """End a claim. ``done``: True if the handler has succeeded. None: the handler was abandoned
+        and its thread may still run, so the lease is left to expire.
 
-        Does not raise if the store fails: the message has been handled, and the lease will end.
+        A failure of the store is logged, not raised: the message has been handled, and the lease
+        expires.
         """
         visit.renewal.cancel()
         try:

@@ -1,4 +1,4 @@
-"""Stores of idempotent consumers: three states of a key, and the steps between them.
+"""Stores of idempotent consumers: the three states of a key, and the steps between them.
 
 ::
 
@@ -6,8 +6,8 @@
        ▲                    │
        └──release, or the lease expires
 
-One rule: every step is one atomic operation of the store, so that twins in other threads, processes
-and machines see either side of it.
+One rule: every step is one atomic operation of the store. Other threads, processes and machines see
+the state before or after it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PREFIX: Final = SettingRule(is_name, "must be text that is not empty, as in 'tu
 
 
 class Claim(Enum):
-    """Outcome of a claim: the key is yours; another owner holds it; it is done."""
+    """Outcome of a claim: the key is granted, held by another owner, or done."""
 
     YOURS = "yours"
     HELD = "held"
@@ -46,21 +46,23 @@ class Claim(Enum):
 
 
 class IdempotenceStore(Protocol):
-    """Record of keys in hand and keys done. ``owner`` tells claims apart. Durations in seconds.
-    Methods raise the errors of the store's library when it fails."""
+    """Store of held and finished keys. ``owner`` distinguishes claims. Durations are in seconds.
+    Methods raise the errors of the store's library."""
 
     async def claim(self, key: str, owner: str, lease: float) -> Claim:
-        """Take the key for ``lease`` seconds, if it is absent or another's lease is over."""
+        """Claim the key for ``lease`` seconds. This succeeds if the key is absent or another
+        owner's lease is over."""
 
     async def renew(self, key: str, owner: str, lease: float) -> bool:
-        """Hold the key for ``lease`` seconds from now. False: it is no longer the owner's."""
+        """Extend the lease to ``lease`` seconds from now. Return False if the owner no longer has
+        the key."""
 
     async def finish(self, key: str, owner: str, keep: float) -> bool:
-        """Record the key as done for ``keep`` seconds. False: it was no longer the owner's (it is
-        done all the same)."""
+        """Record the key as done for ``keep`` seconds. Return False if the owner no longer had the
+        key; it is recorded nevertheless."""
 
     async def release(self, key: str, owner: str) -> None:
-        """Make the key absent again, if it is the owner's."""
+        """Remove the key if the owner has it."""
 
     async def close(self) -> None:
         """Close files, threads and connections. May be called twice."""
@@ -70,8 +72,8 @@ MAX_KEYS: Final = 100_000
 
 
 class MemoryStore:
-    """Store in this process's memory; it ends with the process. ``max_keys``: most done keys, some
-    200 bytes each. Belongs to one event loop. Raises ConfigError."""
+    """Store in this process's memory. ``max_keys``: maximum number of finished keys, of some 200
+    bytes each. Use it on one event loop only. Raises ConfigError."""
 
     def __init__(self, *, max_keys: int = MAX_KEYS, clock: Clock | None = None) -> None:
         _KEYS.check("max_keys", max_keys)
@@ -80,7 +82,7 @@ class MemoryStore:
         self._clock = clock or SYSTEM_CLOCK
         self._held: dict[str, tuple[str, float]] = {}
         self._done: OrderedDict[str, float] = OrderedDict()
-        """Key → until when; in the order of becoming done."""
+        """Expiry time of each finished key, in the order in which they finished."""
 
     async def claim(self, key: str, owner: str, lease: float) -> Claim:
         now = self._clock.monotonic()
@@ -117,7 +119,7 @@ class MemoryStore:
         pass
 
     def __len__(self) -> int:
-        """Number of keys that are remembered."""
+        """Return the number of stored keys."""
         return len(self._held) + len(self._done)
 
     def _is_owners(self, key: str, owner: str) -> bool:
@@ -125,7 +127,7 @@ class MemoryStore:
         return held is not None and held[0] == owner
 
     def _forget(self, now: float) -> None:
-        """A few of those whose time is over, the oldest first."""
+        """Remove a few expired keys, the oldest first."""
         for _ in range(4):
             oldest = next(iter(self._done.items()), None)
             if oldest is None or oldest[1] > now:
@@ -137,7 +139,7 @@ T = TypeVar("T")
 
 SQLITE_MAX_KEYS: Final = 1_000_000
 BUSY_S: Final = 10.0
-"""Longest wait of an operation while another process writes."""
+"""Maximum seconds for which an operation waits while another process writes."""
 FORGET_EVERY: Final = 256
 # ``owner`` is NULL if the key is done; ``until_ms`` is wall time, for other processes read it.
 # Each operation is one transaction, in a thread of the store's own.
@@ -149,11 +151,14 @@ CREATE INDEX IF NOT EXISTS idempotence_until ON idempotence (until_ms);
 
 
 class SqliteStore:
-    """Store in an SQLite file, for the processes of one machine. It survives a kill.
+    """Store in an SQLite file, for the processes of one machine. It survives a kill of the process.
 
-    ``path``: the file, made if it does not exist; not on a network file system. ``max_keys``: most
-    keys kept, the latest (checked at the start, and every 256 finished ones). ``durable``: done
-    keys survive a power cut too (one fsync per operation), else a kill only. Raises ConfigError.
+    - ``path``: file, created if it does not exist; not on a network file system.
+    - ``max_keys``: maximum number of keys; the oldest are removed. Checked at the start, and
+      every 256 finished keys.
+    - ``durable``: True: finished keys also survive a power failure, at one fsync an operation.
+
+    Raises ConfigError.
     """
 
     def __init__(
@@ -262,7 +267,7 @@ class SqliteStore:
 
 
 def _forget(connection: sqlite3.Connection, now: int, max_keys: int) -> None:
-    """Delete keys whose time is over, and the oldest done ones above the maximum."""
+    """Delete expired keys, and the oldest finished ones above the maximum."""
     connection.execute("DELETE FROM idempotence WHERE until_ms <= ?", (now,))
     (count,) = connection.execute("SELECT COUNT(*) FROM idempotence").fetchone()
     if count > max_keys:
@@ -317,14 +322,16 @@ return 0
 
 
 class RedisStore:
-    """Store in Redis, for consumers on many machines; needs the extra ``turbopump[redis]``.
+    """Store in Redis, for consumers on many machines. Needs the extra ``turbopump[redis]``.
 
-    ``url``: as ``redis://host:6379/0``. ``prefix``: beginning of its keys. ``max_keys``: most done
-    keys kept. ``timeout``: seconds after which a Redis that does not answer counts as failed.
+    - ``url``: for example ``redis://host:6379/0``.
+    - ``prefix``: prefix of the store's keys in Redis.
+    - ``max_keys``: maximum number of finished keys.
+    - ``timeout``: seconds after which a Redis that does not answer counts as failed.
 
-    A key that Redis forgets, by a failover before it was replicated or by ``maxmemory-policy``, is
-    not done for this store. Belongs to one event loop. Raises ConfigError for unusable settings,
-    and if the package ``redis`` is not installed.
+    If Redis loses a key, by a failover before replication or by ``maxmemory-policy``, the key is no
+    longer done. Use the store on one event loop only. Raises ConfigError for unusable settings, and
+    if the package ``redis`` is not installed.
     """
 
     def __init__(
