@@ -39,7 +39,7 @@ class PushConsumer(ClientOfGroup[asyncio_push_consumer.PushConsumer]):
 
     @made_as(asyncio_push_consumer.PushConsumer)
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        # in order, its queue waits for it
+        # an ordered queue waits for this message
         self._settle_at_once = 1 if settings.get("ordered") else SETTLE_AT_ONCE
         self._unreported: set[_Finished] = set()
         """Readers' finished messages that wait for their timer. Used by the loop's thread only."""

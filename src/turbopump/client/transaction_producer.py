@@ -386,7 +386,7 @@ class TransactionProducer(Producer):
         result = TransactionResult(sent, state, failed, told=False)
         return replace(result, told=await self._end_transaction(sender, half, result))
 
-    # --- telling the broker
+    # --- reports to the broker
 
     async def _end_transaction(
         self, sender: Sender, half: Message, result: TransactionResult

@@ -279,7 +279,7 @@ def batch_key(message: Message, piece: BatchPart, queue: MessageQueue | None) ->
     if not properties:
         return message.topic, queue, None, None
     if len(piece.entry) - len(message.body) > PROPERTIES_SIZE_MAX // 2:
-        # alone: brokers add to it, and one with too much would fail its whole batch
+        # sent alone: brokers add properties, and if there are too many, the whole batch fails
         return message.topic, queue, None, object()
     return message.topic, queue, properties.get("WAIT"), properties.get("TAGS")
 
