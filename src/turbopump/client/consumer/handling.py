@@ -62,7 +62,7 @@ NOTED_MAX_S: Final = 5 * SLOW_S
 """Maximum time of one call in the mean, in seconds. Longer calls are usually delays of the machine
 or loop, not of the handler."""
 WEIGHT: Final = 1 / 32
-"""Weight of the newest call in the mean."""
+"""Weight of the newest call in the mean handler time."""
 LOOK_AGAIN_S: Final = 0.001
 """Seconds after which waiting messages get further threads because the existing ones are busy. The
 number of threads doubles each time."""
