@@ -202,7 +202,7 @@ class OnLoopThread(Generic[ClientT]):
             if self._pid == os.getpid():
                 return
             self._lock = threading.Lock()
-            # else nothing in it is the parent's, and what was subscribed to stays
+            # otherwise the client has no state of the parent, and its subscriptions are kept
             if self._state != "new":
                 leave_behind(self._client)
                 self._client = self._make()

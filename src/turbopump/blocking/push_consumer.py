@@ -31,15 +31,15 @@ class PushConsumer(ClientOfGroup[asyncio_push_consumer.PushConsumer]):
     ``handler`` and ``wait_closed``.
 
     Settings, methods and errors are the same. Several threads may iterate; each message goes to one
-    of them. A plain handler runs in a thread of its own pool, a coroutine function on the client's
-    loop.
+    of them. A plain handler runs in a thread of the consumer's pool, a coroutine function on the
+    client's loop.
     """
 
     _survives_fork = False
 
     @made_as(asyncio_push_consumer.PushConsumer)
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        # in order, its queue waits for it
+        # an ordered queue waits for this message
         self._settle_at_once = 1 if settings.get("ordered") else SETTLE_AT_ONCE
         self._unreported: set[_Finished] = set()
         """Readers' finished messages that wait for their timer. Used by the loop's thread only."""

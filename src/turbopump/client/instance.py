@@ -238,7 +238,7 @@ class ClientInstance:
         self._closed = False
         self.stalls: LoopStalls  # from the start on
 
-    # --- life
+    # --- start and close
 
     def start(self) -> None:
         """Start heartbeats and route polling. The first request for a route opens a connection."""
@@ -259,7 +259,7 @@ class ClientInstance:
             return
         self._closed = True
         self.on_end()
-        # a user's function that is called in a task of ours may be what closes it
+        # a user's function that runs in one of our tasks may be calling close
         this = asyncio.current_task()
         others = [task for task in (*self._tasks, *self._introducing.values()) if task is not this]
         for task in others:
@@ -450,7 +450,7 @@ class ClientInstance:
 
     def _introduce(self, address: str) -> asyncio.Task[None]:
         task = self._introducing.get(address)
-        # done: its callback has not run yet, and waiting for it would give the loop no turn
+        # done, but its callback has not run yet; awaiting it would not let the loop run
         if task is None or task.done():
             task = asyncio.get_running_loop().create_task(
                 self._heartbeat(address), name=f"turbopump heartbeat to {address}"

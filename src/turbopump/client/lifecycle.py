@@ -88,7 +88,7 @@ class Lifecycle(Generic[RunningT]):
         await (asyncio.shield(self._close) if wait else asyncio.sleep(0))
 
 
-# --- ``async with`` for all that is started and closed: each client, and what is made of one.
+# --- ``async with`` for clients and objects made from them.
 
 
 def no_copy(client: object) -> TypeError:

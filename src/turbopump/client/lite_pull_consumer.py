@@ -64,7 +64,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         self._listeners = QueueListeners(self._namespace)
         self.lifecycle: Lifecycle[RunningLitePull] = Lifecycle("LitePullConsumer")
 
-    # --- life
+    # --- start and close
 
     async def start(self) -> None:
         """Join the group and start prefetching. Topics and queues may be added later. A topic that
@@ -101,7 +101,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         """
         await self.lifecycle.close_once(RunningLitePull.close)
 
-    # --- what it reads
+    # --- subscriptions and queues
 
     async def subscribe(self, topic: str, tags: Wanted = ALL) -> None:
         """Add ``topic`` to the subscription, or change its tags. May be called before and after
@@ -292,7 +292,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
             wrapped(self._namespace, queue), as_ms(when)
         )
 
-    # --- inside
+    # --- internals
 
     def _ours(self, queue: MessageQueue) -> PrefetchedQueue:
         found = self.lifecycle.ready().prefetching.find(wrapped(self._namespace, queue))

@@ -52,7 +52,7 @@ class LoopThread:
         number = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
         def woken() -> None:
-            # the loop calls this twice for one wake if something breaks out of it in between
+            # the loop calls this twice for one wake if an exception ends the loop in between
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(number)
             self._do_posted()
@@ -162,8 +162,8 @@ class _PendingCall:
             if isinstance(error, asyncio.CancelledError):
                 raise
         finally:
-            # or it dies on the caller's thread, in a callback that swallows what a signal's handler
-            # raises
+            # otherwise it is freed on the caller's thread, in a callback that swallows exceptions
+            # of signal handlers
             self._task = None
             self.ready.release()
 

@@ -96,7 +96,7 @@ class MessageFinder(InContext):
         self._environment = settings.environment()
         self._instance: ClientInstance | None = None
 
-    # --- life
+    # --- start and close
 
     async def start(self) -> None:
         """Start the finder. The first request opens connections. A second ``start`` does
@@ -184,7 +184,7 @@ class MessageFinder(InContext):
             )
         return messages[0]
 
-    # --- several
+    # --- several messages
 
     async def by_key(
         self,

@@ -62,8 +62,8 @@ class Producer(InContext):
         self._environment = settings.environment()
         self._namespace = settings.namespace
         self.group = settings.group
-        # RocketMQ refuses a second producer of a group in one instance; those of traces come by
-        # themselves
+        # RocketMQ refuses a second producer of a group in one instance; trace producers are created
+        # automatically
         named = settings.instance_name is not None
         alone = named and not self.group.startswith(TRACE_GROUP_PREFIX)
         self._member = InstanceMember(settings.wire_group, produces=True, exclusive=alone)
@@ -87,7 +87,7 @@ class Producer(InContext):
         self._requester: Requester | None = None
         self._replier: Replier | None = None
 
-    # --- life
+    # --- start and close
 
     @property
     def client_id(self) -> str:
@@ -339,7 +339,7 @@ class Producer(InContext):
             piece = self._pack.piece(message)
             future = await self._limiter.batch(self._accumulator, message, piece, queue, timeout)
             if self._accumulator.wants_a_turn():
-                # let the loop write: a caller that only starts sends would never yield
+                # let the loop write, because a caller that only starts sends would never yield
                 await asyncio.sleep(0)
             return future
         message, target = self._chooser.choose_target(message, queue, selector, sharding_key)

@@ -78,7 +78,7 @@ class PullConsumer(InContext):
         self._member = InstanceMember(self._group, consumer=self._consumer_data, announced=False)
         self._offsets: OffsetStore | None = None
 
-    # --- life
+    # --- start and close
 
     async def start(self) -> None:
         """Start the consumer. The first request opens connections. A second ``start`` does
@@ -191,7 +191,7 @@ class PullConsumer(InContext):
         await instance.introduced(await self._address(queue))
         await store.commit(queue, offset)
 
-    # --- inside
+    # --- internals
 
     def _ready(self) -> ClientInstance:
         if self._instance is None:

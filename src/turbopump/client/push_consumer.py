@@ -81,7 +81,7 @@ class PushConsumer(GroupConsumer["RunningPush"]):
         self._replier: Replier | None = None
         self.lifecycle: Lifecycle[RunningPush] = Lifecycle("PushConsumer")
 
-    # --- what it consumes
+    # --- subscriptions
 
     async def subscribe(self, topic: str, tags: Wanted = ALL) -> None:
         """Add ``topic`` to the subscription, or change its tags. May be called before and after
@@ -133,7 +133,7 @@ class PushConsumer(GroupConsumer["RunningPush"]):
         """Name under which brokers know this client. Raises NotStartedError before ``start``."""
         return self.lifecycle.started().instance.client_id
 
-    # --- life
+    # --- start and close
 
     async def start(self) -> None:
         """Join the group and start consuming. Returns after the first assignment of queues. A topic
@@ -379,7 +379,7 @@ class RunningPush(RunningConsumer):
             )
         super().__init__(instance, member, tracing, self.assignment, balancer)
 
-    # --- life
+    # --- start and close
 
     async def begin(self) -> None:
         """Assign queues to this member and start handling their messages. Raises NotStartedError if
@@ -429,14 +429,14 @@ class RunningPush(RunningConsumer):
             await self.handlers.stop(timeout)
         if self._backs is not None:
             await self._backs.finish(timeout)
-        # A handler in a thread cannot be stopped: what it popped stays invisible for its time.
+        # A handler in a thread cannot be stopped; its popped messages stay invisible meanwhile.
         await self.assignment.close(timeout, give_back_taken=self.handlers is None)
         if isinstance(self._offsets, LocalOffsets):
             await self._offsets.close()
         if self._tracing is not None:
             await self._tracing.close()
 
-    # --- what an operator asks
+    # --- operators' requests
 
     def _running_info(self) -> ConsumerRunningInfo:
         return self._info_with(

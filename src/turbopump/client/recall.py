@@ -81,7 +81,7 @@ async def _broker_address(
 ) -> tuple[TopicRoute, str]:
     """Return the topic's route and the broker's address in it. Raises RouteNotFoundError."""
     loop = asyncio.get_running_loop()
-    # what waits can be recalled where nothing can be sent
+    # a message can be recalled from a topic that accepts no sends
     route = await sender.route(topic, deadline - loop.time(), writable=False)
     address = _address(sender, route, broker_name)
     if address is None:

@@ -370,7 +370,7 @@ class Routes:
                 answered |= unusable or _is_denial(error)
                 silent |= loop.time() - began >= 0.9 * timeout  # of the call, or of the connecting
                 if isinstance(error, errors.CallTimeoutError):
-                    # it may be dead without a word; the next question takes a new connection
+                    # the connection may be dead; the next request uses a new one
                     self._remoting.disconnect(address)
                 continue
             self._first = index

@@ -77,7 +77,7 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
         self._settings = settings
         self.lifecycle: Lifecycle[RunningSimple] = Lifecycle("SimpleConsumer")
 
-    # --- life
+    # --- start and close
 
     async def start(self) -> None:
         """Start the consumer and register the group with the brokers. A topic that does not exist
@@ -101,7 +101,7 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
         acknowledged are delivered again when their invisible time ends. May be called twice."""
         await self.lifecycle.close_once(RunningSimple.close)
 
-    # --- what it receives
+    # --- receiving
 
     async def subscribe(self, topic: str, tags: Wanted = ALL) -> None:
         """Add ``topic`` to the subscription, or change its tags. May be called before and after
@@ -144,7 +144,7 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
             raise errors.ConfigError("nothing to receive: give topic=… or call subscribe(topic)")
         return await self.lifecycle.ready().receive(max_messages, invisible_seconds, timeout)
 
-    # --- what becomes of a message
+    # --- acknowledging
 
     async def ack(
         self, messages: PoppedMessage | Iterable[PoppedMessage], *, timeout: float = CALL_TIMEOUT_S
@@ -181,7 +181,7 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
         )
         return message.handle
 
-    # --- inside
+    # --- internals
 
     def _consumer_data(self) -> ConsumerData:
         settings = self._settings
@@ -271,7 +271,7 @@ class RunningSimple(RunningMember):
             announced = await self._something_came(sources, min(left, WAIT_S))
         return []
 
-    # --- which
+    # --- brokers to ask
 
     async def _sources(self) -> list[MessageQueue]:
         """Return each pair of topic and broker. The first one changes with each call."""

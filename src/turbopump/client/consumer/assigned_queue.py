@@ -32,7 +32,7 @@ SUSPEND_S: Final = 15.0
 class AssignedQueue(PullLoop[Delivery]):
     """Pull ``queue`` from ``offset`` on, once started.
 
-    - ``on_moved``: called with the next offset if the broker says that ours is outside the
+    - ``on_moved``: called with the next offset if the broker reports that the offset is outside the
       queue. This object is dropped then.
     - ``lock``: no message is delivered while the lock is invalid.
 
@@ -129,8 +129,8 @@ class AssignedQueue(PullLoop[Delivery]):
     def _request(self) -> PullMessage:
         commit_offset = self.process_queue.commit_offset
         subscription = self._shared.subscriptions[self.queue.topic]
-        # An offset that the broker may not know goes by itself first, see ``OffsetStore.commit``:
-        # pulls come to many threads there.
+        # An offset that the broker may not know is committed separately first, see
+        # ``OffsetStore.commit``: the broker handles pulls in many threads.
         commits = (
             commit_offset > 0
             and self._broker_id == MASTER_ID
@@ -154,8 +154,8 @@ class AssignedQueue(PullLoop[Delivery]):
     def _take(self, answer: PullAnswer[Delivery]) -> None:
         wanted: list[Delivery] = []
         next_offset = self.process_queue.next_offset
-        # Judged by the newest: so does the broker, which has held this pull, perhaps, since before
-        # it knew of other tags.
+        # The newest subscription decides, as at the broker, which may have held this pull since
+        # before it knew of other tags.
         subscription = self._shared.subscriptions[self.queue.topic]
         policy, group = self._policy, self._shared.group
         namespace = self._shared.settings.namespace

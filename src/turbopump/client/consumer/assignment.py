@@ -74,7 +74,7 @@ class Assignment(QueueTable[AssignedQueue | PopQueue]):
             await asyncio.gather(*(self._lose(queue) for queue in change.lost))
         for topic in {queue.topic for queue in change.lost}:
             self._share(topic)
-        # one that is begun keeps the lock it has
+        # a queue that is being read keeps its lock
         new = [queue for queue in change.gained if queue not in self._queues]
         for queue in change.popped.intersection(new):
             if self._may_begin(queue):
@@ -108,7 +108,7 @@ class Assignment(QueueTable[AssignedQueue | PopQueue]):
         if self._pop_requests is not None:
             await self._pop_requests.finish(patience)
 
-    # --- getting and losing
+    # --- adding and removing queues
 
     async def _gain_all(self, new: Collection[MessageQueue]) -> bool:
         gained = [queue for queue in new if queue not in self._handing_over]
@@ -179,11 +179,12 @@ class Assignment(QueueTable[AssignedQueue | PopQueue]):
         assigned = self._queues.pop(queue, None)
         if not isinstance(assigned, AssignedQueue):
             return
-        # In order, the next owner may not begin while a handler here still has a message: both
-        # would handle the same one, or the next one too early. The lock at the broker is what it
-        # waits for, so the lock is released last, after the handler has ended and its offset is
-        # committed. Nobody waits for that here: other queues are gained and lost meanwhile. A lock
-        # that the broker has given to another already (``revoked``) is not ours to release.
+        # The next owner of an ordered queue must not start while a handler here has a message. Both
+        # would handle the same message, or the next owner the following one too early. The next
+        # owner waits for the lock at the broker. So the lock is released last: after the handler
+        # has ended and its offset is committed. A background task does that, because other queues
+        # are gained and lost meanwhile. A lock that the broker has granted to another member
+        # (``revoked``) is not released.
         assigned.drop()
         if self.locks is not None:
             self.locks.forget(queue)
@@ -213,9 +214,9 @@ class Assignment(QueueTable[AssignedQueue | PopQueue]):
         settings = self._settings
         first = settings.consume_from is ConsumeFrom.FIRST
         if settings.broadcast and first and offset < assigned.process_queue.next_offset:
-            # The queue ends before our offset: the topic was made again, and what it has is new.
-            # The broker forgets a group's offsets with the topic, but not those in our file. Java's
-            # client goes on at the end, and skips what was sent meanwhile.
+            # The queue ends before our offset: the topic was created again, and its messages are
+            # new. The broker drops a group's offsets with the topic, but our file keeps them.
+            # Java's client continues at the end, and skips messages sent meanwhile.
             log.warning("queue was made again, read from its beginning queue=%s", assigned.queue)
             offset = 0
         assigned.drop()

@@ -320,7 +320,7 @@ class InOrder(PulledPolicy):
         failed = sorted(self._again, key=lambda message: message.queue_offset)
         self._again, self._delay = [], 0.0
         for message in reversed(failed):
-            # a handler that has asked for it again may still say something, of that delivery
+            # a handler that has called retry may still settle that earlier delivery
             again = copy(message)
             again.deliver_again()
             self._waiting.appendleft(again)

@@ -62,7 +62,7 @@ NOTED_MAX_S: Final = 5 * SLOW_S
 """Maximum time of one call in the mean, in seconds. Longer calls are usually delays of the machine
 or loop, not of the handler."""
 WEIGHT: Final = 1 / 32
-"""Weight of the newest call in the mean."""
+"""Weight of the newest call in the mean handler time."""
 LOOK_AGAIN_S: Final = 0.001
 """Seconds after which waiting messages get further threads because the existing ones are busy. The
 number of threads doubles each time."""
@@ -104,14 +104,14 @@ class HandlerPool:
     """Call ``handler`` with messages of ``ready``, or lists of them. ``concurrency``: maximum
     number of concurrent calls. ``fate``: text for log lines about what follows a failure."""
 
-    # Messages are handled in runs: one run takes message after message, and ends when none is
-    # ready. The run of a coroutine function is a task. The run of a plain function is one call of
-    # an executor; a thread takes a message at the moment its handler begins, so none waits behind
-    # another that is slow while a thread is idle, and no message costs a change of threads.
+    # Workers (``_Run``) handle messages: a worker handles one after another, and ends when none is
+    # ready. For a coroutine function it is a task. For a plain function it is one call in an
+    # executor. A thread gets a message only when its handler starts. So no message waits behind a
+    # slow one while a thread is idle, and no message costs a change of threads.
     #
-    # One run is enough for handlers that never wait. So one begins when messages come, and while
-    # some are left, the runs are doubled: in each turn of the loop, or each LOOK_AGAIN_S where
-    # threads would only get in each other's way. A plain handler that was slow so far gets a
+    # One worker is enough for handlers that never wait. So one starts when messages arrive. While
+    # messages are left, the number of workers doubles: in each cycle of the loop, or for threads,
+    # which would only contend, each LOOK_AGAIN_S. A plain handler that was slow so far gets a
     # thread for every message at once.
 
     def __init__(
@@ -247,7 +247,7 @@ class HandlerPool:
                 message.retry(level=LATE_LEVEL, reason=late)
             await asyncio.sleep(max(next_due - now, 0.001))
 
-    # --- runs
+    # --- workers
 
     def _begin_runs(self) -> None:
         """Start workers for the waiting messages."""
@@ -366,7 +366,7 @@ class HandlerPool:
             except asyncio.CancelledError as error:
                 if cancelling() > cancels:
                     raise
-                # something that it awaited was cancelled, not this run
+                # an object that the handler awaited was cancelled, not this worker
                 self._fail(message, error)
             except GeneratorExit:  # the loop has ended
                 raise

@@ -118,8 +118,8 @@ class OffsetStore:
             try:
                 await self._update(queue, offset)
             except BaseException:
-                # The next one is the first. The waiting caller goes on: a broker that is away would
-                # keep each of them.
+                # The next commit counts as the first. Waiting callers continue; otherwise a broker
+                # that is down would delay each of them.
                 del self._begun[topic]
                 raise
             finally:

@@ -32,8 +32,8 @@ ANSWER_S: Final = 10.0
 pop."""
 WAIT_S: Final = 5.0
 """Seconds for which a broker may hold a pop, or a request for notification. Java's client uses 15.
-Apache's brokers do not wake a held request for most messages in a retry topic, so a longer time
-would delay retries."""
+Apache's brokers do not wake a held request for messages in a retry topic of the usual form, so a
+longer time would delay retries."""
 GIVEN_BACK_S: Final = 1.0
 """Seconds until a received message that is not handled is delivered again. RocketMQ's proxy uses
 the same value (``NACK_INVISIBLE_TIME``)."""
@@ -196,8 +196,7 @@ def _decoded(
         return True
 
     def on_damage(entry: DamagedEntry) -> None:
-        # a message that comes again was written anew by the broker: it may carry the CRC of what it
-        # was before
+        # the broker has rewritten a message that is delivered again: its CRC may be the old one
         try:
             if add(body[entry.begin : entry.end], check_crc=True):
                 return
@@ -256,7 +255,7 @@ def _give_handles(messages: Sequence[MessageT], reply: PopMessageReply, broker_n
                 counts.get(key, 0),
             )
             message.reconsume_times = came_before or message.reconsume_times
-        # RocketMQ: a broker that tells none begins with the first
+        # RocketMQ: if the broker sends no offset, it starts with the first
         starts_at = starts.setdefault(key, message.queue_offset)
         listed, known = offsets.get(key, _NONE_LISTED)
         index = seen[key] = seen.get(key, -1) + 1

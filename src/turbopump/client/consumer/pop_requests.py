@@ -188,7 +188,7 @@ class PopRequests:
                 wanted.append(message)
         return PopResult(wanted, len(messages))
 
-    # --- acknowledgements that nobody waits for
+    # --- acknowledgements without a waiting caller
 
     def acknowledge_later(self, message: HasHandle, deadline: float) -> None:
         """Acknowledge a finished message later, together with others. ``deadline``: loop time in
@@ -220,7 +220,7 @@ class PopRequests:
         try:
             await self.change_invisible_time(message, seconds)
         except (errors.RemotingError, errors.MessageError) as error:
-            # else it comes too late: the message is on its way
+            # otherwise too late: the message is being delivered again
             if getattr(error, "code", None) != ResponseCode.NO_MESSAGE:
                 _not_changed(self.group, message.msg_id, error, kind=self.group)
 
@@ -246,7 +246,7 @@ class PopRequests:
                     await self.acknowledge(one.message for one in now)
                 except (errors.RemotingError, errors.MessageError) as error:
                     code = error.code if isinstance(error, errors.ResponseError) else None
-                    # it comes too late: the message comes again, or has come
+                    # too late: the message is or was delivered again
                     if code != ResponseCode.NO_MESSAGE:
                         _not_acknowledged(broker_name, len(now), error, kind=broker_name)
                     if isinstance(error, errors.RemotingError) and code not in _FINAL:
@@ -258,7 +258,7 @@ class PopRequests:
         finally:
             self._sending.discard(broker_name)
 
-    # --- those that somebody waits for, and changes
+    # --- awaited acknowledgements, and changes of the invisible time
 
     async def acknowledge(
         self, messages: Iterable[HasHandle], *, timeout: float = TIMEOUT_S
@@ -296,7 +296,7 @@ class PopRequests:
             return await self._change(message, seconds, timeout)
         began = self._loop.time()
         async with batch.turn:
-            # else one of its messages was to come then, too
+            # otherwise another message of the batch has set the same time
             if not batch.has_moved(seconds, began):
                 batch.moved(
                     await self._change(message, seconds, timeout), seconds, self._loop.time()

@@ -117,7 +117,7 @@ class PoppedMessages(DeliveryPolicy):
             self._window += 1 / self._window
             self._window = min(self._window, float(self._settings.pop_threshold))
         self._release(message)
-        # also when it is late: until the broker has brought it again, that still saves the repeat
+        # also when it is late: until the broker delivers it again, this still prevents the repeat
         if not self._closed:
             self._requests.acknowledge_later(message, message.deadline)
 
@@ -219,7 +219,7 @@ class PopQueue(QueueLoop):
         return f"group={self._shared.group} queue={self.queue}"
 
     def _has_room(self) -> bool:
-        # what is popped while nobody takes anything would only come again
+        # messages popped while delivery is paused would only be delivered again
         return not self._shared.ready.paused and self._messages.room > 0
 
     async def _wait_for_room(self) -> None:

@@ -102,7 +102,7 @@ class Prefetching(QueueTable["PrefetchedQueue"]):
         for queue, prefetched in list(self._queues.items()):
             if prefetched.waiting and not prefetched.paused:
                 messages += prefetched.take(count - len(messages))
-                # to the end of the line: the others come first the next time
+                # to the end of the line, so that other queues are first the next time
                 del self._queues[queue]
                 self._queues[queue] = prefetched
                 if len(messages) == count:
@@ -292,7 +292,7 @@ class PrefetchedQueue(PullLoop[ReceivedMessage]):
             )
             if message.queue_offset >= offset
         ]
-        # nothing in the user's hands: what the filter left out is done
+        # no polled message is unfinished, so messages that the filter left out are done
         untouched = self.done_offset == self.position
         self.next_offset = max(answer.reply.next_begin_offset, offset)
         if found:

@@ -95,16 +95,17 @@ class QueueLoop(ABC):
             self._room.set_result(None)
 
     async def _read_for_ever(self) -> None:
-        # One request of a queue is under way at a time: a pull begins where the answer before it
-        # said, so two at once would fetch the same messages. The broker holds a request that finds
-        # nothing, which makes this loop quick without polling: it waits in ``_read``.
+        # A queue has one request in flight at a time. A pull starts at the offset in the previous
+        # answer, so two at once would fetch the same messages. The broker holds a request while
+        # there is no message, so this loop reacts at once without polling: it waits in ``_read``.
         #
-        # Room is looked at before each request and not after: what a request brings is taken in
-        # whole, so a queue may exceed its limits by one answer, never by more. ``look`` wakes the
-        # loop when messages are done with, also when a limit that queues share has room again.
+        # Room is checked before each request, not after it. All messages of an answer are accepted,
+        # so a queue may exceed its limits by one answer, never by more. ``look`` wakes the loop
+        # when messages are done, also when a shared limit has room again.
         #
-        # Nothing that a broker or the network does ends the loop. It pauses and goes on, for the
-        # queue is ours until ``stop``; only the first failure of a row and its end are logged.
+        # No failure of a broker or the network ends the loop. It pauses and continues, because the
+        # queue is assigned until ``stop``. Only the first of several failures and their end are
+        # logged.
         while not self._ended:
             if not self._has_room():
                 await self._wait_for_room()
@@ -188,8 +189,8 @@ class PullLoop(QueueLoop, Generic[MessageT]):
 
     @abstractmethod
     def _moved(self, offset: int) -> None:
-        """Continue at the broker's offset, because ours is outside the queue or was reset.
-        RocketMQ: code 21, ``OFFSET_ILLEGAL``."""
+        """Continue at the broker's offset, because the loop's offset is outside the queue or was
+        reset. RocketMQ: code 21, ``OFFSET_ILLEGAL``."""
 
     def _address(self) -> str | None:
         return self._instance.routes.address_of(
@@ -232,7 +233,7 @@ class PullLoop(QueueLoop, Generic[MessageT]):
             return 0.0
         self._broker_id = reply.suggest_which_broker_id
         if answer.damaged and self._doubted != offset:
-            # if it was damaged on its way, it comes whole the next time
+            # if it was damaged in transit, the next pull gets it undamaged
             self._doubted = offset
             damaged = answer.damaged[0]
             raise errors.StoredMessageError(

@@ -138,8 +138,8 @@ class QueueTable(ABC, Generic[QueueT]):
         try:
             await self._commit_or_raise(one)
         except RemotingError as error:
-            # Every 5 s while a broker is away, and the pull has said so already: only the last one,
-            # at a close, is news.
+            # This happens every 5 s while a broker is down, and the pull has logged it already.
+            # Only the last failure, at a close, is logged.
             log.log(
                 logging.WARNING if final else logging.DEBUG,
                 "offset not committed queue=%s offset=%s cause=%s",
@@ -149,8 +149,8 @@ class QueueTable(ABC, Generic[QueueT]):
             )
 
     async def _commit_or_raise(self, one: QueueT) -> None:
-        # One at a time, and who waited looks again: an offset from before its wait may be one from
-        # before a reset.
+        # One commit at a time. After waiting, the offset is read again, because there may have been
+        # a reset meanwhile.
         async with self._committing.setdefault(one.queue, asyncio.Lock()):
             offset = one.to_commit
             if offset is not None and offset != one.sent_offset:

@@ -141,8 +141,8 @@ class ReadyMessages:
                 message = self._ready.popleft()
             except IndexError:
                 return None
-            # In a thread its queue may be dropped now. Either the queue sees that the message is
-            # taken, or it is seen here that it is not wanted.
+            # In a thread, the queue may be dropped now. Either the queue sees that the message is
+            # taken, or this code sees that the message is not wanted.
             message.taken = True
             if message.wanted:
                 if self._on_take is not None:
@@ -193,7 +193,7 @@ class ReadyMessages:
             if waiter.done() and not waiter.cancelled():
                 self._wake(1)  # it was for a taker that was cancelled
             else:
-                # who was to be woken in the turn of the cancellation was passed over
+                # a reader that was to be woken in the cycle of the cancellation was skipped
                 with contextlib.suppress(ValueError):
                     self._waiters.remove(waiter)
             raise

@@ -171,12 +171,12 @@ class Balancer:
     async def divide_by_members(self, topic: str) -> Division:
         """Divide the current queues of ``topic`` among the group's current members. Raises
         RemotingError, RouteNotFoundError, BodyError."""
-        # No member is told which queues it has. Each asks one broker for the list of members, sorts
-        # queues and members the same way, and works out the same division as all the others. While
-        # their lists differ, because a member has just come or gone, two members may take a queue,
-        # or none may. That mends itself: the brokers tell everyone of a change, and each looks
-        # again after 20 s in any case. Meanwhile a message can come twice but is not lost, since
-        # the group's offset in a queue is at the brokers, and it is what the next owner begins at.
+        # No broker assigns queues here. Each member asks one broker for the list of members, sorts
+        # queues and members the same way, and computes the same division as all the others. While
+        # their lists differ, because a member has just joined or left, two members may read a
+        # queue, or none may. This corrects itself: the brokers notify all members of a change, and
+        # each divides again after 20 s in any case. Meanwhile a message may be delivered twice but
+        # is not lost, because a queue's next owner starts at the group's offset at the broker.
         # Order needs more than this division: the lock of each queue (``consumer/queue_locks.py``).
         route = await self.instance.routes.get(topic)
         strategy = self.strategy
@@ -188,8 +188,8 @@ class Balancer:
             self.assigned(topic),
             strategy or _every_queue,
         )
-        # A broker that does not list us has missed our heartbeat or was restarted. Nothing can be
-        # ours until it knows us, so the look counts as incomplete and is repeated soon.
+        # A broker that does not list us has missed our heartbeat or was restarted. No queue can be
+        # assigned to us until it knows us, so the division is incomplete and is repeated soon.
         return Division(change, self.instance.client_id in clients, f"members={len(clients)}")
 
     async def _clients(self, route: TopicRoute) -> list[str]:

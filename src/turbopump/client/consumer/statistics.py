@@ -117,7 +117,7 @@ def _mean_ms(seconds: float, times: int) -> float:
     return seconds * 1000 / times if times else 0.0
 
 
-# --- What is noted of messages, from when they are taken to when they are settled.
+# --- Records of messages from delivery to settling.
 
 
 class Consumption:

@@ -177,7 +177,7 @@ class Run:
         self._pace = ResendRate(None)
         self.report = ResendReport(self._group)
 
-    # --- doubts of runs that were killed
+    # --- letters in doubt after a run that was killed
 
     async def settle_old_doubts(self) -> None:
         """Find the letters that an earlier run aimed and got no answer for.
@@ -270,7 +270,7 @@ class Run:
         """Send these letters. Return True if the run continues."""
         letters = await self._with_topics(batch)
         try:
-            # What came into the targets since the last look shows whether somebody else resends.
+            # New messages in the targets show if another operator is resending.
             await self._look_for_others()
             letters = await self._not_elsewhere(letters)
             waiting = {letter.resend_id: (letter, self._choose(letter)) for letter in letters}
@@ -282,7 +282,7 @@ class Run:
                     await asyncio.sleep(self._settle_s)
                 outcomes = await self._round(waiting, last=attempt == ROUNDS - 1)
         except (errors.RemotingError, errors.RouteNotFoundError) as error:
-            # What may have been sent is in the journal: the next run looks for it before it sends.
+            # The journal has the letters that may be sent; the next run searches for them first.
             in_doubt = self._journal.state.in_doubt
             self.report.in_doubt += sum(letter.resend_id in in_doubt for letter in letters)
             self.report.stopped = str(error)
@@ -379,7 +379,7 @@ class Run:
             return f"{error}{target.missing_topic_hint(topic, self._group)}"
         return None
 
-    # --- others
+    # --- other operators
 
     async def _look_for_others(self) -> None:
         """Read new messages in the targets. Raises ResendError if one was not sent by this run."""
@@ -388,7 +388,7 @@ class Run:
             self._sent.ids[arrival.id] += 1
             known = arrival.id in self._aimed or arrival.id in state.done
             if arrival.id in self._lost and not known:
-                # a run before this one sent it, and it came late
+                # an earlier run sent it, and it arrived late
                 self._journal.done([arrival.id])
                 self.report.recovered += 1
                 known = True

@@ -83,7 +83,7 @@ async def _read_queue_on(
         messages, reply = await pull_now(instance, queue, offset, PULL_COUNT)
         for message in messages:
             id_ = mark.id_of(message.properties)
-            # what failed once more in a retry topic has the mark too, but counts attempts
+            # a letter that failed again in a retry topic has the mark too, but attempts above 0
             if id_ is not None and message.queue_offset >= offset and message.reconsume_times == 0:
                 found.append(ResentLetter(id_, queue, message.queue_offset))
         end = reply.max_offset if end is None else end

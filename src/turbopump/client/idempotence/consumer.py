@@ -168,11 +168,11 @@ class IdempotentConsumer:
             done: bool | None = False
             try:
                 result = await function.call(message)
-                # that its message was given back meanwhile says nothing
+                # a late message that was sent back is not settled by the handler itself
                 says = message.settled and not message.given_back_late
                 done = not (message.again if says else is_retry(result))
             except Exception:
-                # it said that it is done before it failed
+                # the handler called done() before it failed
                 done = message.settled and not message.again
                 raise
             except asyncio.CancelledError:
@@ -234,7 +234,7 @@ class IdempotentConsumer:
         while True:
             here = self._here.get(key)
             if here is None:
-                # before the store answers: twins here line up behind it
+                # before the store answers, so that messages with the same key wait here
                 self._here[key] = asyncio.Event()
                 claim = Claim.HELD
                 try:

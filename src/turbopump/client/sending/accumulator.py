@@ -130,7 +130,7 @@ class Accumulator:
     def add_message(
         self, message: Message, piece: BatchPart, queue: MessageQueue | None, timeout: float
     ) -> asyncio.Future[SendResult]:
-        """Add a message that has just been packed, as ``put_piece`` does."""
+        """Add a message that was just packed. See ``put_piece``."""
         return self.put_piece(batch_key(message, piece, queue), piece, timeout)
 
     def put_piece(
@@ -279,7 +279,7 @@ def batch_key(message: Message, piece: BatchPart, queue: MessageQueue | None) ->
     if not properties:
         return message.topic, queue, None, None
     if len(piece.entry) - len(message.body) > PROPERTIES_SIZE_MAX // 2:
-        # alone: brokers add to it, and one with too much would fail its whole batch
+        # sent alone: brokers add properties, and if there are too many, the whole batch fails
         return message.topic, queue, None, object()
     return message.topic, queue, properties.get("WAIT"), properties.get("TAGS")
 

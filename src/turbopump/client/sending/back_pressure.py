@@ -37,7 +37,7 @@ class BackPressure:
     messages: int = setting(10_000, _BOUND)
     """Maximum number of messages in flight."""
     size: int = setting(100 * 1024 * 1024, replace(_BOUND, unit="bytes"))
-    """Maximum bytes of their bodies."""
+    """Maximum total size of the message bodies in flight."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -67,7 +67,7 @@ class InFlightBound:
         if not self._line and self._fits(size):
             self._take_room(size)
             return
-        # those that are in flight may all give up in the same moment
+        # messages in flight may all time out at the same moment
         messages, total = self.messages, self.size
         turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         let_in = False
@@ -202,7 +202,7 @@ class InFlightLimiter:
         if bound is None:
             timeout = self._timeout if timeout is None else timeout
             return accumulator.add_message(message, piece, queue, timeout)
-        # now: it may be changed while it waits
+        # computed now, because the user may change the message while it waits
         size, key = len(message.body), batch_key(message, piece, queue)
         timeout = await self._wait_for_room(bound, piece, size, timeout)
         try:

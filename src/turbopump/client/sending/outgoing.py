@@ -141,7 +141,7 @@ class Packer:
         try:
             body, flag = message.body, message.flag
             topic = self._topics.get(message.topic) or self._checked_topic(message.topic)
-            # it may have been changed since it was made
+            # it may have been changed since its creation
             if body.__class__ is not bytes or flag != 0:
                 body, flag = bytes_of_body(body), checked_flag(flag)
             if not 0 < len(body) <= self._body_size_max:
@@ -177,7 +177,7 @@ class Packer:
         try:
             topic = self._topics.get(message.topic) or self._checked_topic(message.topic)
             body, flag = message.body, message.flag
-            # it may have been changed since it was made
+            # it may have been changed since its creation
             if body.__class__ is not bytes or flag != 0:
                 body, flag = bytes_of_body(body), checked_flag(flag)
             if not 0 < len(body) <= self._body_size_max:
@@ -210,7 +210,7 @@ class Packer:
     def _with_id(self, properties: Mapping[str, str]) -> tuple[str, str]:
         msg_id = properties.get(UNIQ_KEY)
         text = encode_properties(properties) + self._suffix
-        # put in since the message was made
+        # added since the message was created
         if "\x01\x02" in text or "\x02\x01" in text or text[0] == NAME_END:
             pairs = properties.items()
             raise next(blank(name, value) for name, value in pairs if not name or not value)
@@ -248,7 +248,7 @@ class Packer:
             )
         ids = tuple([piece.msg_id for piece in pieces])
         # RocketMQ 5: the batch has a UNIQ_KEY too. Brokers 4.8 to 5.3.3 append it to each message's
-        # own, and there it wins: all messages of the batch have one id then, which nobody was told.
+        # own and override that: all messages of the batch then have one id, unknown to users.
         wait = "" if wait_store_ok else f"{WAIT_STORE_MSG_OK}\x01false\x02"
         return Outgoing(pieces[0].topic, body, f"{wait}{self._suffix}", 0, 0, ",".join(ids), ids)
 
@@ -388,7 +388,7 @@ class SendFrames:
         born_timestamp: int,
         oneway: bool = False,
     ) -> bytes:
-        """Return one frame; ``born_timestamp`` in ms since 1970 UTC."""
+        """Encode one frame. ``born_timestamp``: ms since 1970 UTC."""
         sys_flag, flag, body = outgoing.sys_flag, outgoing.flag, outgoing.body
         batch = bool(outgoing.batch_ids)
         head = self._heads.get((queue, batch))

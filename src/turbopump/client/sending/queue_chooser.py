@@ -92,8 +92,8 @@ class QueueChooser:
         return wrapped(namespace, chosen)
 
 
-# Which queue the next message goes to: a pure function of the route, the counter, what failed
-# before, and the time. Source: apache/rocketmq ``MQFaultStrategy.selectOneMessageQueue``,
+# Choice of the next message's queue: a pure function of the route, the counter, earlier
+# failures, and the time. Source: apache/rocketmq ``MQFaultStrategy.selectOneMessageQueue``,
 # ``TopicPublishInfo``, which avoid the broker that failed last; here those not tried yet come
 # first, then the one whose failure is longest ago.
 
@@ -179,8 +179,8 @@ def _any(_broker_name: str) -> bool:
     return True
 
 
-# Which brokers to leave alone for a while: those that were slow, if asked to look at that, and
-# those that refused or reset a connection. Source: apache/rocketmq ``MQFaultStrategy``,
+# Brokers to avoid for a while: slow ones, if ``latency_faults`` is set, and those that refused or
+# reset a connection. Source: apache/rocketmq ``MQFaultStrategy``,
 # ``LatencyFaultToleranceImpl``.
 
 ISOLATION_MS: Final = 10_000

@@ -451,7 +451,7 @@ class SendAttempts:
             return None
         if not is_routes_fault(attempt):
             if isinstance(error, (errors.CallTimeoutError, errors.ConnectionLostError)):
-                # it may be stored: only the next send looks elsewhere
+                # it may be stored, so only the next send uses a newer route
                 sender.instance.routes.renew_soon(route)
             return None
         newer = await self._renewed(route, DOUBT_S, patience=CORRECTION_S)

@@ -147,7 +147,7 @@ def result_of(
     )
 
 
-# What a person reads when no broker took a message: every attempt, and what to do.
+# Text of the error when every attempt failed: the attempts, and advice.
 
 
 class NotWrittenError(errors.CallTimeoutError):

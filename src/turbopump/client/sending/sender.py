@@ -360,7 +360,7 @@ class TopicCreation:
         )
         instance = self._instance
         try:
-            # a broker of Apache's would give an operator's topic other queues
+            # Apache's broker would change the queues of a topic that an operator has created
             if await instance.language(address) == LanguageCode.PYTHON:
                 await instance.remoting.call(address, request, timeout=timeout)
         except RemotingError as error:
