@@ -1,5 +1,5 @@
-"""Answers to 400 (a consumer asks for its queues) and 401 (an operator says whether a group pulls
-or pops a topic).
+"""Assignment of queues to consumers (400), and an operator's choice between pull and pop for a
+group (401).
 
 Order of checks and codes: apache/rocketmq ``QueryAssignmentProcessor``.
 """
@@ -33,21 +33,21 @@ from turbopump.remoting.router import RequestContext, Router
 
 @dataclass(eq=False)
 class AssignmentHandler:
-    """Shares queues out."""
+    """Handler of queue assignments."""
 
     stored: Stored
     routes: TopicRoutes
 
     def add_to(self, router: Router) -> None:
-        """Answer these requests."""
+        """Register the handlers of these requests."""
         router.add_with_body(QueryAssignment, self.query)
         router.add_with_body(SetMessageRequestMode, self.set_mode)
 
     async def query(
         self, _request: QueryAssignment, body: QueryAssignmentRequestBody, _context: RequestContext
     ) -> Response[QueryAssignmentResponseBody]:
-        """The queues of one client, each with the way to read it; nothing where that cannot be
-        said: the client keeps what it has."""
+        """Return the queues of one client, and how to read each. Return nothing if they cannot be
+        computed; the client then keeps its queues."""
         topic, group = body.topic or "", body.consumer_group or ""
         mode = self.stored.request_modes.find(topic, group)
         queues = await self._share(body, topic, group, mode)
@@ -85,7 +85,7 @@ class AssignmentHandler:
         body: SetMessageRequestModeRequestBody,
         _context: RequestContext,
     ) -> Response[None]:
-        """Note how a group reads a topic; its consumers hear of it when they ask next."""
+        """Store how a group reads a topic. Its consumers learn it with their next query."""
         topic, group = body.topic or "", body.consumer_group or ""
         if topic.startswith(RETRY_PREFIX):
             return refusal(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
@@ -105,14 +105,14 @@ class AssignmentHandler:
 # ``AllocateMessageQueueAveragely``, ``AllocateMessageQueueAveragelyByCircle``.
 
 Strategy = Callable[[Sequence[MessageQueue], Sequence[str], str], list[MessageQueue]]
-"""(all queues sorted, all client ids sorted, one of them) to its queues; those of a client that is
-not among them are none."""
+"""Function of all queues (sorted), all client ids (sorted) and one client id. It returns the queues
+of that client; none for an unknown client."""
 
 
 def average(
     queues: Sequence[MessageQueue], clients: Sequence[str], client_id: str
 ) -> list[MessageQueue]:
-    """Neighbouring queues in equal shares; the first clients get one more."""
+    """Assign neighbouring queues in equal shares; the first clients get one more."""
     if client_id not in clients:
         return []
     index = clients.index(client_id)
@@ -124,12 +124,12 @@ def average(
 def by_circle(
     queues: Sequence[MessageQueue], clients: Sequence[str], client_id: str
 ) -> list[MessageQueue]:
-    """One queue after the other to one client after the other."""
+    """Assign the queues one by one to the clients in turn."""
     return list(queues[clients.index(client_id) :: len(clients)]) if client_id in clients else []
 
 
 STRATEGIES: Final[dict[str, Strategy]] = {"AVG": average, "AVG_BY_CIRCLE": by_circle}
-"""By Apache's names."""
+"""Strategies by their names at Apache."""
 
 
 def allocate_for_pop(
@@ -140,8 +140,11 @@ def allocate_for_pop(
     share: int,
 ) -> list[MessageQueue]:
     """Return the queues that a client pops: those that ``strategy`` assigns to it and to the
-    ``share`` clients behind it. If that is every client, or ``share`` is not a number of clients:
-    all queues of every broker."""
+    ``share`` clients after it.
+
+    Return all queues of every broker if that is every client, or if ``share`` is not a number of
+    clients.
+    """
     if share <= 0 or share >= len(clients) - 1:
         return list(
             dict.fromkeys(

@@ -1,8 +1,9 @@
-"""Answers to 306, 316 and 329: deletions requested by an operator.
+"""Deletions requested by an operator (306, 316 and 329).
 
 The broker deletes files by itself (``store/retention.py``); these requests start a round now.
 Source: apache/rocketmq ``AdminBrokerProcessor.cleanExpiredConsumeQueue`` and its neighbours. Unlike
-Apache's, the last file of a queue stays, so that an empty queue still knows its next offset.
+Apache's broker, this one keeps the last file of a queue, so that an empty queue still knows its
+next offset.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class CleaningHandler:
-    """Begins rounds of cleaning, and deletes what is left of topics."""
+    """Handler of requests that delete expired files and the remains of topics."""
 
     records: TopicRecords
     cleaning: Cleaning
 
     def add_to(self, router: Router) -> None:
-        """Answer these requests."""
+        """Register the handlers of these requests."""
         router.add(CleanExpiredConsumeQueue, self.queues)
         router.add(DeleteExpiredCommitLog, self.commit_log)
         router.add(CleanUnusedTopic, self.unused_topics)
@@ -52,7 +53,7 @@ class CleaningHandler:
     async def commit_log(
         self, _request: DeleteExpiredCommitLog, context: RequestContext
     ) -> Response[None]:
-        """Expired files go in this round and the following ones."""
+        """Delete expired files of the commit log in this round and the following ones."""
         log.info("expired files of the log are deleted by=%s", context.peer.peer)
         self.records.store.retention.ask()
         await self.cleaning.round_over(ROUND_WAIT_S)

@@ -1,5 +1,4 @@
-"""Answers to 34, 35, 38, 46, and the notice 40 to a group whose members or subscriptions have
-changed.
+"""Heartbeats and the table of clients (34, 35, 38, 46), and the notice of a change in a group (40).
 
 Source: apache/rocketmq ``ClientManageProcessor``, ``ConsumerManageProcessor``,
 ``DefaultConsumerIdsChangeListener``.
@@ -53,13 +52,18 @@ from turbopump.remoting.wire import Wire
 from turbopump.repeated_line import RepeatedLine
 
 SMALL_GROUP: Final = 100
-"""Maximum members of a group that is compared at every heartbeat. A larger group is compared after
-LOOK_PAUSE_S seconds a member, or when a member joins or leaves while nothing is wrong."""
+"""Maximum members of a group that is checked for conflicts at every heartbeat.
+
+A larger group is checked after LOOK_PAUSE_S seconds for each member. It is also checked when a
+member joins or leaves while the group has no conflict.
+"""
 LOOK_PAUSE_S: Final = 0.01
 NOTICE_AT_ONCE: Final = 50
-"""Maximum members of a group that is notified at once of each change. A larger group is notified
-after NOTICE_PAUSE_S seconds a member, for each member then requests the whole list, which takes
-some 0.1 ms."""
+"""Maximum members of a group that is notified at once of each change.
+
+A larger group is notified after NOTICE_PAUSE_S seconds for each member. Each notified member
+requests the whole list, which takes some 0.1 ms.
+"""
 NOTICE_PAUSE_S: Final = 0.001
 NOTICE_PAUSE_MAX_S: Final = 2.0
 
@@ -82,7 +86,7 @@ _no_offsets = RepeatedLine(
 
 @dataclass(eq=False)
 class ClientsHandler:
-    """Keeps the table of clients true."""
+    """Handler of heartbeats and of questions about the members of a group."""
 
     stored: Stored
     turns: Turns
@@ -97,7 +101,7 @@ class ClientsHandler:
         """Time of the last notification of large groups."""
 
     def add_to(self, router: Router) -> None:
-        """Answer these requests."""
+        """Register the handlers of these requests."""
         router.add(requests.Heartbeat, self.heartbeat)
         router.add(requests.UnregisterClient, self.unregister)
         router.add(requests.GetConsumerListByGroup, self.consumer_list)
@@ -106,8 +110,8 @@ class ClientsHandler:
     def heartbeat(
         self, _request: requests.Heartbeat, context: RequestContext
     ) -> Steps[Response[requests.HeartbeatReply]]:
-        """RocketMQ reports no conflicts. The remark beside code 0 is read by our clients and by no
-        other."""
+        """Record a client and its groups. Return conflicts in the remark beside code 0, which only
+        our clients read. RocketMQ reports no conflicts."""
         yield  # thousands may come at once
         try:
             data = requests.read_heartbeat(context.body)
@@ -119,8 +123,11 @@ class ClientsHandler:
         return (yield from self._note(data, context, producing=producing))
 
     def _may_produce(self, client_id: str, context: RequestContext) -> bool:
-        """Return True if the producer groups in a heartbeat count: the broker sends their members
-        checks of half messages, and replies to their client ids. RocketMQ: they always count."""
+        """Return True if the client may act for the producer groups of its heartbeat.
+
+        The broker sends checks of half messages to members of these groups, and replies to their
+        client ids. RocketMQ: every producer may.
+        """
         peer, holder = context.peer, self.stored.clients.find_producer(client_id)
         if holder is not None and not holder.closed and holder.user != peer.user:
             _another_s(client_id, peer.user, peer.peer, holder.user, kind=(client_id, peer.user))
@@ -134,7 +141,7 @@ class ClientsHandler:
         *,
         producing: bool,
     ) -> Steps[Response[requests.HeartbeatReply]]:
-        """Note what a heartbeat says, a step for each group."""
+        """Record the contents of a heartbeat, one step for each group."""
         peer, now, language = context.peer, context.peer.now(), int(context.command.language)
         assert data.client_id is not None
         who, fingerprint = (peer, data.client_id, context.version), data.heartbeat_fingerprint
@@ -184,7 +191,7 @@ class ClientsHandler:
         )
 
     def conflicts(self, name: str) -> tuple[str, ...]:
-        """Return the present conflicts among the members of a group, a sentence each."""
+        """Return the present conflicts among the members of a group, one sentence for each."""
         group = self.stored.clients.groups.get(name)
         if group is None or group.alike:
             return ()
@@ -197,8 +204,8 @@ class ClientsHandler:
         )
 
     def _look_for_conflicts(self, name: str, now: float, *, changed: bool) -> tuple[str, ...]:
-        """Find conflicts in a group; each is logged once. A large group that is not due yet has the
-        conflicts of its last check. A check costs 4 µs a member, and nothing for equal members."""
+        """Find the conflicts in a group, and log each once. Return those of the last check if a
+        large group is not due yet. A check costs 4 µs a member, and nothing for equal members."""
         before = self._conflicts.get(name, ())
         if self._next_look.get(name, 0.0) > now and (before or not changed):
             return before
@@ -262,7 +269,7 @@ class ClientsHandler:
         )
 
     def connection_lost(self, peer: Wire) -> None:
-        """Forget a connection that has ended."""
+        """Remove a connection that has ended."""
         self.turns.run(peer, self._leave(self.stored.clients.remove_peer(peer), peer.now()))
 
     def _leave(self, groups: Iterator[str], now: float) -> Steps[None]:
@@ -279,8 +286,8 @@ class ClientsHandler:
             peer.close()
 
     def _prepare_group(self, consumer: requests.ConsumerData) -> Refusal | None:
-        """The group must have a legal name; its settings and its retry topic are made when it is
-        first heard of."""
+        """Create the settings and the retry topic of a group at its first heartbeat. Return a
+        refusal if its name is invalid."""
         fault = group_fault(consumer.group_name or "")
         if fault is not None:
             return refusal(ResponseCode.SYSTEM_ERROR, fault)
@@ -296,8 +303,8 @@ class ClientsHandler:
         return None
 
     def notify(self, name: str) -> None:
-        """Notify the members of a group of a change: at the end of this turn of the loop, or after
-        the pause of a large group."""
+        """Notify the members of a group of a change: at the end of this turn of the event loop, or
+        after the pause of a large group."""
         group = self.stored.clients.groups.get(name)
         if group is None:
             self._noticed.pop(name, None)
@@ -349,12 +356,12 @@ CALL_TIMEOUT_S: Final = 10.0
 
 @dataclass(eq=False)
 class ClientQuestionsHandler:
-    """Asks consumers for operators."""
+    """Handler of an operator's questions that the broker passes to consumers."""
 
     stored: Stored
 
     def add_to(self, router: Router) -> None:
-        """Answer these requests."""
+        """Register the handlers of these requests."""
         router.add(GetConsumerStatus, self.status)
         router.add(GetConsumerRunningInfo, self.running_info)
         router.add(ConsumeMessageDirectly, self.consume_directly)
@@ -397,7 +404,7 @@ class ClientQuestionsHandler:
     async def consume_directly(
         self, request: ConsumeMessageDirectly, context: RequestContext
     ) -> Response[ConsumeMessageDirectlyResult]:
-        """Have one consumer handle a message now, and return what came of it."""
+        """Let one consumer process a message now, and return its result."""
         try:
             _, _, offset = decode_offset_msg_id(request.msg_id or "")
         except ProtocolError as error:

@@ -1,7 +1,7 @@
-"""The configuration of a running broker: read (26) and changed (25).
+"""Configuration of a running broker: read (26) and changed (25).
 
-Its one rule: what is changed is in force when the answer goes. Source: apache/rocketmq
-``AdminBrokerProcessor.updateBrokerConfig``; there every key can be changed but a few.
+A change is in force before it is answered. Source: apache/rocketmq
+``AdminBrokerProcessor.updateBrokerConfig``, which can change nearly every key.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class ConfigurationHandler:
-    """``on_change`` is called after each change, for those parts that do not read a setting when
-    they use it."""
+    """Handler of requests to read and change the configuration. ``on_change`` is called after each
+    change, for the parts that keep a copy of a setting."""
 
     running: RunningConfiguration
     disk: Disk

@@ -1,5 +1,5 @@
-"""Answers to 203, 204, 328, 345, 208, 317, 300, 343 and 303: who is connected, and how far groups
-are.
+"""Connected clients, and the progress of consumer groups (203, 204, 328, 345, 208, 317, 300, 343
+and 303).
 
 Source: apache/rocketmq ``AdminBrokerProcessor.getConsumeStats`` and its neighbours.
 """
@@ -59,19 +59,19 @@ from turbopump.store.log.cold_reads import ReadSteps
 log = logging.getLogger(__name__)
 
 QUEUES_AT_ONCE: Final = 16
-"""So many queues are looked at before others have their turn; some 10 µs each."""
+"""Queues to read before other requests get a turn; some 10 µs each."""
 
 
 @dataclass(eq=False)
 class ConsumersHandler:
-    """Answers questions about consumers and producers."""
+    """Handler of questions about consumers and producers."""
 
     stored: Stored
     address: str
     conflicts: Callable[[str], tuple[str, ...]]
 
     def add_to(self, router: Router) -> None:
-        """Answer these requests."""
+        """Register the handlers of these requests."""
         router.add(GetConsumerConnectionList, self.consumers)
         router.add(GetProducerConnectionList, self.producers)
         router.add(QueryTopicConsumeByWho, self.groups_of)
@@ -165,7 +165,7 @@ class ConsumersHandler:
     # --- how far
 
     def how_far(self, request: GetConsumeStats, context: RequestContext) -> Outcome[ConsumeStats]:
-        """The group's offset in each queue, and the end of each."""
+        """Return the group's offset in each queue, and the end of each queue."""
         return answer(self.stored.store.cold_reads, self._how_far(request), Response, context)
 
     def _how_far(self, request: GetConsumeStats) -> ReadSteps[ConsumeStats]:
@@ -181,8 +181,8 @@ class ConsumersHandler:
     def all_standings(
         self, request: GetBrokerConsumeStats, context: RequestContext
     ) -> Outcome[ConsumeStatsList]:
-        """Return the offsets of every group in each of its topics. Topics without a present
-        subscription are left out, as by Apache's broker."""
+        """Return the offsets of every group in each of its topics, without topics that the group no
+        longer subscribes to. RocketMQ: the same."""
         return answer(self.stored.store.cold_reads, self._all_standings(request), Response, context)
 
     def _all_standings(self, request: GetBrokerConsumeStats) -> ReadSteps[ConsumeStatsList]:
@@ -204,7 +204,8 @@ class ConsumersHandler:
     def _standing(
         self, group: str, name: str, topic: TopicConfig | None
     ) -> ReadSteps[ConsumeStats]:
-        """Its offset in each queue of one topic; none of a topic that is unknown, or not served."""
+        """Return the group's offset in each queue of one topic. Return none for a topic that is
+        unknown, or not served."""
         body = ConsumeStats()
         if topic is None or is_batch_cq(topic):
             return body
@@ -241,8 +242,8 @@ class ConsumersHandler:
     def time_span(
         self, request: QueryConsumeTimeSpan, context: RequestContext
     ) -> Outcome[QueryConsumeTimeSpanBody]:
-        """When the first, the last and the last consumed message of each queue were stored, and how
-        late the next one is."""
+        """Return the store times of the first, the last and the last consumed message of each
+        queue, and the delay of the next message."""
         topic = self.stored.tables.topics.find(request.topic)
         if topic is None:
             return refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{request.topic}] not exist")
@@ -280,7 +281,8 @@ class ConsumersHandler:
         )
 
     def _stored_at(self, topic: str, queue_id: int, index: int) -> ReadSteps[int]:
-        """When the message at a queue offset was stored (ms); −1 if it is not there."""
+        """Return the time (ms) when the message at a queue offset was stored; −1 if there is no
+        message."""
         if index < 0:
             return -1
         entry = yield from self.stored.store.lookup.entry_in_queue(topic, queue_id, index)
@@ -312,7 +314,7 @@ def _language(member: Member) -> LanguageCode:
 
 @dataclass(eq=False)
 class GroupsHandler:
-    """Makes, changes, lists and forgets groups."""
+    """Handler of requests to create, change, list and delete groups."""
 
     groups: GroupTable
     offsets: ConsumerOffsets
@@ -320,7 +322,7 @@ class GroupsHandler:
     held_pops: HeldPops
 
     def add_to(self, router: Router) -> None:
-        """Answer these requests."""
+        """Register the handlers of these requests."""
         router.add(group_requests.UpdateGroupForbidden, self.ban)
         router.add_with_body(group_requests.CreateGroup, self.create)
         router.add_with_body(group_requests.CreateGroupList, self.create_list)
@@ -342,13 +344,13 @@ class GroupsHandler:
         body: group_requests.SubscriptionGroupList,
         context: RequestContext,
     ) -> Response[None]:
-        """All of them, or none if one has no legal name or too many queues."""
+        """Create all of the groups. Create none if one has an invalid name or too many queues."""
         return await self._put(body.group_config_list, context)
 
     async def delete(
         self, request: group_requests.DeleteGroup, context: RequestContext
     ) -> Response[None]:
-        """Says nothing if there is no such group, as Apache's."""
+        """Delete a group. An unknown group is no error, as with Apache's broker."""
         self.groups.delete(request.group_name)
         if request.clean_offset:
             await context.in_turns(self.offsets.forget_group(request.group_name))
@@ -372,8 +374,8 @@ class GroupsHandler:
     async def ban(
         self, request: group_requests.UpdateGroupForbidden, context: RequestContext
     ) -> Response[group_requests.GroupForbidden]:
-        """Ban a group from a topic, or allow it again, if requested. Return its present permission.
-        Waiting requests of the group learn of a ban at once."""
+        """Return a group's permission for a topic, after banning or allowing it if requested. A ban
+        also ends the waiting requests of the group."""
         group, topic = request.group, request.topic
         if request.readable is not None:
             fault = group_fault(group) or topic_name_fault(topic)

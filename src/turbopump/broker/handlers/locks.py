@@ -1,6 +1,6 @@
-"""Answers to 41 and 42: locks on queues for ordered consumption.
+"""Locks on queues for ordered consumption (41 and 42).
 
-A client gets a lock only when it is on the disk. Source: apache/rocketmq
+A client gets a lock only after it is on the disk. Source: apache/rocketmq
 ``AdminBrokerProcessor.lockBatchMQ``.
 """
 
@@ -30,16 +30,16 @@ from turbopump.remoting.turns import Steps
 from turbopump.remoting.wire import Wire
 
 SAVE_PATIENCE_S: Final = 0.7
-"""Longest wait for the disk: Java's clients wait a second for the answer."""
+"""Maximum seconds to wait for the disk. Java's clients wait a second for the answer."""
 CLIENT_ID_MAX: Final = 1024
 NAME_MAX: Final = 255
-"""Maximum characters of a broker's name; longer ones are not stored."""
+"""Maximum characters of a broker's name in a stored lock."""
 
 
 @dataclass(eq=False)
 class LocksHandler:
-    """Grants, renews and frees locks. RocketMQ: ``lockInStrictMode`` asks the replicas; with one
-    there is none to ask."""
+    """Handler of requests to lock and unlock queues. RocketMQ: ``lockInStrictMode`` also asks the
+    replicas; this broker has none to ask."""
 
     saved_locks: SavedLocks
     topics: TopicTable
@@ -47,7 +47,7 @@ class LocksHandler:
     clock: Clock
 
     def add_to(self, router: Router) -> None:
-        """Answer these requests."""
+        """Register the handlers of these requests."""
         router.add_with_body(LockBatchMq, self.lock)
         router.add_with_body(UnlockBatchMq, self.unlock)
 
@@ -83,7 +83,7 @@ class LocksHandler:
         return self._when_saved(granted)
 
     def _is_here(self, queue: MessageQueue) -> bool:
-        """Return True if this broker has such a queue. RocketMQ: any queue may be locked."""
+        """Return True if this broker has the queue. RocketMQ: any queue may be locked."""
         topic = self.topics.find(queue.topic)
         return (
             topic is not None
@@ -110,8 +110,7 @@ class LocksHandler:
     async def _when_saved(
         self, granted: dict[MessageQueue, int]
     ) -> Response[LockBatchResponseBody]:
-        """Answer with the locks that are on the disk in time; the client asks again for the
-        others."""
+        """Return the locks that are on the disk in time. The client requests the others again."""
         saved = self.saved_locks.saved_change
         reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiter = saved.when(

@@ -1,4 +1,4 @@
-"""Answers to 14, 15 (a group's offset), 30, 31 (a queue's ends) and 29 (its offset at a time).
+"""Offsets of groups (14, 15), the ends of a queue (30, 31), and the offset at a time (29).
 
 Source: apache/rocketmq ``ConsumerManageProcessor``, ``AdminBrokerProcessor``.
 """
@@ -48,12 +48,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class OffsetsHandler:
-    """Reads and notes offsets."""
+    """Handler of requests to read and commit offsets."""
 
     stored: Stored
 
     def add_to(self, router: Router) -> None:
-        """Answer these requests."""
+        """Register the handlers of these requests."""
         router.add(QueryConsumerOffset, if_served(self.stored.tables.topics, self.query))
         router.add(UpdateConsumerOffset, if_served(self.stored.tables.topics, self.update))
         router.add(GetMaxOffset, if_served(self.stored.tables.topics, self.maximum))
@@ -63,8 +63,8 @@ class OffsetsHandler:
     def query(
         self, request: QueryConsumerOffset, _context: RequestContext
     ) -> Response[OffsetReply]:
-        """Return the group's offset. Without one: 0 for a queue whose first message is still hot,
-        else not found.
+        """Return the group's offset. If the group has none, return 0 while the queue's first
+        message is still in memory, else "not found".
 
         RocketMQ: a new group of a young queue therefore begins at 0 and ignores its
         consumeFromWhere.
@@ -117,7 +117,7 @@ class OffsetsHandler:
         return Response()
 
     def _has_offset(self, request: UpdateConsumerOffset) -> bool:
-        """Return True if the group has an offset there, although the topic may have fewer queues
+        """Return True if the group has an offset in the queue, even if the topic has fewer queues
         now."""
         assert request.queue_id is not None
         stands = self.stored.tables.offsets.find(
@@ -157,25 +157,25 @@ class OffsetsHandler:
 
 
 QUEUES_AT_ONCE: Final = 32
-"""So many queues are looked at before others have their turn."""
+"""Queues to read before other requests get a turn."""
 QUEUES_LOGGED: Final = 100
 
 
 @dataclass(eq=False)
 class OffsetControlHandler:
-    """Resets, clones and compares offsets."""
+    """Handler of requests to reset, copy and compare offsets."""
 
     stored: Stored
     held: HeldPulls
 
     def add_to(self, router: Router) -> None:
-        """Answer these requests."""
+        """Register the handlers of these requests."""
         router.add(ResetOffset, if_served(self.stored.tables.topics, self.reset))
         router.add(CloneGroupOffset, self.clone)
         router.add(QueryCorrectionOffset, self.correction)
 
     def reset(self, request: ResetOffset, context: RequestContext) -> Outcome[ResetOffsetBody]:
-        """Set a group's offsets. The answer names every queue and its offset now."""
+        """Reset a group's offsets. Return every queue with its new offset."""
         topic = self.stored.tables.topics.find(request.topic)
         if topic is None:
             return refusal(ResponseCode.TOPIC_NOT_EXIST, f"Topic {request.topic} does not exist")
@@ -208,7 +208,8 @@ class OffsetControlHandler:
         )
 
     def _at_time(self, request: ResetOffset, queue_ids: Sequence[int]) -> ReadSteps[dict[int, int]]:
-        """Find the offset of each queue at the requested time; the end if the time is later."""
+        """Return the offset of each queue at the requested time, or the queue's end for a later
+        time."""
         found: dict[int, int] = {}
         for number, queue_id in enumerate(queue_ids, 1):
             if request.timestamp < 0:
@@ -293,8 +294,8 @@ class OffsetControlHandler:
             yield
 
     async def clone(self, request: CloneGroupOffset, context: RequestContext) -> Response[None]:
-        """Give one group the offsets of another; it need not exist yet. RocketMQ: 5.3.3 clones
-        nothing where no topic is named."""
+        """Copy the offsets of one group to another, which need not exist yet. RocketMQ 5.3.3 copies
+        nothing if the request names no topic."""
         fault = group_fault(request.dest_group)
         if fault is not None:
             return refusal(ResponseCode.INVALID_PARAMETER, fault)
@@ -329,7 +330,7 @@ class OffsetControlHandler:
     def correction(
         self, request: QueryCorrectionOffset, _context: RequestContext
     ) -> Steps[Response[QueryCorrectionOffsetBody]]:
-        """The lowest offsets of the others, to be compared with those of one group."""
+        """Return the lowest offsets of the other groups, for comparison with those of one group."""
         without = frozenset((request.filter_groups or "").split(","))
         lowest = yield from self.stored.tables.offsets.lowest(request.topic, without)
         for queue_id, offset in self.stored.tables.offsets.of_group(

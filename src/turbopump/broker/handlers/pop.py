@@ -1,5 +1,5 @@
-"""Answers to 200050 (pop), 200052 (peek), 200054 (wait for something to pop) and 200055 (how many
-wait).
+"""Pop (200050), peek (200052), notification of messages to pop (200054) and the number of waiting
+pops (200055).
 
 Order of checks and codes: apache/rocketmq ``PopMessageProcessor``, ``PeekMessageProcessor``,
 ``NotificationProcessor``, ``PollingInfoProcessor``.
@@ -54,7 +54,8 @@ from turbopump.store.queues.consume_queue_table import unserved_text
 HeaderT = TypeVar("HeaderT", bound=Reply)
 
 LATE_MS: Final = 500
-"""Milliseconds after which an expired pop is not read: its client no longer waits."""
+"""Milliseconds after its deadline from which a pop is not read, because its client no longer
+waits."""
 EARLY_S: Final = 0.05
 """Seconds before its deadline at which a waiting pop is answered."""
 HOLD_MAX_S: Final = 120.0
@@ -66,7 +67,7 @@ _POP_AT_SLAVE: Final = (
 
 
 class PopHandler:
-    """Gives messages to clients that pop."""
+    """Handler of pops."""
 
     def __init__(self, stored: Stored, pop: Pop, forwarding: Forwarding) -> None:
         self._config = stored.config
@@ -80,14 +81,14 @@ class PopHandler:
         self._woken: set[asyncio.Task[None]] = set()
 
     def add_to(self, router: Router) -> None:
-        """Answer these requests."""
+        """Register the handlers of these requests."""
         router.add(PopMessage, self.pop)
         router.add(PeekMessage, self.peek)
         router.add(Notification, self.notify)
         router.add(PollingInfo, self.waiting)
 
     async def pop(self, request: PopMessage, context: RequestContext) -> Ready[PopMessageReply]:
-        """Answer with messages, or hold."""
+        """Return messages, or hold the pop."""
         born_ms = request.born_time or self._clock.now_ms()
         if self._clock.now_ms() - born_ms - request.poll_time > LATE_MS:
             remark = f"the broker[{self._config.broker_ip1}] pop message is timeout too much"
@@ -142,7 +143,7 @@ class PopHandler:
         *,
         expired: bool,
     ) -> Ready[PopMessageReply]:
-        """Messages; or the answer that there are none; or HELD: the pop waits."""
+        """Return messages, an empty answer, or HELD if the pop waits."""
         if self._groups.is_banned(wish.group, wish.topic):  # perhaps while it waited
             remark = ban_remark(wish.group, wish.topic)
             return Response(PopMessageReply(), code=ResponseCode.NO_PERMISSION, remark=remark)
@@ -178,7 +179,8 @@ class PopHandler:
     def _hold(
         self, wish: PopQuery, queue_id: int, context: RequestContext, deadline: float, left: float
     ) -> bool:
-        """Take it again when there is something, or its time is up; False if too many wait."""
+        """Hold the pop until messages arrive or its time is up. Return False if too many pops
+        wait."""
         held, line = self._pop.held, TopicGroup(wish.topic, wish.group)
 
         def again(expired: bool) -> None:
@@ -199,8 +201,8 @@ class PopHandler:
         return held.hold(line, queue_id, left, again, context.served, ordered=wish.ordered)
 
     def _drawn_queues(self, line: TopicGroup, queue_id: int, *, retries: bool) -> list[GroupQueue]:
-        """The queues to read, in an order that is drawn: with ``retries`` those of the retry topic
-        come first or last."""
+        """Return the queues to read, in random order. With ``retries`` the queues of the retry
+        topic come first or last."""
         draw = self._random.randrange(100)
         queues = self._pop.view.topic_queues(line, queue_id, draw)
         if not retries:
@@ -214,7 +216,7 @@ class PopHandler:
     async def peek(
         self, request: PeekMessage, context: RequestContext
     ) -> Response[PopMessageReply]:
-        """Messages that a pop would find, without a checkpoint."""
+        """Return messages that a pop would find, without a checkpoint."""
         refused = self._refusal(
             request.consumer_group,
             request.topic,
@@ -243,7 +245,7 @@ class PopHandler:
         )
 
     def notify(self, request: Notification, context: RequestContext) -> Outcome[NotificationReply]:
-        """Say that there is something, now or when there is."""
+        """Notify the client of messages to pop, now or when they arrive."""
         refused = self._refusal(
             request.consumer_group,
             request.topic,
@@ -295,7 +297,7 @@ class PopHandler:
         return False
 
     def waiting(self, request: PollingInfo, _context: RequestContext) -> Response[PollingInfoReply]:
-        """Count the waiting pops."""
+        """Return the number of waiting pops."""
         refused = self._refusal(
             request.consumer_group,
             request.topic,
@@ -322,7 +324,7 @@ class PopHandler:
         what: str,
         header: HeaderT,
     ) -> Response[HeaderT] | None:
-        """Why this may not be, or None."""
+        """Return a refusal if the request is not allowed, else None."""
         config = self._config
 
         def refuse(code: int, remark: str) -> Response[HeaderT]:
@@ -369,7 +371,8 @@ class PopHandler:
         return None
 
     def _time_refusal(self, request: PopMessage) -> Response[PopMessageReply] | None:
-        """RocketMQ: what no timer takes is popped, and lost if it is not acknowledged."""
+        """Return a refusal if the pop's times are too long for a timer. RocketMQ accepts the pop,
+        and loses the messages if they are not acknowledged."""
         most = self._config.timer_max_delay_sec * 1000
         if 0 <= request.invisible_time <= most:
             return None

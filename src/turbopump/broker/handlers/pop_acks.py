@@ -1,10 +1,10 @@
-"""Answers to 200051 and 200151 (popped messages are done) and 200053 (one is to come back at
-another time).
+"""Acknowledgement of popped messages (200051 and 200151), and change of their invisible time
+(200053).
 
 Order of checks and codes: apache/rocketmq ``AckMessageProcessor``,
-``ChangeInvisibleTimeProcessor``. Better than there: a message that is visible again already is not
-given a new time, which would make two of it; and what cannot be written down is not answered with
-success.
+``ChangeInvisibleTimeProcessor``. Unlike Apache's broker, this one does not change the time of a
+message that is visible again, which would deliver it twice. It never reports success for a change
+that was not stored.
 """
 
 from __future__ import annotations
@@ -41,25 +41,26 @@ from turbopump.remoting.response import Refusal, Response, refusal
 from turbopump.remoting.router import RequestContext, Router
 
 OFFSETS_MAX, BITS_SIZE_MAX = 1024, 8 * 1024
-"""Messages that one acknowledgement names, and bytes of its bits. A pop gives 32 at most."""
+"""Maximum messages in one acknowledgement, and maximum bytes of its bit set. A pop returns 32
+messages at most."""
 
 
 @dataclass(eq=False)
 class PopAcksHandler:
-    """Writes down what became of popped messages."""
+    """Handler of acknowledgements and changes of popped messages."""
 
     stored: Stored
     pop: Pop
     forwarding: Forwarding
 
     def add_to(self, router: Router) -> None:
-        """Answer these requests."""
+        """Register the handlers of these requests."""
         router.add(AckMessage, self.acknowledge)
         router.add_with_body(BatchAckMessage, self.acknowledge_batch)
         router.add(ChangeInvisibleTime, self.change)
 
     async def acknowledge(self, request: AckMessage, _context: RequestContext) -> Response[None]:
-        """One message is done. A second time says the same."""
+        """Acknowledge one message. A repeated acknowledgement gets the same answer."""
         refused = self._refusal(request, past_end=True)
         if refused is not None:
             return refused
@@ -75,7 +76,8 @@ class PopAcksHandler:
     async def acknowledge_batch(
         self, _request: BatchAckMessage, body: BatchAckBody, context: RequestContext
     ) -> Response[None]:
-        """Many are. RocketMQ: what names no queue, or no message of one, is passed over."""
+        """Acknowledge many messages. RocketMQ: entries for unknown queues or messages are
+        ignored."""
         if not body.acks:
             return Response(code=ResponseCode.NO_MESSAGE)
         answer = Response()
@@ -91,7 +93,7 @@ class PopAcksHandler:
     async def change(
         self, request: ChangeInvisibleTime, _context: RequestContext
     ) -> Response[ChangeInvisibleTimeReply]:
-        """One message is to be visible again at another time."""
+        """Change the time at which a popped message becomes visible again."""
         refused = self._refusal(request, past_end=False)
         if refused is not None:
             return _changed(refused.code, refused.remark)
@@ -123,7 +125,7 @@ class PopAcksHandler:
     async def _change_checkpoint(
         self, group_queue: GroupQueue, request: ChangeInvisibleTime, handle: PopHandle, now: int
     ) -> Response[ChangeInvisibleTimeReply]:
-        """A new checkpoint for the one message, and then the old one is done."""
+        """Store a new checkpoint for the one message, then acknowledge it in the old one."""
         # so that it is another checkpoint than the one before
         pop_time = max(now, handle.pop_time_ms + 1)
         checkpoint = Checkpoint(

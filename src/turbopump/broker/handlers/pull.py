@@ -1,8 +1,8 @@
-"""Answers to 11 and 361: messages of one queue, or a wait for them.
+"""Pulls (11 and 361): messages of one queue, or a wait for them.
 
 Order of checks and codes: apache/rocketmq ``PullMessageProcessor``. A pull that finds nothing and
-may be suspended is held until its queue grows (``held_pulls.py``); messages that it does not want
-move its offset on without waking the client.
+may be suspended is held until its queue grows (``held_pulls.py``). Messages that the pull's filter
+rejects advance its offset without waking the client.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ SUSPEND_MAX_S: Final = 120.0
 """Maximum seconds for which a pull is held."""
 
 COLD_HOLD_S: Final = 3.0
-"""Seconds for which a pull consumer is kept waiting (``coldHoldTimeoutMillis``), and COLD_HELD_MAX
-pulls at most."""
+"""Seconds for which a pull of cold data is held (``coldHoldTimeoutMillis``). At most COLD_HELD_MAX
+pulls are held."""
 COLD_HELD_MAX: Final = 10_000
 
 log = logging.getLogger(__name__)
@@ -73,12 +73,12 @@ _ONLY_A_MASTER_KNOWS: Final = (
     GetStatus.NO_MATCHED_LOGIC_QUEUE,
     GetStatus.NO_MESSAGE_IN_QUEUE,
 )
-"""At a slave: it may be behind, or have begun later than its master."""
+"""Results that a slave cannot judge: its log may end before its master's, or start after it."""
 _NOTHING: Final = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
 
 
 _DECODED: Final = Frame(JSON, b"", b"")
-"""Stands for the frame of a pull that is held: half a KiB that nobody asks for again."""
+"""Replacement for the frame of a held pull, which saves half a KiB of memory."""
 
 _BUSY: Final = refusal(
     ResponseCode.FLOW_CONTROL, "too many reads wait for the broker's disk; ask again in a moment"
@@ -86,10 +86,12 @@ _BUSY: Final = refusal(
 
 
 class _Pull:
-    """A pull on its way, and while it is held: one small object, for there may be tens of
-    thousands. ``deadline``: until when it may be held, in the loop's seconds; None until it is
-    known that there is nothing for it. ``is_cold``: what it reads is counted as cold.
-    ``revocations``: of the held pulls, when it came."""
+    """A pull in progress or held. There may be tens of thousands, so the object is small.
+
+    - ``deadline``: end of the hold (event loop's seconds); None until the pull finds nothing.
+    - ``is_cold``: the bytes read are counted as cold.
+    - ``revocations``: number of revocations of held pulls when the pull arrived.
+    """
 
     __slots__ = (
         "context",
@@ -119,14 +121,14 @@ class _Pull:
         self.revocations = handler.held.revocations
 
     def __call__(self, expired: bool) -> None:
-        """Read again: it was woken, or its time is up."""
+        """Read again, after a wake-up or at the end of the hold."""
         if expired:
             self.deadline = -inf
         self.handler.read_held(self)
 
 
 class PullHandler:
-    """Reads queues for consumers."""
+    """Handler of pulls."""
 
     def __init__(self, stored: Stored, held: HeldPulls, cold: ColdFlow, repair: LogRepair) -> None:
         self.config = stored.config
@@ -143,13 +145,13 @@ class PullHandler:
         self._cold_held = 0
 
     def add_to(self, router: Router) -> None:
-        """Answer these requests."""
+        """Register the handlers of these requests."""
         router.add(PullMessage, self.pull)
         router.add(LitePullMessage, self.pull)
 
     def pull(self, request: PullMessage, context: RequestContext) -> Outcome[PullMessageReply]:
-        """Answer with messages, or hold: check, read, answer or hold; woken: read, answer or hold
-        again."""
+        """Check the pull and read; return messages, or hold the pull. A woken pull reads again, and
+        is answered or held again."""
         refused = self._checks.refusal(request)
         if refused is not None:
             return refused
@@ -171,8 +173,8 @@ class PullHandler:
         return self._read(pull)
 
     def _pull_cold(self, pull: _Pull) -> Outcome[PullMessageReply]:
-        """A pull of what may not be in memory: a group that has read too much of it comes again
-        later, or gets one message, later."""
+        """Read data that may not be in memory. If the group has read too much cold data, refuse a
+        push consumer, and give a pull consumer one message after COLD_HOLD_S seconds."""
         pull.is_cold = True
         if not self.cold.must_wait(pull.request.consumer_group):
             return self._read(pull)
@@ -275,7 +277,7 @@ class PullHandler:
         return self._answer(pull, offset, result)
 
     def read_held(self, pull: _Pull) -> None:
-        """Read once more for a pull that was held."""
+        """Read again for a held pull."""
         if not pull.request.sys_flag & PullSysFlag.SUBSCRIPTION:
             # The group may want others by now. RocketMQ: ``executeRequestWhenWakeup`` asks anew.
             wants = self._checks.wants(pull.request)
@@ -284,7 +286,7 @@ class PullHandler:
         self.read_later(pull)
 
     def read_later(self, pull: _Pull) -> None:
-        """Read for a pull that has waited, and waits until its peer has read what it has got."""
+        """Read for a pull that waits until its client has received earlier answers."""
         served = pull.context.served
         if served.wire.closed:
             return
@@ -294,7 +296,7 @@ class PullHandler:
         pull.context.settle_call(self._read, pull)
 
     def _answer(self, pull: _Pull, offset: int, result: GetResult) -> Outcome[PullMessageReply]:
-        """The answer to a pull; what was passed over is logged."""
+        """Return the answer to a pull, and log skipped messages."""
         request, context = pull.request, pull.context
         if result.unreadable is not None:
             _unreadable(
@@ -338,8 +340,9 @@ class PullHandler:
         return _found(context.opaque, result)
 
     def _code_of(self, result: GetResult, offset: int) -> int:
-        """At a slave an offset outside of the queue is no reason to move: its master may have the
-        message. RocketMQ: the same, unless ``offsetCheckInSlave``."""
+        """Return the response code. A slave does not correct an offset outside of its queue,
+        because the master may have the message. RocketMQ: the same, unless
+        ``offsetCheckInSlave``."""
         if self._is_slave and result.status in _ONLY_A_MASTER_KNOWS:
             return ResponseCode.PULL_RETRY_IMMEDIATELY
         if result.status in (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE):
@@ -347,8 +350,8 @@ class PullHandler:
         return _CODES[result.status]
 
     def _suggested(self, request: PullMessage, result: GetResult) -> int:
-        """Return the id of the broker to ask next: another one if the following messages may not be
-        in this one's memory (accessMessageInMemoryMaxRatio). RocketMQ:
+        """Return the id of the broker to ask next. That is another broker if the next messages may
+        not be in memory here (accessMessageInMemoryMaxRatio). RocketMQ:
         ``isSuggestPullingFromSlave``."""
         read_at = physical_offset_of(result.data)  # where the first message lies in the log
         group = self._groups.find(request.consumer_group)
@@ -358,7 +361,7 @@ class PullHandler:
         return group.which_broker_when_consume_slowly if behind else group.broker_id
 
     def _moved(self, request: PullMessage, offset: int) -> Response[PullMessageReply]:
-        """An operator has reset the offset of the group. RocketMQ:
+        """Return the answer after an operator has reset the group's offset. RocketMQ:
         ``GetMessageStatus.OFFSET_RESET``."""
         first = self.store.min_offset(request.topic, request.queue_id)
         end = self.store.max_offset(request.topic, request.queue_id)
@@ -375,7 +378,7 @@ class PullHandler:
 
 
 def _nothing_of(result: GetResult, offset: int) -> GetResult:
-    """Make the result of a queue that ends at ``offset``."""
+    """Return the empty result of a queue that ends at ``offset``."""
     ends = GetStatus.OFFSET_OVERFLOW_ONE
     return GetResult(ends, offset, result.min_offset, result.max_offset)
 
@@ -402,11 +405,11 @@ _HEADER: Final = re.split(
         ),
     )[8:].decode(),
 )
-"""The header of an answer with messages, between its numbers."""
+"""Constant parts of the header of an answer with messages, between its numbers."""
 
 
 def _found(opaque: int, result: GetResult) -> bytes:
-    """The same answer as a whole frame, for messages that were found."""
+    """Return a complete frame for messages that were found."""
     begin, low, high, ident, end = _HEADER
     header = (
         f"{begin}{result.next_offset}{low}{result.min_offset}{high}{result.max_offset}"

@@ -1,9 +1,9 @@
-"""Answers to 12 (messages by key or unique id), 33 (a message by its offset in the log), 32 (the
-age of a queue) and 321 (its units).
+"""Queries: messages by key or unique id (12), a message by its log offset (33), the age of a queue
+(32) and its units (321).
 
 Source: apache/rocketmq ``QueryMessageProcessor``, ``AdminBrokerProcessor.getEarliestMsgStoretime``.
-RocketMQ returns everything that the index points to, hash collisions included; we return messages
-that have the key and a correct CRC.
+RocketMQ returns everything that the index points to, hash collisions included. This broker returns
+only messages that have the key and a correct CRC.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from turbopump.store.queues.consume_queue import EXTENDED_TAGS_MAX
 from turbopump.store.queues.lookup import ByKey, StoredEntry, StoredUnits
 
 UNITS_MAX: Final = 4096
-"""Units in one answer."""
+"""Maximum units in one answer."""
 
 log = logging.getLogger(__name__)
 _damaged = RepeatedLine(
@@ -51,20 +51,20 @@ _index_unreadable = RepeatedLine(
 
 @dataclass(eq=False)
 class QueriesHandler:
-    """Finds single messages."""
+    """Handler of queries for single messages."""
 
     stored: Stored
     repair: LogRepair
 
     def add_to(self, router: Router) -> None:
-        """Answer these requests."""
+        """Register the handlers of these requests."""
         router.add(QueryMessage, self.by_key)
         router.add(ViewMessageById, self.by_offset)
         router.add(GetEarliestMsgStoreTime, if_served(self.stored.tables.topics, self.earliest))
         router.add(QueryConsumeQueue, if_served(self.stored.tables.topics, self.units))
 
     def by_key(self, request: QueryMessage, context: RequestContext) -> Outcome[QueryMessageReply]:
-        """The newest messages with a key, oldest of them first; 22 if there are none."""
+        """Return the newest messages with a key, oldest first; code 22 if there are none."""
         unique = request.unique_key is True
         wanted = self.stored.config.default_query_max_num if unique else request.max_num
         question = self.stored.store.lookup.by_key(
@@ -109,7 +109,7 @@ class QueriesHandler:
         return answer(self.stored.store.cold_reads, question, respond, context)
 
     def by_offset(self, request: ViewMessageById, context: RequestContext) -> Outcome[None]:
-        """The message at an offset of the log."""
+        """Return the message at an offset of the log."""
 
         def respond(entry: StoredEntry | None) -> Response[None]:
             if entry is not None and entry.fault is None:
@@ -142,7 +142,7 @@ class QueriesHandler:
     def units(
         self, request: QueryConsumeQueue, context: RequestContext
     ) -> Outcome[QueryConsumeQueueResponseBody]:
-        """Units of a queue as they lie there, and what a group wants of the topic."""
+        """Return units of a queue as stored, and the group's subscription to the topic."""
         question = self.stored.store.lookup.units(
             request.topic, request.queue_id, request.index, min(request.count, UNITS_MAX)
         )

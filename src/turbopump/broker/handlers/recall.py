@@ -1,10 +1,11 @@
-"""Answers to 370: recall a timer message before its delivery.
+"""Recall of a timer message before its delivery (370).
 
-A recall is a message of its own (TIMER_DEL_UNIQKEY) in the slot of its target. If it is stored
-before that slot's time, the target is not delivered; otherwise it is refused as too late. Source:
-apache/rocketmq ``RecallMessageProcessor``. Ours accepts a recall up to the moment of delivery
-(RocketMQ refuses in the last second), and refuses one if the broker knows that its target does not
-exist.
+A recall is a message of its own (TIMER_DEL_UNIQKEY) in the slot of its target. A recall that is
+stored before that slot's time prevents the delivery; a later one is refused.
+
+Source: apache/rocketmq ``RecallMessageProcessor``. This broker accepts a recall up to the moment of
+delivery; RocketMQ refuses in the last second. This broker also refuses a recall if the target is
+known not to exist.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from turbopump.store.timers.pending_timers import TIMER_TOPIC
 
 RECALL_TAG: Final = "_RECALL_TAG_"
 ROOM_PAUSE_S: Final = 0.01
-"""Pause before the next attempt while the log makes a file."""
+"""Seconds before the next attempt while the log creates a file."""
 _TIME_MAX: Final = 1 << 60
 
 
 class RecallHandler:
-    """Recalls timer messages."""
+    """Handler of recalls."""
 
     def __init__(self, stored: Stored, forwarding: Forwarding, timers: Timers) -> None:
         self._config = stored.config
@@ -49,13 +50,13 @@ class RecallHandler:
         self._flush = forwarding.flush
 
     def add_to(self, router: Router) -> None:
-        """Answer these requests."""
+        """Register the handlers of these requests."""
         router.add(RecallMessage, self.recall)
 
     def recall(
         self, request: RecallMessage, context: RequestContext
     ) -> Outcome[RecallMessageReply]:
-        """Recall the message of a handle."""
+        """Recall the message that a handle names."""
         if not self._config.recall_message_enable or not self._config.timer_wheel_enable:
             return self._refuse(
                 ResponseCode.NO_PERMISSION,
@@ -113,8 +114,8 @@ class RecallHandler:
         return refused or self._answer(Response(RecallMessageReply(msg_id=handle.unique_id)))
 
     async def _find(self, handle: RecallHandle, out: int) -> TimerMessage | Refusal | None:
-        """Find the message in the slot ``out`` through the index. Return it, or a refusal; None if
-        the index does not tell."""
+        """Find the message in the slot ``out`` through the index. Return the message or a refusal;
+        None if the index cannot tell."""
         lookup = self._store.lookup
         if lookup.no_index_because is not None:
             return None
@@ -146,7 +147,7 @@ class RecallHandler:
         due: int,
         born_host: tuple[str, int],
     ) -> Response[RecallMessageReply] | None:
-        """Store the recall; why that cannot be, if it cannot."""
+        """Store the recall. Return the reason if that fails."""
         while True:
             if not self._timers.may_recall(due):
                 return self._too_late(due)

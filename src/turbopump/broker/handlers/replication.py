@@ -1,5 +1,5 @@
-"""Answers to 43, 45, 402, 60 and 61 (what a slave copies), 906 (where the HA port is), 907 (where
-replication stands), 905 and 908 (what only Apache's slaves make use of).
+"""Data for slaves (43, 45, 402, 60 and 61), the HA port (906), the state of replication (907), and
+requests of Apache's slaves (905 and 908).
 
 Source: apache/rocketmq ``AdminBrokerProcessor``.
 """
@@ -36,7 +36,8 @@ from turbopump.remoting.router import RequestContext, Router
 
 @dataclass(eq=False)
 class ReplicationHandler:
-    """Answers to slaves and tools about a broker's state. Tables are sent as in their files."""
+    """Handler of requests from slaves and tools about a broker's state. Tables are sent as in their
+    files."""
 
     stored: Stored
     listening: Listening
@@ -44,7 +45,7 @@ class ReplicationHandler:
     copying: Copying
 
     def add_to(self, router: Router) -> None:
-        """Answer these requests."""
+        """Register the handlers of these requests."""
         router.add(GetAllConsumerOffset, self.all_offsets)
         router.add(GetAllDelayOffset, self.all_delays)
         router.add(GetAllMessageRequestMode, self.all_modes)
@@ -95,8 +96,8 @@ class ReplicationHandler:
     def exchange(
         self, request: ExchangeHAInfo, _context: RequestContext
     ) -> Response[ExchangeHAInfoReply]:
-        """Return the addresses of a master, or set a slave's new master. RocketMQ: the flushed
-        offset is that of the start; a slave keeps the new address."""
+        """Return the addresses of a master, or set a slave's new master. RocketMQ: the reported
+        flushed offset is that of the start, and a slave keeps the new address."""
         if request.master_ha_address is not None:
             self.copying.follow_master(request.master_address, request.master_ha_address)
             return Response(ExchangeHAInfoReply())
@@ -117,11 +118,11 @@ class ReplicationHandler:
     def nothing_to_do(
         self, _request: NotifyMinBrokerIdChange | ResetMasterFlushOffset, _context: RequestContext
     ) -> Response[None]:
-        """Slaves here find their master by name servers, and check each entry themselves."""
+        """Accept the request without effect. Slaves find their master through name servers, and
+        check each entry themselves."""
         return Response()
 
     def _log_span(self) -> dict[str, str]:
-        """Return the offsets of the log; messages delivered before the answer are before its
-        end."""
+        """Return the offsets of the log. Messages delivered before this call lie before the end."""
         log = self.stored.store.log
         return {LOG_START: str(log.start), LOG_END: str(log.end)}

@@ -1,9 +1,9 @@
-"""Answers to 324 and 325: a reply is pushed (326) to the waiting producer, and kept in its topic as
-a record.
+"""Replies (324 and 325): the broker pushes a reply to the waiting producer (326), and stores a copy
+in its topic.
 
-The answer says if the reply reached the producer; it does not promise that the reply is stored. So
-nobody waits for the disk, and a refusal by the store is counted, not reported to the sender.
-Source: apache/rocketmq ``ReplyMessageProcessor``.
+The answer reports if the reply reached the producer, not if the copy is stored. So the answer does
+not wait for the disk, and a refusal by the store is only counted. Source: apache/rocketmq
+``ReplyMessageProcessor``.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ from turbopump.remoting.response import Refusal, Response, refusal
 from turbopump.remoting.router import Outcome, RequestContext, Router
 
 PUSH_TIMEOUT_S: Final = 10.0
-"""Longest wait for the producer to take a reply. RocketMQ: ``Broker2Client.callClient``."""
+"""Maximum seconds to wait for the producer to confirm a reply. RocketMQ:
+``Broker2Client.callClient``."""
 PUSHES_MAX: Final = 10_000
 PUSHED_BYTES_MAX: Final = 256 * 1024 * 1024
-"""Replies under way to producers, which may be slow to read them: more are refused."""
+"""Maximum bytes of replies that producers have not read yet. Further replies are refused."""
 
 
 class RepliesHandler:
-    """Passes replies on. ``check`` judges every send: the queue id to use, or why it is refused."""
+    """Handler of replies. ``check`` returns the queue id for a send, or a refusal."""
 
     def __init__(
         self,
@@ -62,7 +63,7 @@ class RepliesHandler:
         self._pushed_bytes = 0
 
     def add_to(self, router: Router) -> None:
-        """Answer these requests."""
+        """Register the handlers of these requests."""
         router.add(SendReplyMessage, self.reply)
         router.add(SendReplyMessageV2, self.reply)
 
@@ -112,7 +113,7 @@ class RepliesHandler:
     # --- to the producer
 
     async def _push(self, request: SendMessage, context: RequestContext) -> str | None:
-        """None: the producer has it; else why not."""
+        """Push a reply to its producer. Return None on success, else the reason."""
         client_id = property_value(request.properties or "", REPLY_TO_CLIENT)
         if client_id is None:
             return (
@@ -165,8 +166,8 @@ class RepliesHandler:
     async def _store(
         self, request: SendMessage, queue_id: int, context: RequestContext, reply: SendMessageReply
     ) -> None:
-        """Fills the offsets of ``reply``. RocketMQ: stores it without the sysFlag, so that nobody
-        can read a compressed one."""
+        """Store the reply, and set the offsets of ``reply``. RocketMQ stores a reply without its
+        sysFlag, so a compressed one cannot be read."""
         message = ReceivedMessage(
             topic=request.topic,
             stored_body=context.body,
@@ -196,5 +197,5 @@ class RepliesHandler:
 
 
 def _host_text(host: tuple[str, int]) -> str:
-    """Format a socket address like Java here: without brackets around an IPv6 address."""
+    """Format a socket address like Java: without brackets around an IPv6 address."""
     return f"{host[0]}:{host[1]}"

@@ -1,5 +1,5 @@
-"""Answers to 10, 310, 320: check, store, return the position. This is the hottest path of the
-broker: everything here runs once per message.
+"""Sends (10, 310, 320): check, store, return the position. This is the hottest path of the broker:
+everything here runs once for each message.
 
 The checks of a send are in ``send_checks.py``. Order of checks and codes: apache/rocketmq
 ``SendMessageProcessor``, ``HookUtils.checkBeforePutMessage``.
@@ -63,19 +63,16 @@ from turbopump.store.packed_batch import pack_batch
 from turbopump.store.queues.consume_queue import UNIT_SIZE
 
 ANNOUNCE_WAIT_S: Final = 1.0
-"""Seconds that the answer to a first send waits for name servers that do not accept the new
-topic."""
+"""Maximum seconds that the answer to a topic's first send waits for name servers."""
 
 _NOT_HOSTS: Final = ~(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
-"""Mask without the bits for the size of the hosts in the entry: the broker sets these, whatever a
-client sends."""
+"""Mask of the flags that clients may set. The broker sets the bits for the size of hosts itself."""
 
 _DO_NOT_WAIT = f"{WAIT_STORE_MSG_OK}{NAME_END}false"
 
 
 class SendHandler:
-    """Stores what producers send. ``announce``: what is over when the name servers know all
-    topics."""
+    """Handler of sends. ``announce`` returns when the name servers know all topics."""
 
     def __init__(
         self,
@@ -106,7 +103,7 @@ class SendHandler:
         self.read_settings()
 
     def read_settings(self) -> None:
-        """Take over what the configuration says now, after a change of it too."""
+        """Read the settings again, at the start and after a change."""
         config = self._config
         self._body_size_max = config.max_message_size
         self._guarded = self._checks.read_settings()
@@ -115,7 +112,7 @@ class SendHandler:
         self._reply_head, self._reply_tail = reply_ends(config.region_id, config.trace_on)
 
     def add_to(self, router: Router) -> None:
-        """Answer these requests."""
+        """Register the handlers of these requests."""
         router.add(SendMessage, self.send, may_wait=True)
         router.add(SendMessageV2, self.send, may_wait=True)
         router.add(SendBatchMessage, self.send, may_wait=True)
@@ -123,8 +120,8 @@ class SendHandler:
     def send(
         self, request: SendMessage, context: RequestContext, fresh: bool = False
     ) -> Outcome[SendMessageReply]:
-        """Store one message or one batch. ``fresh``: its topic has just been made, and the caller
-        cares for that."""
+        """Store one message or one batch. ``fresh``: its topic has just been created, and the
+        caller announces it."""
         topic = self._topics.find(request.topic)
         queue_id = request.queue_id
         # Sends to a queue of a known topic that is not watched would pass the checks, and skip them
@@ -209,10 +206,12 @@ class SendHandler:
     def _to_new_topic(
         self, request: SendMessage, context: RequestContext
     ) -> Outcome[SendMessageReply]:
-        """Store at once, answer when the new topic is on the disk, without which its messages are
-        lost, and when the name servers route it, so that a client that learns of it finds it there.
+        """Store the message at once, and answer when its new topic is on the disk and routed by the
+        name servers.
 
-        RocketMQ: ``TopicConfigManager.createTopicInSendMessageMethod`` registers before it returns.
+        Without the topic on the disk its messages would be lost. Without the route a client that
+        learns of the topic could not find it. RocketMQ:
+        ``TopicConfigManager.createTopicInSendMessageMethod`` registers before it returns.
         """
         context.served.took_long()  # a topic, its directories, and its queue's file are made
         outcome = self.send(request, context, fresh=True)
@@ -294,8 +293,8 @@ class SendHandler:
         return HELD
 
     def _late(self, frame: bytes, copied: bool) -> bytes:
-        """Make the answer for a message that is stored but not confirmed in time. ``copied``:
-        enough slaves have it; if not, the answer says so. RocketMQ: the same."""
+        """Return the answer for a stored message that is not confirmed in time. ``copied``: False
+        if too few slaves have the message, which the answer reports. RocketMQ: the same."""
         config = self._config
         if copied:
             code, cause = (
@@ -326,7 +325,8 @@ class SendHandler:
         unique: str | None,
         recall_handle: str | None = None,
     ) -> SendMessageReply:
-        """``at``: offset in the log, or the queue's units of a batch."""
+        """Return the reply to a send. ``at``: offset in the log, or the queue's units of a
+        batch."""
         return SendMessageReply(
             msg_id=batch_msg_ids(self._reply_host, at).decode()
             if isinstance(at, bytes)
@@ -381,8 +381,8 @@ def send_reply(
     queue_offset: int,
     unique: str,
 ) -> bytes:
-    """The frame: ``host`` and the commit-log ``offset`` make the message id, ``host`` as
-    hexadecimal digits. About 1.3 µs, compiled 0.2; 4 field by field."""
+    """Return the frame that answers a send. ``host`` (hexadecimal digits) and the commit-log
+    ``offset`` form the message id. About 1.3 µs, 0.2 compiled; 4 field by field."""
     return _frame(
         head,
         tail,
@@ -405,14 +405,15 @@ def batch_reply(
     queue_offset: int,
     unique: str | None,
 ) -> bytes:
-    """The frame for a batch, whose units in the queue are ``units``: it names the id of each
-    message. ``unique`` is that of the batch itself, which few have. For 32 about 10 µs, compiled
-    0.6."""
+    """Return the frame that answers a batch, with the id of each message. ``units``: the batch's
+    units in the queue. ``unique``: id of the batch itself, which few have. For 32 messages about 10
+    µs, 0.6 compiled."""
     return _frame(head, tail, batch_msg_ids(host, units), opaque, queue_id, queue_offset, unique)
 
 
 def batch_msg_ids(host: bytes, units: bytes) -> bytes:
-    """The ids of a batch's messages, with commas: a unit begins with the offset."""
+    """Return the ids of a batch's messages, separated by commas. A unit begins with the log offset
+    of its message."""
     if not units:
         return b""
     offsets = bytearray(len(units) // UNIT_SIZE * 8)
@@ -448,12 +449,12 @@ def _frame(
 # in one line, with one waiter and one timer for all of them. It must not know what is answered.
 
 _Held = tuple[int, Wire, bytes]
-"""End in the log, who asked, the answer. A plain tuple: one a message."""
+"""End of the message in the log, the client's connection, and the answer. A plain tuple, because
+there is one for each message."""
 
 
 def confirm_wait_s(config: BrokerConfig) -> float:
-    """Return the seconds that a send waits for the flush and the copies of its broker's
-    settings."""
+    """Return the seconds that a send waits for its flush and its copies."""
     flush = (
         config.sync_flush_timeout if config.flush_disk_type == FlushDiskType.SYNC_FLUSH else None
     )
@@ -463,9 +464,9 @@ def confirm_wait_s(config: BrokerConfig) -> float:
 
 
 class HeldAnswers:
-    """The answers that wait for ``confirmed``, each at most ``seconds`` from the end of its turn
-    on. ``late`` makes of an answer that of a message that is stored and not confirmed, from whether
-    enough slaves have it."""
+    """Answers that wait for ``confirmed``, for at most ``seconds`` from the end of their turn.
+    ``late`` converts an answer that is not confirmed in time; its argument tells if enough slaves
+    have the message."""
 
     def __init__(
         self, confirmed: Confirmed, seconds: float, late: Callable[[bytes, bool], bytes]
@@ -476,7 +477,7 @@ class HeldAnswers:
         self._loop = asyncio.get_running_loop()
         self._line: deque[_Held] = deque()
         self._deadlines: deque[tuple[float, int]] = deque()
-        """For each turn, until when its answers wait, and the end in the log of the last."""
+        """Deadline and last end in the log of the answers of each turn."""
         self._turn_open = False
         self._watching = False
         self._timer: asyncio.TimerHandle | None = None
@@ -485,9 +486,9 @@ class HeldAnswers:
         return len(self._line)
 
     def hold(self, log_end: int, peer: Wire, frame: bytes) -> None:
-        """Answer with ``frame`` once ``log_end`` is confirmed, which is never less than that of the
-        answer before; with what ``late`` makes of it if it is not in time, with the error if it
-        fails."""
+        """Send ``frame`` once the log is confirmed up to ``log_end``. After the deadline send the
+        result of ``late``; on a failure send an error. ``log_end`` never decreases from call to
+        call."""
         self._line.append((log_end, peer, frame))
         if not self._turn_open:
             self._turn_open = True
@@ -496,7 +497,7 @@ class HeldAnswers:
     async def hold_both(
         self, log_end: int, saving: asyncio.Future[bool], frame: bytes
     ) -> Response[SendMessageReply] | bytes:
-        """The same for an answer that must wait for the ``saving`` of something else, too."""
+        """Hold an answer that also waits for ``saving``."""
         confirmed = self._confirmed
         reached: asyncio.Future[None] = self._loop.create_future()
 
@@ -535,7 +536,7 @@ class HeldAnswers:
         self._answer()
 
     def _answer(self) -> None:
-        """Answer what is confirmed, those of one peer together, and wait for the rest."""
+        """Send the confirmed answers, those of one client together. Keep the rest."""
         line, confirmed = self._line, self._confirmed
         if confirmed.error is not None:
             failed = refusal(ResponseCode.SERVICE_NOT_AVAILABLE, str(confirmed.error))
@@ -575,5 +576,5 @@ class HeldAnswers:
 
 
 def _read_back(frame: bytes) -> Command:
-    """A finished answer as a command."""
+    """Decode a finished answer."""
     return decode_command(FrameReader().feed(frame)[0])

@@ -1,9 +1,9 @@
-"""Answers to 36: a message that a consumer could not handle comes again later, or becomes a dead
+"""Messages that a consumer could not process (36): each comes again later, or becomes a dead
 letter.
 
 Order of checks and codes: apache/rocketmq ``AbstractSendMessageProcessor.consumerSendMsgBack``.
-RocketMQ answers before the copy is on the disk; we do so only under ASYNC_FLUSH, for the consumer
-takes the answer as leave to forget the message.
+RocketMQ answers before the copy is on the disk. This broker does so only under ASYNC_FLUSH, because
+the consumer drops the message after the answer.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from turbopump.remoting.router import Outcome, RequestContext, Router
 
 @dataclass(eq=False)
 class SendBackHandler:
-    """Handler of messages that consumers return. If members of a group have different maxima, that
-    of the last started one counts for all."""
+    """Handler of messages that consumers return. If members of a group have different maxima of
+    attempts, that of the member started last counts."""
 
     stored: Stored
     forwarding: Forwarding
@@ -46,11 +46,11 @@ class SendBackHandler:
         self._levels = DelayLevels(self.stored.config.delay_levels_ms)
 
     def add_to(self, router: Router) -> None:
-        """Answer these requests."""
+        """Register the handlers of these requests."""
         router.add(ConsumerSendMsgBack, self.send_back)
 
     def send_back(self, request: ConsumerSendMsgBack, context: RequestContext) -> Outcome[None]:
-        """Store a copy where it is to come from."""
+        """Store a copy of the message for its next delivery."""
         if self.stored.config.is_slave:  # before it makes a topic
             return refusal(
                 ResponseCode.SYSTEM_ERROR,
@@ -164,7 +164,7 @@ class SendBackHandler:
         )
 
     def _level_of(self, group: SubscriptionGroupConfig, attempts: int) -> int:
-        """The delay level that the group's retry policy comes to; 0: it has none. RocketMQ: its
+        """Return the delay level from the group's retry policy; 0 without a policy. RocketMQ: its
         proxy obeys the policy, its broker does not."""
         policy = group.group_retry_policy
         wait = policy.wait_ms(attempts) if policy is not None else None

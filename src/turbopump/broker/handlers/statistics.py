@@ -1,4 +1,4 @@
-"""Answers to 315 (one statistic) and 28 (what the broker says of itself). Source: apache/rocketmq
+"""Statistics: one figure (315), and the table of runtime figures (28). Source: apache/rocketmq
 ``AdminBrokerProcessor``."""
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from turbopump.store.queues.lookup import StoredEntry
 
 
 class StatisticsHandler:
-    """Answers with figures."""
+    """Handler of questions about statistics."""
 
     def __init__(
         self, statistics: Statistics, runtime: RuntimeInfo, store: MessageStore, reads: ColdReads
@@ -45,14 +45,14 @@ class StatisticsHandler:
         self._reads = reads
 
     def add_to(self, router: Router) -> None:
-        """Answer these requests."""
+        """Register the handlers of these requests."""
         router.add(ViewBrokerStatsData, self.view)
         router.add(GetBrokerRuntimeInfo, self.runtime)
 
     def view(
         self, request: ViewBrokerStatsData, _context: RequestContext
     ) -> Response[BrokerStatsData]:
-        """One statistic over the last minute, hour and day."""
+        """Return one statistic over the last minute, hour and day."""
         found = self._statistics.find(request.stats_name, request.stats_key)
         if found is None:
             name, key = request.stats_name[:128], request.stats_key[:512]
@@ -65,7 +65,7 @@ class StatisticsHandler:
         return Response(BrokerStatsData(stats_minute=minute, stats_hour=hour, stats_day=day))
 
     def runtime(self, _request: GetBrokerRuntimeInfo, context: RequestContext) -> Outcome[KVTable]:
-        """The table of figures."""
+        """Return the table of runtime figures."""
 
         def respond(oldest: StoredEntry | None) -> Response[KVTable]:
             earliest = (
@@ -91,13 +91,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class ColdFlowHandler:
-    """Sets, removes and shows thresholds, and how ``commit_log`` is read."""
+    """Handler of thresholds for cold reads, and of the read mode of ``commit_log``."""
 
     cold: ColdFlow
     commit_log: CommitLog
 
     def add_to(self, router: Router) -> None:
-        """Answer these requests."""
+        """Register the handlers of these requests."""
         router.add(UpdateColdFlow, self.update)
         router.add(RemoveColdFlow, self.remove)
         router.add(GetColdFlow, self.info)
@@ -139,7 +139,7 @@ class ColdFlowHandler:
         return Response(self.cold.info())
 
     def read_mode(self, request: SetCommitLogReadMode, context: RequestContext) -> Response[None]:
-        """Until the next start."""
+        """Set the read mode of the commit log, until the next start."""
         try:
             mode = int(request.mode or "")
         except ValueError:

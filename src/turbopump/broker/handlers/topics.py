@@ -1,8 +1,9 @@
-"""Answers to 17 and 18 (create or change topics), 215 (delete one), 351 and 21 (one topic, all of
-them), 305 (the names of the broker's own) and 202 (its queues).
+"""Topics: create or change (17 and 18), delete (215), read one or all (351 and 21), list the
+broker's own (305), and list queues (202).
 
-Source: apache/rocketmq ``AdminBrokerProcessor``. Better than Apache's: a change is answered once it
-is on the disk and the name servers know of it, and of a list either all are made or none.
+Source: apache/rocketmq ``AdminBrokerProcessor``. Unlike Apache's broker, this one answers a change
+once it is on the disk and the name servers know it. A list of topics is created completely or not
+at all.
 """
 
 from __future__ import annotations
@@ -60,20 +61,20 @@ from turbopump.store.log.cold_reads import ColdReads, ReadSteps
 from turbopump.store.message_store import MessageStore
 
 ANNOUNCE_WAIT_S: Final = 2.0
-"""Seconds that the answer waits for name servers that do not accept the topic."""
+"""Maximum seconds that the answer waits for name servers."""
 _NEEDED: Final = ("readQueueNums", "writeQueueNums", "perm")
-"""Fields that request 17 needs; RocketMQ: a NullPointerException without them."""
+"""Required fields of request 17. RocketMQ: a NullPointerException without them."""
 QUEUES_AT_ONCE: Final = 16
-"""So many queues are looked at before others have their turn; some 10 µs each."""
+"""Queues to read before other requests get a turn; some 10 µs each."""
 LIST_MAX: Final = 10_000
-"""Topics in one request."""
+"""Maximum topics in one request."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRecords:
-    """Everything in which a broker keeps something of a topic."""
+    """All tables in which a broker keeps data of a topic."""
 
     topics: TopicTable
     offsets: ConsumerOffsets
@@ -82,9 +83,11 @@ class TopicRecords:
     held: HeldPulls
 
     async def forget(self, name: str, until: int | None = None) -> OSError | None:
-        """Delete a topic and all that is known of it, in one piece once the store has noted it; the
-        error if its queues cannot go. ``until``: queues that have a message behind that offset of
-        the log stay."""
+        """Delete a topic and its data in all tables, after the store has recorded the deletion.
+        Return the error if its queues cannot be deleted.
+
+        - ``until``: keep queues that have a message after this offset of the log.
+        """
         done: asyncio.Future[OSError | None] = asyncio.get_running_loop().create_future()
 
         def forget(queues: int | OSError) -> None:
@@ -103,8 +106,8 @@ class TopicRecords:
 
 @dataclass(eq=False)
 class TopicsHandler:
-    """Creates, deletes and lists topics. ``announce``: what is over when the name servers know
-    all."""
+    """Handler of requests to create, delete and list topics. ``announce`` returns when the name
+    servers know all topics."""
 
     config: BrokerConfig
     records: TopicRecords
@@ -115,7 +118,7 @@ class TopicsHandler:
         self._topics = self.records.topics
 
     def add_to(self, router: Router) -> None:
-        """Answer these requests."""
+        """Register the handlers of these requests."""
         router.add(CreateTopic, self.create)
         router.add_with_body(CreateTopicList, self.create_list)
         router.add(DeleteTopic, self.delete)
@@ -127,7 +130,7 @@ class TopicsHandler:
     def create(
         self, request: CreateTopic, context: RequestContext
     ) -> Steps[Response[None] | Awaitable[Response[None]]]:
-        """Create a topic, or change it."""
+        """Create or change a topic."""
         yield  # thousands may come at once
         missing = [name for name in _NEEDED if name not in (context.command.ext or {})]
         if missing:
@@ -159,7 +162,7 @@ class TopicsHandler:
         return self._safe(self._topics)
 
     def _inherit(self, request: CreateTopic) -> Response[None] | Awaitable[Response[None]]:
-        """A producer is about to send to a topic that it does not know."""
+        """Create a topic for a producer that is about to send to an unknown one."""
         name = request.topic
         fault = topic_name_fault(name) or self._system_fault(name)
         if fault is not None:
@@ -177,8 +180,8 @@ class TopicsHandler:
     async def create_list(
         self, _request: CreateTopicList, body: CreateTopicListRequestBody, context: RequestContext
     ) -> Response[None]:
-        """The same for several: all or none. RocketMQ: after one that changes nothing, the rest is
-        not looked at."""
+        """Create several topics: all or none. RocketMQ: after one that changes nothing, the rest
+        are skipped."""
         wanted = body.topic_config_list
         if len(wanted) > LIST_MAX:
             remark = (
@@ -205,7 +208,7 @@ class TopicsHandler:
         return await not_saved(*tables, told=self.announce()) or Response()
 
     def _judge(self, topic: TopicConfig, changes: Mapping[str, str] | str) -> TopicConfig | Refusal:
-        """The topic as it is to be, or why not. Codes and their order:
+        """Return the topic with its changes, or a refusal. Codes and their order:
         ``AdminBrokerProcessor.updateAndCreateTopic``."""
         name = topic.topic_name or ""
         fault = topic_name_fault(name) or self._system_fault(name) or _number_fault(topic)
@@ -226,8 +229,8 @@ class TopicsHandler:
         return msgspec.structs.replace(topic, attributes=attributes)
 
     async def delete(self, request: DeleteTopic, _context: RequestContext) -> Response[None]:
-        """Forget a topic; one that does not exist is forgotten already. Its messages go with the
-        log, as files of that are deleted."""
+        """Delete a topic. An unknown topic is no error. Its messages disappear when the files of
+        the log are deleted."""
         topic = request.topic
         fault = topic_name_fault(topic) or self._system_fault(topic)
         if fault is not None:
@@ -250,7 +253,7 @@ class TopicsHandler:
     def one(
         self, request: GetTopicConfig, _context: RequestContext
     ) -> Response[TopicConfigAndQueueMapping]:
-        """The settings of one topic."""
+        """Return the settings of one topic."""
         topic = self._topics.find(request.topic)
         if topic is None:
             return refusal(
@@ -263,7 +266,7 @@ class TopicsHandler:
     async def list_all(
         self, request: GetAllTopicConfig, _context: RequestContext
     ) -> Response[GetAllTopicConfigReply]:
-        """The settings of every topic, or of those that have changed."""
+        """Return the settings of every topic, or of those that have changed."""
         body, ext = await table_answer(self._topics, request.known_version, request.held)
         store = self.records.store
         ext |= {LOG_START: str(store.log.start), LOG_END: str(store.log.end)}
@@ -275,7 +278,7 @@ class TopicsHandler:
     def list_system(
         self, _request: GetSystemTopicsOfBroker, _context: RequestContext
     ) -> Response[TopicList]:
-        """The names that belong to the broker."""
+        """Return the names of the broker's own topics."""
         names = self._topics.system.union(filter(is_system_topic, self._topics.names()))
         return Response(TopicList(topic_list=tuple(sorted(names))))
 

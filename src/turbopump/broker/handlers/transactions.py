@@ -1,9 +1,8 @@
-"""Answers to 37 (a producer ends a transaction) and 323 (a transaction that was given up is to be
-asked about again).
+"""End of a transaction by its producer (37), and a new check of a transaction that was given up
+(323).
 
 Codes and the beginnings of remarks: apache/rocketmq ``EndTransactionProcessor``,
-``AdminBrokerProcessor.resumeCheckHalfMessage``. An end that repeats what is done already is
-answered well and does nothing.
+``AdminBrokerProcessor.resumeCheckHalfMessage``. A repeated end succeeds and changes nothing.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from turbopump.remoting.router import HELD, RequestContext, Router
 from turbopump.remoting.router import Outcome as Answer
 
 UNDER_WAY_MAX: Final = 100_000
-"""Ends that wait for the disk; more are refused (as many as RocketMQ's
-``endTransactionPoolQueueCapacity``)."""
+"""Maximum ends that wait for the disk; more are refused. RocketMQ:
+``endTransactionPoolQueueCapacity``."""
 
 ENDS_AT_THE_MASTER: Final = (
     "this broker is a slave (brokerRole=SLAVE), and its master ends transactions; ask that one"
@@ -37,7 +36,7 @@ ENDS_AT_THE_MASTER: Final = (
 
 
 class TransactionsHandler:
-    """Ends transactions for producers."""
+    """Handler of the ends of transactions."""
 
     def __init__(self, config: BrokerConfig, transactions: Transactions, clock: Clock) -> None:
         self._config = config
@@ -46,12 +45,13 @@ class TransactionsHandler:
         self._under_way = 0
 
     def add_to(self, router: Router) -> None:
-        """Answer these requests."""
+        """Register the handlers of these requests."""
         router.add(EndTransaction, self.end)
         router.add(ResumeCheckHalfMessage, self.resume)
 
     def end(self, request: EndTransaction, context: RequestContext) -> Answer[None]:
-        """Commit or roll back; no answer to who does not know yet."""
+        """Commit or roll back a transaction. A producer that does not know the outcome yet gets no
+        answer."""
         if self._config.is_slave:
             return refusal(ResponseCode.SLAVE_NOT_AVAILABLE, ENDS_AT_THE_MASTER)
         try:
@@ -132,8 +132,7 @@ class TransactionsHandler:
     async def resume(
         self, request: ResumeCheckHalfMessage, context: RequestContext
     ) -> Response[None]:
-        """Put a message that was given up back among the half messages, as one that nobody was
-        asked about."""
+        """Store a message that was given up as a new half message, without earlier checks."""
         if self._config.is_slave:
             return refusal(ResponseCode.SLAVE_NOT_AVAILABLE, ENDS_AT_THE_MASTER)
         try:

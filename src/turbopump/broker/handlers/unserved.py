@@ -1,6 +1,8 @@
-"""Requests that Apache's broker serves and this one does not: they get code 1 and a reason, before
-anything has changed. The router refuses requests that Apache's broker does not know either with
-code 3."""
+"""Requests that Apache's broker serves and this one does not.
+
+They get code 1 and a reason, before anything changes. The router answers requests that Apache's
+broker does not know either with code 3.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,11 @@ UNSERVED: Final[Mapping[RequestCode, str]] = {
         "from RocksDB"
     ),
 }
-"""Request code to the remark."""
+"""Remark for each request code."""
 
 
 class UnservedHandler:
-    """Refuses all of them."""
+    """Handler that refuses all of these requests."""
 
     def add_to(self, router: Router) -> None:
         for code, remark in UNSERVED.items():
