@@ -31,8 +31,8 @@ class PushConsumer(ClientOfGroup[asyncio_push_consumer.PushConsumer]):
     ``handler`` and ``wait_closed``.
 
     Settings, methods and errors are the same. Several threads may iterate; each message goes to one
-    of them. A plain handler runs in a thread of its own pool, a coroutine function on the client's
-    loop.
+    of them. A plain handler runs in a thread of the consumer's pool, a coroutine function on the
+    client's loop.
     """
 
     _survives_fork = False

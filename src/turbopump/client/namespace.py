@@ -19,7 +19,7 @@ INSTANCE_ID: Final = "INSTANCE_ID"
 
 
 def wrap(namespace: str | None, resource: str) -> str:
-    """Return the name with its namespace: ``ns%topic``, ``%RETRY%ns%group``."""
+    """Add the namespace to a name: ``ns%topic``, ``%RETRY%ns%group``."""
     if not namespace or not resource or is_system_topic(resource):
         return resource
     if resource.startswith(SYSTEM_GROUP_PREFIX):

@@ -85,8 +85,8 @@ class TransactionResult:
 
     @property
     def transaction_id(self) -> str:
-        """Property ``__transactionId__`` of the message, as executor, checker and consumers see
-        it."""
+        """Message property ``__transactionId__``, which executor, checker and consumers can
+        read."""
         return self.sent.transaction_id or self.sent.msg_id
 
 
@@ -177,7 +177,7 @@ class TransactionAnswers:
             self._working.pop(this).ended()
 
     async def cancel_checks(self) -> None:
-        """Cancel the checks that are still under way after ``close``."""
+        """Cancel the checks that are still running after ``close``."""
         if self._working:
             await cancelled(list(self._working), 0)
 
@@ -226,7 +226,8 @@ class TransactionAnswers:
 
 
 def state_of(returned: object, who: str) -> TransactionState:
-    """Return the state that the user's function gave. Raises TypeError for any other value."""
+    """Check and return the state that a user's function returned. Raises TypeError for any other
+    value."""
     if returned is None:
         return TransactionState.UNKNOWN
     if isinstance(returned, TransactionState):

@@ -275,7 +275,7 @@ class DeliveryBatch:
 
 
 Handled = Delivery | DeliveryBatch
-"""Argument of one call of a handler."""
+"""Argument of a handler call: one message or a batch."""
 
 
 def messages_in(handled: Handled) -> Sequence[Delivery]:

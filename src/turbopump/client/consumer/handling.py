@@ -47,8 +47,8 @@ Handler = Callable[[Delivery], object]
 COMES_AGAIN: Final = "will be delivered again"
 """Text for log lines about the usual consequence of a failure."""
 REPLACE_S: Final = 1.0
-"""Seconds before a worker that was cancelled from outside is replaced. Such a cancellation usually
-comes shortly before the loop ends."""
+"""Seconds before a worker that was cancelled from outside is replaced. Workers are usually
+cancelled shortly before the loop ends."""
 CANCELLED_S: Final = 1.0
 """Minimum seconds that a close gives a cancelled handler to end."""
 LATE_LEVEL: Final = 3
@@ -62,7 +62,7 @@ NOTED_MAX_S: Final = 5 * SLOW_S
 """Maximum time of one call in the mean, in seconds. Longer calls are usually delays of the machine
 or loop, not of the handler."""
 WEIGHT: Final = 1 / 32
-"""Weight of the newest call in the mean."""
+"""Weight of the newest call in the mean handler time."""
 LOOK_AGAIN_S: Final = 0.001
 """Seconds after which waiting messages get further threads because the existing ones are busy. The
 number of threads doubles each time."""

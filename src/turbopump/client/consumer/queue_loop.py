@@ -189,8 +189,8 @@ class PullLoop(QueueLoop, Generic[MessageT]):
 
     @abstractmethod
     def _moved(self, offset: int) -> None:
-        """Continue at the broker's offset, because ours is outside the queue or was reset.
-        RocketMQ: code 21, ``OFFSET_ILLEGAL``."""
+        """Continue at the broker's offset, because the loop's offset is outside the queue or was
+        reset. RocketMQ: code 21, ``OFFSET_ILLEGAL``."""
 
     def _address(self) -> str | None:
         return self._instance.routes.address_of(

@@ -130,7 +130,7 @@ class Accumulator:
     def add_message(
         self, message: Message, piece: BatchPart, queue: MessageQueue | None, timeout: float
     ) -> asyncio.Future[SendResult]:
-        """Add a message that has just been packed, as ``put_piece`` does."""
+        """Add a message that was just packed. See ``put_piece``."""
         return self.put_piece(batch_key(message, piece, queue), piece, timeout)
 
     def put_piece(

@@ -388,7 +388,7 @@ class SendFrames:
         born_timestamp: int,
         oneway: bool = False,
     ) -> bytes:
-        """Return one frame; ``born_timestamp`` in ms since 1970 UTC."""
+        """Encode one frame. ``born_timestamp``: ms since 1970 UTC."""
         sys_flag, flag, body = outgoing.sys_flag, outgoing.flag, outgoing.body
         batch = bool(outgoing.batch_ids)
         head = self._heads.get((queue, batch))
