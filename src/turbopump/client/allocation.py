@@ -57,7 +57,7 @@ def allocate_consistent_hash(virtual_nodes: int = VIRTUAL_NODES) -> Strategy:
 
 
 def allocate_by_configuration(ours: Collection[MessageQueue]) -> Strategy:
-    """Assign exactly these queues to this client, whatever the other members have
+    """Assign exactly these queues to this client, independently of the other members
     (``AllocateMessageQueueByConfig``).
 
     The group's retry topic is divided by ``allocate_average``, unless ``ours`` contains queues of

@@ -47,8 +47,8 @@ Handler = Callable[[Delivery], object]
 COMES_AGAIN: Final = "will be delivered again"
 """Text for log lines about the usual consequence of a failure."""
 REPLACE_S: Final = 1.0
-"""Seconds before a worker that was cancelled from outside is replaced. Such a cancellation usually
-comes shortly before the loop ends."""
+"""Seconds before a worker that was cancelled from outside is replaced. Workers are usually
+cancelled shortly before the loop ends."""
 CANCELLED_S: Final = 1.0
 """Minimum seconds that a close gives a cancelled handler to end."""
 LATE_LEVEL: Final = 3

@@ -105,8 +105,8 @@ class OffsetStore:
         spreads one connection's requests over many threads, so an older commit could otherwise
         overwrite a newer one.
 
-        The first commit to a topic is sent alone. Of several concurrent first commits, Apache's
-        broker keeps only the last, because ``ConsumerOffsetManager.commitOffset`` creates the table
+        The first commit to a topic is sent alone. Apache's broker keeps only the last of several
+        concurrent first commits, because ``ConsumerOffsetManager.commitOffset`` creates the table
         of a topic and group without a lock. Java's client sends commits oneway and has both risks.
         """
         async with self._turns.setdefault(queue, asyncio.Lock()):

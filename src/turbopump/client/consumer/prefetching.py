@@ -52,7 +52,7 @@ class Prefetching(QueueTable["PrefetchedQueue"]):
 
     async def apply(self, change: QueueChange) -> bool:
         """Add and remove queues. A lost queue is committed first, so that its next reader starts
-        behind finished messages. A queue that is both lost and gained is read anew, and stays
+        behind finished messages. A queue that is both lost and gained is started again, and stays
         paused if it was."""
         lost = [self._queues.pop(queue) for queue in change.lost if queue in self._queues]
         for prefetched in lost:
