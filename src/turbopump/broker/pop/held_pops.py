@@ -1,8 +1,8 @@
 """Pops and notifications that found nothing and wait (long polling).
 
-They stand in one line for each topic and group, and one at a time is woken when a queue has
-something for it; when its pop is over, the next. So a message wakes one consumer of a group and not
-all. Nothing is polled: a line watches the ends of its queues. Source of the limits: apache/rocketmq
+Each topic and group has one line of waiting pops. When a queue has messages, the line wakes one
+pop, and the next after that one has ended. So a message wakes one consumer of a group, not all.
+Nothing is polled: a line watches the ends of its queues. Source of the limits: apache/rocketmq
 ``PopLongPollingService``.
 """
 
@@ -21,12 +21,12 @@ from turbopump.remoting.turns import Turns
 from turbopump.store.watermark import Waiter
 
 POP_SIZE: Final = 2400
-"""Bytes that a pop takes while it waits, its request included; a notification takes 2,000."""
+"""Bytes of memory of a waiting pop, including its request; a notification needs 2,000."""
 
 
 class PopKind(NamedTuple):
-    """Waiting pops that are alike. ``takes``: a pop takes the messages it is woken for, so no other
-    pop need be woken for them; a notification takes none."""
+    """Kind of a waiting pop. ``takes``: True for a pop, which removes the messages that woke it;
+    False for a notification."""
 
     queue_id: int
     takes: bool
@@ -34,7 +34,8 @@ class PopKind(NamedTuple):
 
 
 class _PopLine(Line):
-    """The pops that wait for one topic in one group. ``watches``: what wakes them, by queue."""
+    """Waiting pops of one group for one topic. ``watches``: the watched ends of queues that wake
+    them."""
 
     __slots__ = ("counts", "group", "watches")
 
@@ -54,8 +55,8 @@ class _PopLine(Line):
 
 
 class HeldPops(WaitingRequests[_PopLine]):
-    """Every waiting pop of a broker; at most ``line_max`` of a queue in a line, ``total_max`` in
-    all."""
+    """All waiting pops of a broker: at most ``line_max`` for a queue in a line, and ``total_max``
+    in all."""
 
     def __init__(self, turns: Turns, view: PopView, line_max: int, total_max: int) -> None:
         super().__init__(turns, POP_SIZE, answers_are_tasks=True)
@@ -65,7 +66,7 @@ class HeldPops(WaitingRequests[_PopLine]):
         self._looking: set[TopicGroup] = set()
 
     def count(self, group: TopicGroup, queue_id: int) -> int:
-        """How many wait for a queue."""
+        """Return the number of pops that wait for a queue."""
         line = self.lines.get(group)
         return line.counts[queue_id] if line is not None else 0
 
@@ -80,7 +81,7 @@ class HeldPops(WaitingRequests[_PopLine]):
         takes: bool = True,
         ordered: bool = False,
     ) -> bool:
-        """Wait at most so long (see ``PopKind``); False if too many wait."""
+        """Hold a pop for at most ``seconds`` (see ``PopKind``). Return False if too many wait."""
         if len(self) >= self._total_max or self.count(group, queue_id) >= self._line_max:
             return False
         line = self.lines.get(group)
@@ -94,13 +95,13 @@ class HeldPops(WaitingRequests[_PopLine]):
         return True
 
     def look(self, group: TopicGroup) -> None:
-        """There may be something for a line: look, at the end of this turn."""
+        """Check a line for pops to wake, at the end of this turn."""
         if group in self.lines and group not in self._looking:
             self._looking.add(group)
             asyncio.get_running_loop().call_soon(self._look, group)
 
     def expire_group(self, group: TopicGroup) -> None:
-        """Answer all that wait in one line: the group may not read the topic any more."""
+        """Answer all waiting pops of a group that may no longer read the topic."""
         line = self.lines.get(group)
         if line is not None:
             self.expire_line(line)
@@ -112,7 +113,7 @@ class HeldPops(WaitingRequests[_PopLine]):
             return
         watched: set[GroupQueue] = set()
         in_vain: set[PopKind] = set()
-        """Kinds of pops for which there is nothing: thousands may be alike."""
+        """Kinds of pops without messages. Thousands of pops may have the same kind."""
         for held in list(line.requests):
             if held.served is None or held.served.wire.closed:
                 self._drop(held)

@@ -1,9 +1,8 @@
-"""The next offset to pop of each group in each queue, and the queues that are being popped now.
+"""Next offset to pop of each group in each queue, and the queues that are being popped now.
 
-The next pop starts at once at the end of the one before. The group's committed offset, the start
-after a restart, follows when the checkpoint is on the disk. So a popped message either has a
-checkpoint there, or comes again. RocketMQ: ``PopBufferMergeService.commitOffsets``,
-``QueueLockManager``.
+The next pop starts at the end of the previous one. The committed offset, where a restart begins,
+advances only when the checkpoint is on the disk. So a popped message either has a checkpoint, or is
+delivered again. RocketMQ: ``PopBufferMergeService.commitOffsets``, ``QueueLockManager``.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ class GroupQueue(NamedTuple):
 
 
 class PopOffsets:
-    """The next offset to pop in each queue, and the locks. An offset becomes the group's when the
-    log is on the disk up to the end of its checkpoint; ``settled`` is called after each."""
+    """Next offset to pop in each queue, and the locks. An offset is committed when the log is on
+    the disk up to the end of its checkpoint; then ``settled`` is called."""
 
     def __init__(self, offsets: ConsumerOffsets, flushed: Watermark) -> None:
         self._offsets = offsets
         self._flushed = flushed
         self._ahead: dict[GroupQueue, deque[tuple[int, int]]] = {}
-        """(end of the log, offset) of what is not the group's yet."""
+        """(end of the log, offset) of offsets that are not committed yet."""
         self._locked: set[GroupQueue] = set()
         self.settled: Callable[[], None] = lambda: None
 
@@ -48,7 +47,7 @@ class PopOffsets:
         return bool(self._ahead)
 
     def find(self, queue: GroupQueue) -> int | None:
-        """The next offset to pop; None: the group has never been here."""
+        """Return the next offset to pop, or None if the group has no offset in the queue."""
         waiting = self._ahead.get(queue)
         committed = self._offsets.find(*queue)
         if not waiting:
@@ -99,7 +98,7 @@ class PopOffsets:
         self.settled()
 
     def lock(self, queue: GroupQueue) -> bool:
-        """False if somebody has it."""
+        """Lock a queue. Return False if the queue is locked already."""
         if queue in self._locked:
             return False
         self._locked.add(queue)
@@ -121,8 +120,8 @@ class PopOffsets:
 
 
 class InFlight:
-    """``limit``: a queue of which more than that are out is not popped by this group; None: there
-    is no limit."""
+    """Popped messages without an acknowledgement. A group does not pop a queue that has more than
+    ``limit`` of them. None: no limit."""
 
     def __init__(self, limit: int | None) -> None:
         self._limit = limit
@@ -190,14 +189,15 @@ class TakenInOrder(msgspec.Struct, kw_only=True):
         return [offset for bit, offset in enumerate(self.offsets()) if not self.done >> bit & 1]
 
     def blocked_until(self, now_ms: int) -> int | None:
-        """When the last of them is visible again; None: none is invisible."""
+        """Return the time when the last of them becomes visible again, or None if all are
+        visible."""
         base = self.pop_time + (self.invisible or 0)
         times = [(self.visible_at or {}).get(offset, base) for offset in self.left()]
         return max((time for time in times if time > now_ms), default=None)
 
 
 class OrderInfoTable(msgspec.Struct, kw_only=True):
-    """The file: ``topic@group`` to queue id to what is taken."""
+    """Contents of the file: the last ordered pop by ``topic@group`` and queue id."""
 
     table: dict[str, dict[int, TakenInOrder]] = msgspec.field(default_factory=dict)
 
@@ -214,15 +214,18 @@ class OrderInfo(SavedTable[OrderInfoTable]):
         self._table = self._load().table
 
     def copy(self, table: OrderInfoTable) -> None:
-        """Take a master's."""
+        """Replace the table by a master's."""
         self._table = table.table
         self._changed()
 
     def blocked_until(
         self, queue: GroupQueue, now_ms: int, attempt_id: str | None = None
     ) -> int | None:
-        """Until when no ordered pop may have anything of the queue; None: it may now. A pop that
-        comes with the attempt id of the last pop may: it has not got the answer."""
+        """Return the time until which ordered pops of the queue are blocked, or None.
+
+        A pop with the attempt id of the last pop is never blocked, because its client did not
+        receive the answer.
+        """
         taken = self._find(queue)
         if taken is None or (attempt_id is not None and taken.attempt_id == attempt_id):
             return None
@@ -258,13 +261,13 @@ class OrderInfo(SavedTable[OrderInfoTable]):
     def acknowledge(
         self, queue: GroupQueue, offset: int, pop_time_ms: int, stands: int | None
     ) -> int | None:
-        """Acknowledge a message and return the group's new offset; None: the offset stays at
-        ``stands``, because the message was popped again since. Raises LookupError if the last pop
-        did not take it.
+        """Acknowledge a message and return the group's new offset. Return None if the offset stays
+        at ``stands``, because the message was popped again. Raises LookupError if the last pop did
+        not include the message.
 
         A kill may lose the record of the pop. RocketMQ: then the group continues behind any
-        acknowledged message, and nobody gets earlier unacknowledged ones. Here it continues only
-        behind the next one; the others come again.
+        acknowledged message, and nobody gets earlier unacknowledged ones. Here the group continues
+        only behind the next message; the others are delivered again.
         """
         taken = self._find(queue)
         if taken is None:
@@ -280,7 +283,7 @@ class OrderInfo(SavedTable[OrderInfoTable]):
         return left[0] if left else taken.following or offsets[-1] + 1
 
     def change(self, queue: GroupQueue, offset: int, pop_time_ms: int, visible_at_ms: int) -> None:
-        """A message is to come back at another time."""
+        """Change the time at which a popped message becomes visible again."""
         taken = self._find(queue)
         if taken is not None and taken.pop_time == pop_time_ms:
             taken.visible_at = {**(taken.visible_at or {}), offset: visible_at_ms}

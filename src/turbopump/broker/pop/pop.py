@@ -1,5 +1,4 @@
-"""POP as one thing: what it is made of, in the order in which that is put together, started and
-stopped."""
+"""All parts of POP, and the order in which they are built, started and stopped."""
 
 from __future__ import annotations
 
@@ -36,8 +35,8 @@ from turbopump.store.message_store import MessageStore
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
 
 FLUSH_PATIENCE_S: Final = 5.0
-"""Longest that a clean stop waits for the disk, so that what was popped does not come at once
-again."""
+"""Maximum seconds that a clean stop waits for the disk. Without this wait, popped messages would be
+delivered again after the start."""
 _AT_ONCE: Final = 32
 
 log = logging.getLogger(__name__)
@@ -60,7 +59,7 @@ class Pop:
         topics = tables.topics
         recover_offsets(store, tables.offsets)
         self._timers_end = store.max_offset(TIMER_TOPIC, 0)
-        """One past the timers' queue when offsets were saved the last time."""
+        """End of the timers' queue when offsets were last saved."""
         self.offsets = PopOffsets(tables.offsets, store.durable)
         self.order = OrderInfo(tables.order_info)
         self.order.begun_ms = tables.begun_ms
@@ -102,21 +101,22 @@ class Pop:
         self._begun_ms = tables.begun_ms
 
     def start(self) -> None:
-        """Put back what is not acknowledged from now on."""
+        """Start to put back messages that are not acknowledged."""
         for each in self.reviving:
             each.start()
 
     async def acknowledge(
         self, queue_id: int, key: PopKey, offsets: list[int], visible_at_ms: int
     ) -> PutResult:
-        """Write down that popped messages are done. Raises as ``ReviveLog.acknowledge`` does."""
+        """Record the acknowledgement of popped messages. Raises as ``ReviveLog.acknowledge``
+        does."""
         if key.pop_time_ms <= self._begun_ms:  # its checkpoint may be in an earlier topic
             for earlier in self._earlier_logs:
                 await earlier.acknowledge(queue_id, key, offsets, visible_at_ms)
         return await self.revive_log.acknowledge(queue_id, key, offsets, visible_at_ms)
 
     def save(self) -> None:
-        """Save changes beside the loop; called as often as offsets are saved.
+        """Save changes outside of the event loop; called as often as offsets are saved.
 
         The offsets of the last save include the pops before it, so ``recover_offsets`` begins
         there.
@@ -128,8 +128,8 @@ class Pop:
         self.order.save()
 
     async def stop(self) -> None:
-        """Stop reviving, and make the popped offsets the saved ones, so that a restart continues
-        there. May be called twice."""
+        """Stop reviving, and save the popped offsets, so that a restart continues there. May be
+        called twice."""
         for each in self.reviving:
             await each.stop()
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -157,13 +157,13 @@ class Pop:
 
 
 def recover_offsets(store: MessageStore, offsets: ConsumerOffsets) -> None:
-    """Advance groups behind the pops recorded in checkpoints. Call it before the broker serves
-    anybody.
+    """Advance groups past the pops recorded in checkpoints. Call this before the broker serves
+    clients.
 
     After a kill the groups' offsets are those of the last save, some seconds old. Each later
-    checkpoint in the log shows how far a pop had come. So messages acknowledged in these seconds do
-    not come again. The walk reads the timers' queue from the saved offset of the revive group on.
-    Apache's broker has no such step; such messages come again.
+    checkpoint in the log shows the progress of a pop, so messages acknowledged in these seconds are
+    not delivered again. The timers' queue is read from the saved offset of the revive group.
+    Apache's broker has no such step and delivers these messages again.
     """
     at = offsets.find(REVIVE_GROUP, TIMER_TOPIC, 0)
     if at is None:

@@ -1,8 +1,8 @@
-"""Reading of messages for a pop: one queue after the other is read; a checkpoint of the messages is
-stored; then they are given out. Messages without a stored checkpoint are not given out.
+"""Reading of messages for a pop. Each queue is read in turn, then a checkpoint of its messages is
+stored, then they are returned. Messages without a stored checkpoint are not returned.
 
-Messages of a retry topic are given out as messages of the requested topic, with their receipt;
-those of the topic itself as they are stored. Source: apache/rocketmq
+Messages of a retry topic are returned as messages of the requested topic, with a receipt handle.
+Messages of the topic itself are returned as they are stored. Source: apache/rocketmq
 ``PopMessageProcessor.popMsgFromQueue``.
 """
 
@@ -56,8 +56,11 @@ _EMPTY: Final = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE
 
 @dataclass(slots=True)
 class PopQuery:
-    """Messages that a pop asks for. Times in ms. ``pause`` lets others have their turn;
-    ``revocations``: of the held pops, when it came."""
+    """Messages that a pop asks for. Times in ms.
+
+    - ``pause``: lets other requests have a turn.
+    - ``revocations``: number of revocations of held pops when the pop arrived.
+    """
 
     group: str
     topic: str
@@ -73,8 +76,11 @@ class PopQuery:
 
 @dataclass(slots=True)
 class PoppedEntries:
-    """Result of a pop. ``left``: number of messages left in the queues that it read;
-    ``checkpoint_stored``: its last checkpoint."""
+    """Result of a pop.
+
+    - ``left``: number of messages left in the queues that were read.
+    - ``checkpoint_stored``: position of the last checkpoint.
+    """
 
     pop_time_ms: int
     revive_queue_id: int
@@ -86,12 +92,12 @@ class PoppedEntries:
     order_counts: list[tuple[QueueKey, int]] = field(default_factory=list)
     checkpoint_stored: PutResult | None = None
     refused: str | None = None
-    """Why a queue gave nothing although it may have had something."""
+    """Reason why a queue could not be read, or None."""
 
 
 @dataclass(slots=True, eq=False)
 class PopReader:
-    """Takes messages of queues."""
+    """Reader of messages and writer of checkpoints for pops."""
 
     view: PopView
     revive_log: ReviveLog
@@ -99,8 +105,8 @@ class PopReader:
     repair: LogRepair
 
     async def take(self, wish: PopQuery, queues: list[GroupQueue], taken: PoppedEntries) -> None:
-        """Read each queue in turn, until ``wish`` is satisfied. A queue that another pop is reading
-        is left out."""
+        """Read each queue in turn, until ``wish`` is satisfied. Skip a queue that another pop is
+        reading."""
         for queue in queues:
             await wish.pause()
             if self.view.is_at_end(queue):  # nearly all queues of nearly all pops
@@ -224,7 +230,7 @@ class PopReader:
 
 
 def queue_offsets(data: bytes) -> list[int]:
-    """The queue offset of every entry (see the ruler in ``message/entry.py``)."""
+    """Return the queue offset of every entry (see the ruler in ``message/entry.py``)."""
     offsets, at = [], 0
     while at < len(data):
         size, queue_offset = SIZE_AND_QUEUE_OFFSET.unpack_from(data, at)
@@ -234,8 +240,8 @@ def queue_offsets(data: bytes) -> list[int]:
 
 
 def as_of_topic(message: ReceivedMessage, topic: str, handle: PopHandle) -> bytes:
-    """The entry of a retried message as one of the topic to which it was sent, with its receipt.
-    The CRC over the whole goes: it was made for other bytes."""
+    """Return the entry of a retried message with its original topic and its receipt handle. The CRC
+    property is removed, because the bytes have changed."""
     properties = {**message.properties, POP_CK: f"{handle.encode()} {message.queue_offset}"}
     return encode_copy(message, topic, property_bytes(encode_properties(properties)))
 
@@ -248,7 +254,7 @@ async def peek(
     pause: Callable[[], Awaitable[None]],
 ) -> tuple[bytes, int]:
     """Return entries that a pop of the queues would find, at most ``count_max``, and the number of
-    those left. It stores nothing and moves no offset. Raises StoreError. RocketMQ:
+    those left. Store nothing, and change no offset. Raises StoreError. RocketMQ:
     ``PeekMessageProcessor``."""
     parts: list[bytes] = []
     count = left = 0

@@ -1,10 +1,11 @@
 """Records of POP: checkpoints (these messages were popped) and acknowledgements. Each is the JSON
-body of a message of the revive topic; its tag is its kind: ``ck``, ``ack``, ``bAck``.
+body of a message of the revive topic. The message's tag is the kind of record: ``ck``, ``ack``,
+``bAck``.
 
-A checkpoint is delivered a second before its messages become visible again, an acknowledgement at
-that time: so the checkpoint comes first. Names are Apache's, so that a store directory written by
-one opens in the other. Source: apache/rocketmq ``PopCheckPoint``, ``AckMsg``, ``BatchAckMsg``,
-``PopAckConstants``, ``PopMessageProcessor.genCkUniqueId``.
+A checkpoint is delivered one second before its messages become visible again, and an
+acknowledgement at that time. So the checkpoint arrives first. Names are Apache's, so both brokers
+can open a store directory of the other. Source: apache/rocketmq ``PopCheckPoint``, ``AckMsg``,
+``BatchAckMsg``, ``PopAckConstants``, ``PopMessageProcessor.genCkUniqueId``.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ AHEAD_MS: Final = 1000
 """Milliseconds between the delivery of a checkpoint and the time at which its messages become
 visible. RocketMQ: ``ackTimeInterval``."""
 COUNT_MAX: Final = 32
-"""Messages that one checkpoint names at most."""
+"""Maximum messages in one checkpoint."""
 
 
 REVIVE_TOPIC_PREFIX: Final = f"{SYSTEM_TOPIC_PREFIX}REVIVE_LOG_"
-"""Followed by the cluster's name."""
+"""Beginning of a revive topic's name; the cluster's name follows."""
 
 
 class PopKey(NamedTuple):
@@ -53,13 +54,13 @@ class PopKey(NamedTuple):
     broker_name: str
 
     def unique_id(self, first: object, tag: str) -> str:
-        """UNIQ_KEY of a record, of which ``first`` is the offset."""
+        """Return the UNIQ_KEY of a record that starts with ``first``."""
         of = f"{self.topic}@{self.queue_id}@{first}@{self.group}@{self.pop_time_ms}"
         return f"{of}@{self.broker_name}@{tag}"
 
 
 class Record(msgspec.Struct, kw_only=True):
-    """Fields of both checkpoints and acknowledgements: their pop."""
+    """Fields of both checkpoints and acknowledgements, which identify their pop."""
 
     start_offset: Int64 = msgspec.field(default=0, name="so")
     pop_time: Int64 = msgspec.field(default=0, name="pt")
@@ -75,9 +76,12 @@ class Record(msgspec.Struct, kw_only=True):
 
 
 class Checkpoint(Record, kw_only=True):
-    """Messages that one pop took of one queue: at ``start_offset`` + each of ``distances``, or if
-    there are none, ``count`` in a row. Bits of ``bit_map`` are messages that were acknowledged
-    before it was written."""
+    """Messages that one pop returned from one queue.
+
+    Their queue offsets are ``start_offset`` + each of ``distances``. Without ``distances``, they
+    are ``count`` consecutive offsets. Bits of ``bit_map`` mark messages that were acknowledged
+    before the checkpoint was written.
+    """
 
     invisible_time: Int64 = msgspec.field(default=0, name="it")
     bit_map: Int32 = msgspec.field(default=0, name="bm")
@@ -91,7 +95,7 @@ class Checkpoint(Record, kw_only=True):
         return self.pop_time + self.invisible_time
 
     def offsets(self) -> list[int]:
-        """Queue offsets of its messages."""
+        """Queue offsets of the popped messages."""
         distances: Sequence[int] = self.distances or range(min(self.count, COUNT_MAX))
         return [self.start_offset + distance for distance in distances]
 
@@ -100,14 +104,14 @@ class Checkpoint(Record, kw_only=True):
 
 
 class Acknowledgement(Record, kw_only=True):
-    """One message, at ``offset``, or of a batch those at ``offsets``, is done."""
+    """Acknowledgement of the message at ``offset``, or of a batch at ``offsets``."""
 
     offset: Int64 = msgspec.field(default=0, name="ao")
     offsets: list[int] | None = msgspec.field(default=None, name="aol")
 
     @classmethod
     def of(cls, key: PopKey, offsets: list[int]) -> Acknowledgement:
-        """Make an acknowledgement; for one message in the plain form."""
+        """Return an acknowledgement, in the plain form for a single message."""
         single = len(offsets) == 1
         return cls(
             offset=offsets[0] if single else -1,
@@ -126,10 +130,12 @@ class Acknowledgement(Record, kw_only=True):
 
 
 class ReviveLog:
-    """Writes records into a revive topic of a broker, as timer messages: that of its cluster, or
-    ``topic``, that of an earlier ``brokerClusterName``. A caller that has a
-    record's ``PutResult`` may rely on it as soon as the log is on the disk so far. Source:
-    apache/rocketmq ``PopMessageProcessor.buildCkMsg``, ``AckMessageProcessor.appendAck``."""
+    """Writer of records into a broker's revive topic, as timer messages. ``topic``: the revive
+    topic of an earlier ``brokerClusterName``; by default that of the present cluster.
+
+    A record is durable as soon as the log is on the disk up to its ``PutResult``. Source:
+    apache/rocketmq ``PopMessageProcessor.buildCkMsg``, ``AckMessageProcessor.appendAck``.
+    """
 
     def __init__(
         self, config: BrokerConfig, forwarding: Forwarding, clock: Clock, topic: str = ""
@@ -142,7 +148,7 @@ class ReviveLog:
         self._popped = 0
 
     def next_queue(self) -> int:
-        """The queue for the records of the next pop: one after the other."""
+        """Return the queue for the records of the next pop, in turn."""
         self._popped += 1
         return (self._popped - 1) % self._config.revive_queue_num
 
@@ -152,8 +158,8 @@ class ReviveLog:
         return self._popped > 0
 
     async def checkpoint(self, queue_id: int, checkpoint: Checkpoint) -> PutResult:
-        """Write one down. Raises MessageError if its messages are to come back too late for a
-        timer, StoreError, OSError."""
+        """Store a checkpoint. Raises StoreError, OSError, and MessageError if its time is too late
+        for a timer."""
         key = checkpoint.key(self.broker_name)
         unique_id = key.unique_id(checkpoint.start_offset, CHECKPOINT_TAG)
         deliver_ms = checkpoint.visible_at_ms - AHEAD_MS
@@ -164,7 +170,7 @@ class ReviveLog:
     async def acknowledge(
         self, queue_id: int, key: PopKey, offsets: list[int], visible_at_ms: int
     ) -> PutResult:
-        """Write down that messages of a checkpoint are done. Raises as ``checkpoint`` does."""
+        """Store an acknowledgement of messages of a checkpoint. Raises as ``checkpoint`` does."""
         ack = Acknowledgement.of(key, offsets)
         first = ack.offset if ack.tag == ACK_TAG else f"[{', '.join(map(str, offsets))}]"
         unique_id = key.unique_id(first, ack.tag)

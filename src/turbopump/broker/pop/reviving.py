@@ -1,13 +1,16 @@
-"""Revival: popped messages without an acknowledgement become visible again, with one task for each
-queue of the revive topic.
+"""Revival: popped messages without an acknowledgement become visible again. Each queue of the
+revive topic has one task.
 
 The task reads the records as the timers deliver them. A checkpoint is settled after its time, when
 no earlier acknowledgement can be missing: the timers have delivered everything due by then, and the
-task has read it. That is at most one timer slot (1 s) after the messages' time. The saved offset in
-the queue is behind settled checkpoints that are on the disk, so a kill repeats and never skips. The
-revival is recorded too, but only when the copies are on the disk: a power cut could otherwise lose
-a copy and keep its record. Source: apache/rocketmq ``PopReviveService``, which waits 2 s for
-acknowledgements, and up to 4 s for its own queue.
+task has read it. That is at most one timer slot (1 s) after the messages' time.
+
+The saved offset in the queue is behind settled checkpoints that are on the disk, so a kill repeats
+and never skips. The revival is recorded too, but only when the copies are on the disk. Otherwise a
+power cut could lose a copy and keep its record.
+
+Source: apache/rocketmq ``PopReviveService``, which waits 2 s for acknowledgements, and up to 4 s
+for its own queue.
 """
 
 from __future__ import annotations
@@ -50,10 +53,10 @@ from turbopump.store.message_store import MessageStore
 SETTLING_S: Final = 0.02
 """Seconds between two checks of the timers' progress."""
 SETTLING_LATE_S: Final = 0.5
-"""The same when that takes long."""
+"""Seconds between two checks when the timers are late."""
 SLEEP_MAX_S: Final = 60.0
 _AT_ONCE: Final = 32
-"""Records that are read together."""
+"""Records that are read at once."""
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +71,7 @@ class PutBack(NamedTuple):
 
 
 class Reviving:
-    """Task of one revive queue. Call ``start``, then ``stop``."""
+    """Task that revives the messages of one revive queue. Call ``start``, then ``stop``."""
 
     def __init__(
         self,
@@ -100,7 +103,7 @@ class Reviving:
         )
         self._settling_since: float | None = None
         self._back: deque[PutBack] = deque()
-        """To be written down, in the order of the log."""
+        """Copies whose acknowledgement is not stored yet, in the order of the log."""
         self.start = self._task.start
         self.stop = self._task.stop
 
@@ -148,7 +151,7 @@ class Reviving:
             )
 
     async def _settle(self) -> float:
-        """Settle what is ripe; after how many seconds to look again."""
+        """Settle the checkpoints whose time has come. Return the seconds until the next check."""
         # The order of these steps is what makes a kill at any point repeat messages and not lose
         # any:
         #
@@ -203,8 +206,8 @@ class Reviving:
         return self._open.read >= entry.queue_mark
 
     async def write_down(self) -> None:
-        """Write down what is back and on the disk: a start that reads its checkpoint again after a
-        kill does not put it back once more. Raises StoreError, OSError."""
+        """Store acknowledgements for copies that are on the disk. A start after a kill that reads
+        the checkpoint again then makes no second copies. Raises StoreError, OSError."""
         while self._back and self._back[0].log_end <= self._store.durable.value:
             _, key, offsets, visible_at_ms = self._back[0]
             await self._revive_log.acknowledge(
@@ -226,8 +229,8 @@ FIRST_POP_TIME = "1ST_POP_TIME"
 
 @dataclass(slots=True, eq=False)
 class Redelivery:
-    """Stores popped messages once more. ``look`` is called with the group and topic for which there
-    is something now, for pops that wait."""
+    """Second delivery of popped messages. ``look`` is called with the group and topic of a stored
+    copy, to wake waiting pops."""
 
     view: PopView
     groups: GroupTable
@@ -235,8 +238,9 @@ class Redelivery:
     look: Callable[[TopicGroup], None]
 
     async def put_back(self, entry: OpenCheckpoint) -> list[int]:
-        """Put back what is left of a checkpoint; the offsets, or none if topic or group is gone.
-        Raises StoreError, OSError: the rest stays in ``entry.left``."""
+        """Store copies of the messages left in a checkpoint. Return their offsets, or none if the
+        topic or group is gone. Raises StoreError, OSError; the rest then stays in
+        ``entry.left``."""
         key = entry.key
         self.view.in_flight.ended(GroupQueue(key.group, key.topic, key.queue_id), entry.left)
         topic = original_topic(key.topic, key.group)
@@ -261,7 +265,7 @@ class Redelivery:
         return offsets
 
     async def _put_back_one(self, key: records.PopKey, offset: int) -> str | None:
-        """Put back one message; why that cannot be done, or None."""
+        """Store a copy of one message. Return the reason if that is impossible, or None."""
         question = self.view.store.lookup.entry_in_queue(key.topic, key.queue_id, offset)
         found = await ask(self.view.store.cold_reads, question)
         if found is None:
@@ -318,13 +322,17 @@ class Redelivery:
 
 @dataclass(slots=True, eq=False)
 class OpenCheckpoint:
-    """``left`` are the queue offsets of messages that are not acknowledged; ``visible_at_ms`` when
-    they are to come back. ``checkpoint`` is None while only acknowledgements have come."""
+    """A checkpoint with its acknowledgements.
+
+    - ``left``: queue offsets of messages that are not acknowledged.
+    - ``visible_at_ms``: time when these become visible again.
+    - ``checkpoint``: None while only acknowledgements have arrived.
+    """
 
     key: records.PopKey
     visible_at_ms: int
     first: int
-    """The revive offset of the first record about it."""
+    """Revive offset of the first record with this key."""
     checkpoint: records.Checkpoint | None = None
     left: list[int] = field(default_factory=list)
     acknowledged: set[int] = field(default_factory=set)
@@ -333,7 +341,7 @@ class OpenCheckpoint:
 
 
 class OpenCheckpoints:
-    """Open checkpoints of one revive queue. ``read``: the revive offset behind the last record that
+    """Open checkpoints of one revive queue. ``read``: the revive offset after the last record that
     was read."""
 
     def __init__(self, broker_name: str, read: int) -> None:
@@ -346,17 +354,16 @@ class OpenCheckpoints:
 
     @property
     def position(self) -> int:
-        """The revive offset before which nothing is needed any more."""
+        """Lowest revive offset that is still needed."""
         return min((entry.first for entry in self._open.values()), default=self.read)
 
     @property
     def next_time_ms(self) -> int | None:
-        """When the first messages are to come back."""
+        """Time when the first messages become visible again."""
         return min((entry.visible_at_ms for entry in self._open.values()), default=None)
 
     def checkpoint(self, record: records.Checkpoint, revive_offset: int) -> None:
-        """Take in a checkpoint. One that comes a second time, after a crash of the timers, changes
-        nothing."""
+        """Add a checkpoint. A repeated one, after a crash of the timers, changes nothing."""
         key = record.key(self._broker_name)
         entry = self._open.get(key)
         if entry is None:
@@ -376,7 +383,8 @@ class OpenCheckpoints:
     def acknowledge(
         self, record: records.Acknowledgement, visible_at_ms: int, revive_offset: int
     ) -> None:
-        """Take in an acknowledgement, for messages that are to come back at ``visible_at_ms``."""
+        """Add an acknowledgement for messages that would become visible again at
+        ``visible_at_ms``."""
         key = record.key(self._broker_name)
         offsets = {record.offset} if record.offsets is None else set(record.offsets)
         entry = self._open.get(key)
@@ -389,13 +397,14 @@ class OpenCheckpoints:
                 del self._open[key]
 
     def ripe(self, now_ms: int) -> list[OpenCheckpoint]:
-        """Entries whose time has come, the oldest first."""
+        """Return the entries whose time has come, oldest first."""
         return sorted(
             (entry for entry in self._open.values() if entry.visible_at_ms <= now_ms), key=_order
         )
 
     def close(self, entry: OpenCheckpoint) -> None:
-        """Its messages are back, or its acknowledgements belong to nothing."""
+        """Remove an entry whose messages are stored again, or whose acknowledgements have no
+        checkpoint."""
         self._open.pop(entry.key, None)
 
 

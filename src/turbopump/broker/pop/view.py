@@ -1,4 +1,4 @@
-"""Queues in which a pop may find messages, and where a group begins in one.
+"""Queues in which a pop may find messages, and the first offset of a group in a queue.
 
 Source: apache/rocketmq ``PopMessageProcessor``.
 """
@@ -21,11 +21,11 @@ from turbopump.store.message_store import MessageStore
 from turbopump.store.watermark import Waiter
 
 ANY_QUEUE: Final = -1
-"""A pop of this queue id takes messages of any queue."""
+"""Queue id of a pop that accepts messages of any queue."""
 
 
 class TopicGroup(NamedTuple):
-    """Those who wait for one topic in one group."""
+    """A topic and a consumer group that pops it."""
 
     topic: str
     group: str
@@ -33,12 +33,11 @@ class TopicGroup(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class PopView:
-    """What pops could find: which queues are a group's for a topic, where it would begin in one,
-    and whether that is before its end.
+    """View of the messages available to pops: a group's queues for a topic, its first offset in
+    each, and its distance from the end.
 
-    A topic's messages that were not acknowledged come again in the group's retry topic for it; a
-    pop takes from both. Source: apache/rocketmq ``PopMessageProcessor.getPopOffset``,
-    ``getInitOffset``.
+    Messages that were not acknowledged are stored again in the group's retry topic; a pop reads
+    both topics. Source: apache/rocketmq ``PopMessageProcessor.getPopOffset``, ``getInitOffset``.
     """
 
     config: BrokerConfig
@@ -50,7 +49,7 @@ class PopView:
     clock: Clock
 
     def topic_queues(self, line: TopicGroup, queue_id: int, start: int = 0) -> list[GroupQueue]:
-        """The queues of the topic itself, from the queue ``start`` on and round."""
+        """Return the queues of the topic itself, in a circle from the queue ``start``."""
         topic = self.topics.find(line.topic)
         if topic is None:
             return []
@@ -60,7 +59,7 @@ class PopView:
         return [GroupQueue(line.group, line.topic, number) for number in wanted]
 
     def retry_queues(self, line: TopicGroup) -> list[GroupQueue]:
-        """Those of the group's retry topics for it, as far as there are any."""
+        """Return the queues of the group's existing retry topics for the topic."""
         config, name = self.config, pop_retry_topic(line.topic, line.group)
         names = [pop_retry_topic(line.topic, line.group, v2=True)]
         if not config.enable_retry_topic_v2:
@@ -77,8 +76,8 @@ class PopView:
         ]
 
     def retry_topic(self, line: TopicGroup) -> str:
-        """The retry topic to put messages of the topic into. The group's offset in it says from
-        then on that it is this group's."""
+        """Return the retry topic for messages of the topic. The group gets an offset in the retry
+        topic, which marks the retry topic as the group's own."""
         name = pop_retry_topic(line.topic, line.group)
         if self.config.enable_retry_topic_v2 or self._is_of_others(name, line.group):
             return pop_retry_topic(line.topic, line.group, v2=True)
@@ -88,10 +87,13 @@ class PopView:
         return name
 
     def _is_of_others(self, name: str, group: str) -> bool:
-        """True when the retry topic ``name`` is that of another group, which has an offset in it:
-        `%RETRY%pay_order_events` is that of the group pay for order_events, of pay_order for
-        events, and of the group pay_order_events for what its consumers send back. RocketMQ: they
-        get each other's messages."""
+        """Return True if the retry topic ``name`` belongs to another group, which has an offset in
+        it.
+
+        Three groups share the name `%RETRY%pay_order_events`: pay for order_events, pay_order for
+        events, and pay_order_events for messages that its consumers send back. RocketMQ delivers
+        their messages to each other.
+        """
         if self.topics.find(name) is None or self._has_been_in(name, group):
             return False
         text = name[len(RETRY_PREFIX) :]
@@ -102,19 +104,20 @@ class PopView:
         return self.offsets.find(GroupQueue(group, topic, 0)) is not None
 
     def queues(self, line: TopicGroup, queue_id: int, *, ordered: bool) -> list[GroupQueue]:
-        """The queues in which a pop of ``queue_id`` may find something. In order
-        nothing is taken of retry topics."""
+        """Return the queues in which a pop of ``queue_id`` may find messages. An ordered pop does
+        not read retry topics."""
         return self.topic_queues(line, queue_id) + ([] if ordered else self.retry_queues(line))
 
     def end(self, queue: GroupQueue) -> int:
         return self.store.max_offset(queue.topic, queue.queue_id)
 
     def is_at_end(self, queue: GroupQueue) -> bool:
-        """Whether the group has come to the end of the queue, and stays there."""
+        """Return True if the group has reached the end of the queue, and no reset of its offset is
+        pending."""
         return self.offsets.find(queue) == self.end(queue) and not self.offsets.is_reset(queue)
 
     def has_more(self, queue: GroupQueue) -> bool:
-        """Whether a pop of the queue would find something, or come further, now."""
+        """Return True if a pop of the queue would find messages, or advance the offset, now."""
         if self.offsets.is_locked(queue):
             return False
         if self.offsets.is_reset(queue):
@@ -127,9 +130,12 @@ class PopView:
     def when_more(
         self, queue: GroupQueue, wake: Callable[[], None]
     ) -> Waiter | asyncio.TimerHandle | None:
-        """Call ``wake`` when that may have changed, unless it was cancelled; None: nothing that is
-        known here will change it. Who unlocks a queue, acknowledges in order, or ends what was too
-        much, looks for those who wait."""
+        """Call ``wake`` when ``has_more`` may have changed. Return a handle to cancel this, or None
+        if the topic is unknown.
+
+        Unlocking, an ordered acknowledgement, and a drop below the in-flight limit do not call
+        ``wake``. Their callers check the waiting pops themselves.
+        """
         now = self.clock.now_ms()
         until = self.order.blocked_until(queue, now)
         if until is not None:
@@ -140,8 +146,8 @@ class PopView:
         return end.when(max(self.offsets.find(queue) or 0, end.value) + 1, wake)
 
     def first_offset(self, queue: GroupQueue, init_mode: int) -> int:
-        """Where a group begins in a queue in which it has never been. RocketMQ: with MAX, at the
-        last message; where all messages are still in memory, at the first."""
+        """Return the first offset of a group that has none in the queue. RocketMQ: with MAX, the
+        last message; if all messages are still in memory, the first."""
         topic, queue_id = queue.topic, queue.queue_id
         low = self.store.min_offset(topic, queue_id)
         if init_mode == InitMode.MIN or topic.startswith(RETRY_PREFIX):

@@ -1,1 +1,1 @@
-"""Messages for later: the levels, any time by wheel and log, and what is written down of both."""
+"""Delayed messages: delay levels, timers for any time (wheel and log), and their saved state."""

@@ -1,11 +1,13 @@
 """Delay levels: messages that wait in the schedule topic, and their delivery when they are due.
 
-One task per level sleeps until the head of its queue is due, or, while the queue is empty, until it
-grows; nothing is polled. Due messages are delivered in slices, one slice of one level in a turn of
-the loop, so that sends are served in between. The positions are saved in
-``config/delayOffset.json`` soon after a delivery, and only up to messages whose copies are on the
-disk. After a kill or a power cut messages may be delivered twice, but none is lost. Source:
-apache/rocketmq ``ScheduleMessageService``, which polls every 100 ms and saves every 10 s.
+Each level has one task. The task sleeps until the head of its queue is due, or, while the queue is
+empty, until the queue grows; nothing is polled. Due messages are delivered in slices, one slice of
+one level in a turn of the event loop, so that sends are served in between.
+
+The positions are saved in ``config/delayOffset.json`` soon after a delivery, and only up to
+messages whose copies are on the disk. After a kill or a power cut messages may be delivered twice,
+but none is lost. Source: apache/rocketmq ``ScheduleMessageService``, which polls every 100 ms and
+saves every 10 s.
 """
 
 from __future__ import annotations
@@ -56,10 +58,10 @@ from turbopump.store.queues.lookup import possible_units
 from turbopump.store.queues.read_result import GetResult
 
 SLICE: Final = 32
-"""Messages that are delivered in one turn at most: about 1 ms."""
+"""Maximum messages delivered in one turn: about 1 ms."""
 SLEEP_MAX_S: Final = 60.0
-"""Seconds after which a task checks the wall clock at the latest: it may be set, and does not run
-while a machine is suspended."""
+"""Maximum seconds between two readings of the wall clock. The clock may be set, and the sleep does
+not count time in which a machine is suspended."""
 
 log = logging.getLogger(__name__)
 _not_delivered = RepeatedLine(
@@ -68,9 +70,9 @@ _not_delivered = RepeatedLine(
 
 
 class Delays(SavedTable[DelayOffsetTable]):
-    """The schedule of a broker. ``load`` before ``start``; ``stop`` before ``save_now``. Positions
-    are saved as soon as a delivery is on the disk, and again after ``save_interval`` seconds at the
-    earliest."""
+    """Delay levels of a broker. Call ``load`` before ``start``, and ``stop`` before ``save_now``.
+    Positions are saved as soon as a delivery is on the disk, but at most once in ``save_interval``
+    seconds."""
 
     def __init__(
         self,
@@ -100,8 +102,8 @@ class Delays(SavedTable[DelayOffsetTable]):
         ]
 
     def load(self) -> None:
-        """Read the positions; those outside of the recovered queues are set to their ends, at once
-        for good: what comes later takes the offsets that were lost. Raises OSError."""
+        """Read the positions. A position outside of its recovered queue is set to the queue's end
+        and saved at once, because new messages reuse the lost offsets. Raises OSError."""
         read = self._load()
         self._version = read.data_version
         self._saved = dict(read.offset_table)
@@ -125,7 +127,7 @@ class Delays(SavedTable[DelayOffsetTable]):
             super().save_now()
 
     def copy(self, positions: Mapping[int, int]) -> None:
-        """Take a master's positions, at a slave that delivers nothing itself."""
+        """Copy a master's positions to a slave, which delivers nothing itself."""
         if all(self._saved.get(number) == position for number, position in positions.items()):
             return
         for level in self.levels:
@@ -136,44 +138,46 @@ class Delays(SavedTable[DelayOffsetTable]):
         self.save()
 
     def start(self) -> None:
-        """Deliver from now on."""
+        """Start the deliveries."""
         self._store.retention.needed_from.append(self.pending_from)
         for level in self.levels:
             level.task.start()
 
     async def stop(self) -> None:
-        """Deliver no more. May be called twice."""
+        """Stop the deliveries. May be called twice."""
         await asyncio.gather(*(level.task.stop() for level in self.levels))
         await stop_task(self._saving)
 
     @property
     def pending(self) -> int:
-        """Messages that wait."""
+        """Number of waiting messages."""
         return sum(level.queue.max_index - level.position for level in self.levels)
 
     def positions(self) -> dict[str, str]:
-        """For the broker's runtime table: of each level the position, and the end of its queue."""
+        """Return the position of each level and the end of its queue, for the broker's runtime
+        table."""
         return {
             f"scheduleMessageOffset_{level.number}": f"{level.position},{level.queue.max_index}"
             for level in self.levels
         }
 
     def pending_from(self) -> int | None:
-        """The offset in the log of the first message that is still needed; None: nothing waits."""
+        """Return the log offset of the first message that is still needed, or None if no message
+        waits."""
         return min(
             (offset for level in self.levels if (offset := level.needed_from()) is not None),
             default=None,
         )
 
     def _moved(self) -> None:
-        """Something was delivered, or is the first to wait in its level: save that within the
-        interval, and at once if the last save is older than that, as after a start."""
+        """Schedule a save after a delivery, or after the first message of an empty level. Save at
+        once if the last save is older than the interval."""
         self._has_moved = True
         if self._saving is None or self._saving.done():
             self._saving = asyncio.get_running_loop().create_task(self._save(), name="delay saving")
 
     async def _save(self) -> None:
-        """Save what is delivered by now, once it is on the disk, until nothing moves any more."""
+        """Save the delivered positions once they are on the disk. Repeat until nothing changes."""
         loop, durable = asyncio.get_running_loop(), self._store.durable
         while self._has_moved:
             await asyncio.sleep(self._next_save - loop.time())
@@ -188,8 +192,8 @@ class Delays(SavedTable[DelayOffsetTable]):
                 self.save()
 
     def save_now(self) -> None:
-        """Sync what was delivered, and write how far that is: after a clean stop nothing comes
-        twice. Raises OSError."""
+        """Sync the delivered messages, and save the positions. After a clean stop no message is
+        delivered twice. Raises OSError."""
         if any(level.unflushed for level in self.levels):
             self._store.flusher.flush_all_now()
         if self._collect() or self._saved:
@@ -247,15 +251,15 @@ class DelayLevel:
         self.position = self._safe = position
 
     def safe_position(self) -> int:
-        """Up to where everything was delivered and is on the disk."""
+        """Position up to which all messages were delivered and are on the disk."""
         flushed = self.store.durable.value
         while self.unflushed and self.unflushed[0][0] <= flushed:
             self._safe = self.unflushed.popleft()[1]
         return self._safe
 
     def needed_from(self) -> int | None:
-        """The offset in the log of the first message that waits, or whose delivery is not on the
-        disk; None if there is none."""
+        """Return the log offset of the first message that waits, or whose delivery is not on the
+        disk. Return None if there is none."""
         unit = self.queue.unit(self.safe_position())
         return unit[0] if unit is not None else None
 
@@ -269,8 +273,8 @@ class DelayLevel:
             await asyncio.sleep(min(wait_ms / 1000, SLEEP_MAX_S))
 
     async def deliver_due(self) -> int:
-        """Deliver a slice of what is due (0), or return in how many ms the first message will
-        be."""
+        """Deliver a slice of the due messages and return 0. If none is due, return the milliseconds
+        until the first one is."""
         queue = self.queue
         begin = self.position = max(self.position, queue.min_index)
         units = await read_units(self.store, queue, begin, min(SLICE, queue.end.value - begin))
@@ -293,9 +297,9 @@ class DelayLevel:
         return 0
 
     def _due_ms(self, index: int, due_ms: int, now: int) -> int:
-        """A message that would wait for longer than its level's delay from now on (the clock was
-        set back, or the table was changed) does not, and neither do those that are stored already.
-        RocketMQ: such a message is delivered at once."""
+        """Return the due time of a message, limited to its level's delay from now on. The limit
+        applies if the clock was set back, or the table of levels was changed. RocketMQ delivers
+        these messages at once."""
         if due_ms > now + self.delay_ms and index >= self._odd_end:
             self._odd_end, self._odd_due = self.queue.max_index, now + self.delay_ms
         return min(due_ms, self._odd_due) if index < self._odd_end else due_ms
@@ -349,8 +353,8 @@ class DelayLevel:
 
 
 async def read_units(store: MessageStore, queue: ConsumeQueue, index: int, count: int) -> bytes:
-    """Raw units of a queue, at most ``count`` from ``index`` on. Raises OSError, also
-    while damaged ones are being rebuilt, StoreError."""
+    """Return raw units of a queue, at most ``count`` from ``index`` on. Raises StoreError, and
+    OSError, also while damaged units are being rebuilt."""
     reads = store.cold_reads
     units = await ask(reads, possible_units(queue, index, count, store.rebuild.mark))
     if isinstance(units, OSError):
@@ -367,8 +371,8 @@ _TIMERS: Final = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 
 
 def by_way_of_level(destination: Destination, level: int, levels: DelayLevels) -> Destination:
-    """The destination by way of ``level``, 1 or more; the highest level stands for those above. A
-    level goes before a timer."""
+    """Return the destination with a wait in ``level``, 1 or more. The highest level replaces those
+    above. A level has priority over a timer."""
     level = min(level, levels.highest)
     properties = decode_properties(destination.properties)
     for name in _TIMERS:
@@ -390,7 +394,8 @@ def by_way_of_level(destination: Destination, level: int, levels: DelayLevels) -
 
 
 def delay_level_interceptor(levels: DelayLevels) -> Interceptor:
-    """The rule for DELAY; a message that another rule has sent elsewhere stays there."""
+    """Return the interceptor for DELAY. A message that another interceptor has redirected is left
+    unchanged."""
 
     def rule(request: SendMessage, destination: Destination) -> Destination | Refusal:
         if destination.topic != request.topic:

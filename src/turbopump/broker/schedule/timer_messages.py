@@ -1,8 +1,8 @@
-"""Messages stored when a timer's slot is due: the copy for consumers, or the timer message itself
-again, on the way to a later slot.
+"""Messages stored when a timer's slot is due: the copy for consumers, or the timer message itself,
+moved to a later slot.
 
-Source: apache/rocketmq ``TimerMessageStore.convert``. REAL_TOPIC, REAL_QID and all TIMER_* stay
-visible in a copy, as there.
+Source: apache/rocketmq ``TimerMessageStore.convert``. As there, REAL_TOPIC, REAL_QID and all
+TIMER_* properties stay visible in a copy.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from turbopump.remoting.response import Refusal, refusal
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
 
 NEVER_WAITED: Final = (1 << 63) - 1
-"""TIMER_ENQUEUE_MS of a message that was due when it was first seen."""
+"""TIMER_ENQUEUE_MS of a message that was already due when it was first read."""
 
 
 class DueSlot(NamedTuple):
-    """Slot of a message: ``due`` (ms), and its unit's facts. A recall is in every slot in which its
-    message may be, up to ``until``."""
+    """Slot of a message: ``due`` (ms), and the fields of its unit. A recall is put into every slot
+    that may hold its message, up to ``until``."""
 
     due: int
     until: int
@@ -42,10 +42,13 @@ class DueSlot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TimerMessage:
-    """A message of ``rmq_sys_wheel_timer``, as far as timers go. ``out`` is the slot (ms) that it
-    got when it was sent; ``due`` is the one that it has with the precision of today, ``until`` the
-    same, or for a recall, which is in every slot in which its message may be, the last. ``names``
-    is what recalls of it name."""
+    """A message of ``rmq_sys_wheel_timer`` with its timer fields.
+
+    - ``out``: slot (ms) that the message got when it was sent.
+    - ``due``: slot with the present precision.
+    - ``until``: the same slot; for a recall, the last slot that may hold its message.
+    - ``names``: names by which recalls refer to this message.
+    """
 
     message: ReceivedMessage
     out: int
@@ -58,7 +61,8 @@ class TimerMessage:
 
     @property
     def names(self) -> tuple[str, str]:
-        """RocketMQ before 5.4 knew the unique id alone."""
+        """Names by which recalls refer to this message. RocketMQ before 5.4 used the unique id
+        alone."""
         return delete_key(self.topic, self.unique_id), self.unique_id
 
     @property
@@ -75,8 +79,8 @@ _topic_hash = lru_cache(maxsize=1024)(java_hash)
 
 def slots_of(out: int, deliver: int | None, precision: int) -> tuple[int, int]:
     """Return the first and the last slot of a message that got the slot ``out`` when it was sent,
-    perhaps with another precision. ``deliver`` is its time, if known; otherwise the greatest
-    precision with such a slot decides."""
+    perhaps with another precision. ``deliver`` is the message's time, if known. Otherwise the
+    greatest precision with this slot decides."""
     last = out + next((coarse for coarse in (1000, 500, 200) if out % coarse == 0), 100)
     if deliver is not None and out < deliver <= last:
         return slot_ms(deliver, precision), slot_ms(deliver, precision)
@@ -84,8 +88,8 @@ def slots_of(out: int, deliver: int | None, precision: int) -> tuple[int, int]:
 
 
 def timer_message(message: ReceivedMessage, precision: int) -> TimerMessage | str:
-    """Read a stored timer message, for slots of ``precision`` ms; what is wrong with it, if it is
-    none."""
+    """Decode a stored timer message for slots of ``precision`` ms. Return the fault as text if the
+    message is invalid."""
     properties = message.properties
     given, topic = properties.get(names.REAL_QUEUE_ID, ""), properties.get(names.REAL_TOPIC, "")
     if message.topic != TIMER_TOPIC:
@@ -112,8 +116,11 @@ def timer_message(message: ReceivedMessage, precision: int) -> TimerMessage | st
 
 Recalls = dict[tuple[str, str], set[tuple[int, int]]]
 """Recalls of a slot: for each topic and name, the first and the last slot (ms) of the recalled
-message. A recall counts only for the topic to which it was sent, whatever name it contains:
-permission to publish to one topic recalls nothing of another."""
+message.
+
+A recall counts only for the topic to which it was sent, whatever name it contains. So permission to
+publish to one topic does not allow recalls in another.
+"""
 
 
 def is_recalled(message: TimerMessage, recalls: Recalls) -> bool:
@@ -127,8 +134,8 @@ def is_recalled(message: TimerMessage, recalls: Recalls) -> bool:
 
 
 def copy_properties(message: ReceivedMessage, written: int, now: int, *, rolls: bool) -> str:
-    """The property text of what is stored now. ``written``: when the message was put into its slot
-    (ms)."""
+    """Return the properties of the message to store now. ``written``: time when the message was put
+    into its slot (ms)."""
     properties = dict(message.properties)
     properties[names.TIMER_ENQUEUE_MS] = str(written)
     if rolls:
@@ -143,12 +150,13 @@ def copy_properties(message: ReceivedMessage, written: int, now: int, *, rolls: 
 # ``HookUtils.handleScheduleMessage``, ``SendMessageProcessor.attachRecallHandle``.
 
 _ASKING: Final = {names.TIMER_DELAY_SEC: 1000, names.TIMER_DELAY_MS: 1, names.TIMER_DELIVER_MS: 1}
-"""The properties that ask for a time, the first that is there counts; their units in ms."""
+"""Properties that set a time, with their units in ms. The first one present counts."""
 _LONG_MAX: Final = (1 << 63) - 1
 
 
 def timer_interceptor(config: BrokerConfig, clock: Clock) -> Interceptor:
-    """The rule; a message that another rule has sent elsewhere stays there."""
+    """Return the interceptor for timers. A message that another interceptor has redirected is left
+    unchanged."""
 
     def rule(request: SendMessage, destination: Destination) -> Destination | Refusal:
         if destination.topic != request.topic or "TIMER_D" not in destination.properties:
@@ -219,7 +227,7 @@ def by_way_of_timer(
 
 
 def deliver_ms(properties: dict[str, str], now: int) -> int | None:
-    """When the message is to be delivered; None if that is no number."""
+    """Return the delivery time of a message (ms), or None if its property is not a number."""
     name = next((name for name in _ASKING if name in properties), names.TIMER_DELIVER_MS)
     count = parse_long(properties.get(name, ""))
     if count is None or name == names.TIMER_DELIVER_MS:
@@ -228,8 +236,8 @@ def deliver_ms(properties: dict[str, str], now: int) -> int | None:
 
 
 def slot_ms(deliver: int, precision: int) -> int:
-    """The beginning of a message's slot, in ms. The messages of a slot are delivered when the next
-    slot begins: at ``deliver``, or less than one ``precision`` later."""
+    """Return the beginning of a message's slot, in ms. The messages of a slot are delivered when
+    the next slot begins: at ``deliver``, or less than one ``precision`` later."""
     return (deliver - 1) // precision * precision
 
 

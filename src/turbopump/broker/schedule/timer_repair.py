@@ -1,9 +1,9 @@
 """Messages of timers in the commit log: reading them, checking units of the timer log against them,
-and giving them new slots.
+and moving them to new slots.
 
-Units that do not fit their messages mean a damaged timer log; log and wheel are then rebuilt from
-the queue. A damaged message is another case: the queue points to it too. A message that cannot be
-delivered is replaced by a sentence, and stops no other.
+Units that do not match their messages mean a damaged timer log; log and wheel are then rebuilt from
+the queue. A damaged message is another case, because the queue points to the message too. A message
+that cannot be delivered is replaced by a text with the fault, and delays no other.
 """
 
 from __future__ import annotations
@@ -28,22 +28,23 @@ READ_ATTEMPTS: Final = 3
 """Attempts to read a message from a failing disk, with a pause between them, before it is
 skipped."""
 SLICE: Final = 32
-"""Messages that are read and delivered in one turn at most: about 1 ms."""
+"""Maximum messages read and delivered in one turn: about 1 ms."""
 SLICE_BYTES: Final = 256 * 1024
-"""Maximum bytes of a slice, unless it is one message."""
+"""Maximum bytes of a slice. A single larger message is allowed."""
 HELD_MAX: Final = 200_000
-"""Messages held at most, some 80 MB; more are taken to wait, and may come twice."""
+"""Maximum messages held in memory, some 80 MB. Further ones are treated as waiting, and may be
+delivered twice."""
 _LATE_SLOTS = 4
-"""A message may be in a later slot than its own if that was over when it came, by the clock or by
-at most as many slots."""
+"""Maximum number of slots between a message's own slot and its actual one. A message whose slot has
+passed when it arrives gets a later slot."""
 _COARSEST_MS = 1000
-"""The greatest precision that there is."""
+"""Greatest possible precision."""
 
 log = logging.getLogger(__name__)
 
 
 def first_slice(positions: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The first (offset, size) of those, as many as are read in one turn."""
+    """Return the first of these (offset, size) pairs, as many as are read in one turn."""
     taken: list[tuple[int, int]] = []
     left = SLICE_BYTES
     for position in positions:
@@ -56,8 +57,9 @@ def first_slice(positions: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 @dataclass(slots=True, eq=False)
 class TimerRepair:
-    """Reads, checks and repairs for one ``Timers``. ``pass_over`` gets the queue offset (-1:
-    unknown), the log offset and the fault of a message that cannot be delivered."""
+    """Reader, checker and repairer of messages for one ``Timers``. ``pass_over`` is called for a
+    message that cannot be delivered, with its queue offset (-1: unknown), its log offset and the
+    fault."""
 
     pending: PendingTimers
     store: MessageStore
@@ -77,8 +79,8 @@ class TimerRepair:
             self._position, self._left = old.start, old.delivered
 
     async def read(self, positions: list[tuple[int, int]]) -> dict[int, TimerMessage | str]:
-        """The messages at (offset, size), by offset; or why one cannot be delivered. Raises OSError
-        if the disk does not give one now."""
+        """Return the messages at (offset, size) by offset, or the fault of each that cannot be
+        delivered. Raises OSError if the disk cannot read one now."""
         found: dict[int, TimerMessage | str] = {}
         pieces: dict[int, Piece] = {}
         for offset, size in positions:
@@ -110,8 +112,8 @@ class TimerRepair:
             return str(error)
 
     def put(self, offset: int, size: int, slot: DueSlot, now: int) -> int:
-        """Put a message into its slot, or if that is delivered, into the next one; which it is.
-        Raises OSError, StoreError."""
+        """Put a message into its slot, or into the next one if that slot is delivered. Return the
+        slot. Raises OSError, StoreError."""
         pending = self.pending
         due, until = max(slot.due, pending.read_time), max(slot.until, pending.read_time)
         pending.put(due, offset, size, now, slot.topic_hash, recalls=slot.recalls, until=until)
@@ -120,9 +122,12 @@ class TimerRepair:
     # --- checks
 
     def check(self, due: SlotUnits, first: int, messages: list[TimerMessage | str]) -> None:
-        """Raises StoreDamagedError if a unit of a slot, from number ``first`` on, cannot have been
-        written for its message: which is what lies there, or what is wrong with it. Each message is
-        doubted once: a log that was made again from the queue is as good as it gets."""
+        """Check units of a slot, from number ``first`` on, against their messages. ``messages``:
+        the message or the fault at each unit's position.
+
+        Raises StoreDamagedError if a unit cannot have been written for its message. Each message is
+        reported only once, because a second rebuild from the queue would give the same log.
+        """
         for number, message in enumerate(messages, first):
             offset, size = due.offsets[number], due.sizes[number]
             if not self._fits(due, number, message) and offset not in self._doubted:
@@ -143,7 +148,7 @@ class TimerRepair:
         return message.due <= due.time <= until or late
 
     def _check_old(self, unit: TimerUnit, message: TimerMessage | str) -> None:
-        """Check a unit like ``check``, but of another precision, which may be unknown."""
+        """Check a unit of another precision, which may be unknown."""
         if isinstance(message, str):
             fits = self._has(unit.offset, unit.size)
         elif unit.recalls != message.recalls:
@@ -164,13 +169,15 @@ class TimerRepair:
     # --- new slots, after a start with another ``timerPrecisionMs``
 
     async def give_new_slots(self, now: int) -> bool:
-        """Give every waiting message its slot of the new precision, if the precision changed.
+        """Move every waiting message to its slot of the new precision, if the precision changed.
 
-        The units of the timer log are read in order, with their messages, and put again, behind the
-        old ones and into a new wheel. Until the end nothing is delivered or saved: after a kill it
-        starts again, after an error the next call continues. Delivered and rolled messages are
-        known exactly, unlike in a rebuild from the queue. A message costs about as much as a new
-        one. Raises StoreDamagedError if the log is damaged, OSError, StoreError.
+        The units of the timer log are read in order, with their messages, and appended again,
+        behind the old ones and into a new wheel. Until the end nothing is delivered or saved. After
+        a kill the move starts again; after an error the next call continues.
+
+        Delivered and moved messages are known exactly, unlike in a rebuild from the queue. A
+        message costs about as much as a new one. Raises StoreDamagedError if the log is damaged,
+        OSError, StoreError.
         """
         pending, old = self.pending, self.pending.old_slots
         if old is None:
@@ -248,8 +255,8 @@ class TimerRepair:
         return False
 
     def finish(self, end: int, now: int) -> bool:
-        """The queue is read up to ``end``: what is held still waits. False if there is more to
-        read."""
+        """Finish the rebuild when the queue is read up to ``end``; the held messages still wait.
+        Return False if there is more to read."""
         pending = self.pending
         if pending.queue_offset < max(pending.redo_before, end):
             return False

@@ -24,15 +24,15 @@ from turbopump.store.timers.pending_timers import PendingTimers
 from turbopump.store.timers.timer_log import TimerCheckpoint
 
 OLDEST_EVERY_S: Final = 5.0
-"""Seconds between two searches for the oldest waiting message, which happen only when files are to
-be deleted."""
+"""Minimum seconds between two searches for the oldest waiting message. The search runs only when
+files are to be deleted."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
 class TimerSaving:
-    """Saves ``pending``; ``interval`` in seconds."""
+    """Saver of ``pending``; ``interval`` in seconds."""
 
     pending: PendingTimers
     store: MessageStore
@@ -44,13 +44,13 @@ class TimerSaving:
     _exists: bool = False
     _changed: bool = False
     _next: float = 0.0
-    """When the next save may begin, by the loop's clock."""
+    """Earliest time of the next save, by the event loop's clock."""
     _failed: bool = False
     _stopped: bool = False
     _copies: bool = False
-    """The file holds what a master has said."""
+    """True if the file holds a master's checkpoint."""
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while a checkpoint is on its way to the disk."""
+    """Lock held while a checkpoint is being written."""
     _oldest: int = 0
     _looking: asyncio.Task[None] | None = None
     _looked_at: float = -OLDEST_EVERY_S
@@ -59,8 +59,8 @@ class TimerSaving:
         self._exists = self.pending.saved.timestamp > 0
 
     async def begin(self) -> None:
-        """To be called before a message is taken in: without a checkpoint nobody would know, after
-        a crash, what was delivered. Raises OSError."""
+        """Write a first checkpoint before the first message is accepted. Without a checkpoint, a
+        start after a crash could not tell which messages were delivered. Raises OSError."""
         if not self._exists:
             error = await self._write(self.pending.checkpoint(self.clock.now_ms()))
             if error is not None:
@@ -68,7 +68,7 @@ class TimerSaving:
             self._exists = True
 
     async def copy(self, checkpoint: TimerCheckpoint) -> None:
-        """Save a master's instead of our own from now on. Raises OSError."""
+        """Save a master's checkpoint instead of our own from now on. Raises OSError."""
         saved, self._copies = self.pending.saved, True
         if (saved.read_time, saved.redo_before) == (checkpoint.read_time, checkpoint.redo_before):
             return
@@ -77,8 +77,8 @@ class TimerSaving:
             raise error
 
     def touch(self) -> None:
-        """Something has changed: it is saved within the interval, and at once if the last save is
-        older than that, as after a start."""
+        """Schedule a save after a change. Save at once if the last save is older than the
+        interval."""
         self._changed = True
         if self._task is None and not self._stopped and not self._failed:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="timer saving")
@@ -107,13 +107,13 @@ class TimerSaving:
         pending.close()
 
     async def settled(self) -> None:
-        """Wait until no checkpoint is on its way to the disk."""
+        """Wait until no checkpoint is being written."""
         async with self._writing:
             pass
 
     def save_redo(self) -> None:
-        """Record, in this thread, that a rebuild is running. If the record fails, the next start
-        finds that log and checkpoint contradict each other."""
+        """Record, in this thread, that a rebuild is running. If this record cannot be written, the
+        next start finds that log and checkpoint contradict each other."""
         pending = self.pending
         checkpoint = TimerCheckpoint(
             pending.read_time,
@@ -135,8 +135,8 @@ class TimerSaving:
             pending.saved = checkpoint
 
     def needed_from(self) -> int | None:
-        """The offset of the log from which on messages wait here, or a smaller one while that is
-        being looked up; None: none waits."""
+        """Return the log offset of the first waiting message, or None if no message waits. Return a
+        smaller offset while the exact one is being searched."""
         pending = self.pending
         unit = self.queue.unit(min(pending.queue_offset, pending.saved.queue_offset))
         waiting = pending.next_time() is not None or pending.rebuilding
@@ -161,7 +161,7 @@ class TimerSaving:
             self._looking = None
 
     async def _run(self) -> None:
-        """Save again and again, until nothing changes any more."""
+        """Save repeatedly, until nothing changes any more."""
         loop = asyncio.get_running_loop()
         while self._changed and not self._failed:
             await asyncio.sleep(self._next - loop.time())

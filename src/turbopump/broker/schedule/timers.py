@@ -1,12 +1,13 @@
 """Timer messages of a broker: from the queue of ``rmq_sys_wheel_timer`` into their slots, and out
-of them when they are due.
+of their slots when due.
 
-One task does both. Before a slot is delivered, the task puts everything from the queue into slots,
-so that an accepted recall reaches the slot of its message in time. At a start overdue messages are
-delivered after the whole queue has been read. The task sleeps until the next slot is due, or the
-queue grows. Slots are delivered in the order of time, a slice of messages in a turn of the loop. A
-message that the store refuses is tried again. Source: apache/rocketmq ``TimerMessageStore``, which
-drops a message after three attempts.
+One task does both. Before the task delivers a slot, it moves all messages of the queue into slots.
+So an accepted recall reaches the slot of its message in time. At a start overdue messages are
+delivered after the whole queue has been read.
+
+The task sleeps until the next slot is due, or the queue grows. Slots are delivered in the order of
+time, a slice of messages in a turn of the event loop. A message that the store refuses is tried
+again. Source: apache/rocketmq ``TimerMessageStore``, which drops a message after three attempts.
 """
 
 from __future__ import annotations
@@ -41,27 +42,27 @@ from turbopump.store.timers.timer_log import MAGIC_DELETE, MAGIC_ROLL, TimerChec
 from turbopump.store.timers.timer_recovery import open_timers
 
 GATHER_S: Final = 0.02
-"""Seconds in which new messages of the queue are gathered, so that the task works on several at
+"""Seconds in which new messages of the queue are collected, so that the task handles several at
 once."""
 AHEAD_S: Final = 0.1
 """Seconds before its time at which a slot is read, so that its messages do not wait for the
 disk."""
 SLEEP_MAX_S: Final = 60.0
-"""Seconds after which the task checks the wall clock at the latest: it may be set, and does not run
-while a machine is suspended."""
+"""Maximum seconds between two readings of the wall clock. The clock may be set, and the sleep does
+not count time in which a machine is suspended."""
 
 SLEEP_IDLE_S: Final = 86_400.0
-"""The same while nothing waits."""
+"""Maximum seconds of sleep while no message waits."""
 LOGGED_MAX: Final = 1000
-"""Messages passed over that get a line each; all of them are counted."""
+"""Maximum skipped messages with a log line each; all of them are counted."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class TimerNumbers:
-    """Messages since the start: taken in, delivered, rolled on, recalled; and those that could not
-    be delivered, which the log names."""
+    """Numbers of messages since the start. ``rolled``: moved to a later slot. ``passed_over``:
+    could not be delivered; the log names them."""
 
     taken_in: int = 0
     delivered: int = 0
@@ -70,14 +71,14 @@ class TimerNumbers:
     passed_over: int = 0
 
     def in_and_out(self) -> tuple[int, int]:
-        """Messages taken in, and given on."""
+        """Numbers of messages moved into slots, and out of slots."""
         return self.taken_in, self.delivered + self.rolled
 
 
 @dataclass(frozen=True, slots=True)
 class PrefetchedSlot:
-    """A slot that was read before its time, and its first messages; good as long as ``newest``
-    is."""
+    """A slot that was read before its time, with its first messages. Valid while ``newest`` is
+    unchanged."""
 
     time: int
     newest: int
@@ -86,7 +87,7 @@ class PrefetchedSlot:
 
 
 class Timers:
-    """The timers of a broker. ``start``, then ``stop``, then ``save_now``."""
+    """Timers of a broker. Call ``start``, then ``stop``, then ``save_now``."""
 
     def __init__(
         self,
@@ -113,33 +114,33 @@ class Timers:
             again="timer messages are delivered again",
         )
         self._found_end = self._queue.max_index
-        """One past the last message that the queue had at the start."""
+        """End of the queue at the start."""
         over = pending.read_time + pending.config.precision_ms <= clock.now_ms()
         self._overdue_in = pending.read_time if over else -1
-        """A slot that may hold messages whose own had passed before."""
+        """Slot that may hold messages whose own slot had already passed."""
         self._begun = -1
-        """The newest slot whose delivery has begun."""
+        """Newest slot whose delivery has begun."""
         self._ahead: PrefetchedSlot | None = None
 
     def start(self) -> None:
-        """Deliver from now on."""
+        """Start the deliveries."""
         if self._repair.active:
             self._saving.save_redo()
         self._store.retention.needed_from.append(self._saving.needed_from)
         self._task.start()
 
     async def stop(self) -> None:
-        """Deliver no more. May be called twice."""
+        """Stop the deliveries. May be called twice."""
         self._saving.stop()
         await self._task.stop()
 
     def save_now(self) -> None:
-        """Write down how far things are, for a clean stop. Raises OSError."""
+        """Save the progress, for a clean stop. Raises OSError."""
         self._saving.save_now()
 
     async def copy(self, checkpoint: TimerCheckpoint) -> None:
-        """Note how far a master's timers are, at a slave that delivers nothing itself: it begins
-        there should it become the master. Raises OSError."""
+        """Copy a master's checkpoint to a slave, which delivers nothing itself. If the slave
+        becomes the master, its timers begin there. Raises OSError."""
         await self._saving.copy(checkpoint)
 
     @property
@@ -159,14 +160,16 @@ class Timers:
 
     @property
     def queue_end(self) -> int:
-        """One past the last message of ``rmq_sys_wheel_timer``, whether it is visible yet or
-        not."""
+        """End of the queue of ``rmq_sys_wheel_timer``, including messages that are not visible
+        yet."""
         return self._queue.max_index
 
     def figures(self) -> dict[str, str]:
-        """For the runtime information. RocketMQ: behind is what the ``TimerMessageStore`` has not
-        read yet, slot by slot; ours sleeps until the next one is due, so it is behind only from
-        then on."""
+        """Return the figures for the runtime information.
+
+        RocketMQ reads slot by slot, and counts what is not read yet as behind. This broker sleeps
+        until the next slot is due, so it counts only from then on.
+        """
         pending = self.pending
         next_time = pending.next_time()
         overdue = (
@@ -192,7 +195,7 @@ class Timers:
         )
 
     async def _step(self) -> None:
-        """Take in what has come, deliver what is due, then sleep."""
+        """Move new messages into slots, deliver the due ones, then sleep."""
         try:
             if await self._repair.give_new_slots(self._clock.now_ms()):
                 self._saving.touch()
@@ -211,7 +214,7 @@ class Timers:
     # --- in
 
     async def _take_in(self) -> None:
-        """Put every message that the queue shows into its slot."""
+        """Move every visible message of the queue into its slot."""
         pending, queue = self.pending, self._queue
         while pending.queue_offset < queue.end.value:
             await self._saving.begin()
@@ -265,7 +268,7 @@ class Timers:
             self._overdue_in = max(self._overdue_in, due)
 
     def _rewind(self, now: int) -> None:
-        """The clock was set back. Raises StoreError until it is on the disk how far things are."""
+        """Handle a clock that was set back. Raises StoreError until the progress is saved."""
         if self.pending.saved.read_time < self.pending.read_time:
             self._saving.touch()
             raise StoreError("the clock was set back, which is to be noted first")
@@ -276,8 +279,8 @@ class Timers:
     # --- out
 
     async def deliver_due(self) -> float:
-        """Deliver the first slot if it is due (0), or return in how many seconds the next one will
-        be."""
+        """Deliver the first slot if it is due, and return 0. Else return the seconds until the next
+        slot is due."""
         pending, now = self.pending, self._clock.now_ms()
         time, precision = pending.next_time(), pending.config.precision_ms
         complete = pending.queue_offset == self._queue.max_index and not self._repair.active
@@ -303,7 +306,7 @@ class Timers:
         return 0.0
 
     async def _look_ahead(self, time: int) -> PrefetchedSlot:
-        """Read a slot, unless it was read and has got no more since."""
+        """Read a slot, unless it was read already and has no new messages."""
         newest = self.pending.newest(time)
         if self._ahead is None or (self._ahead.time, self._ahead.newest) != (time, newest):
             self._ahead = None
@@ -333,7 +336,8 @@ class Timers:
     async def _deliver_all(
         self, due: SlotUnits, recalls: Recalls, found: dict[int, TimerMessage | str]
     ) -> None:
-        """Every message of a slot, from where a stop or a refusal has left it."""
+        """Deliver the messages of a slot. Continue where a stop or a refusal has interrupted the
+        delivery."""
         pending = self.pending
         while pending.delivered < len(due):
             first = pending.delivered
@@ -378,7 +382,8 @@ class Timers:
             self.numbers.delivered += 1
 
     async def _sleep(self, seconds: float) -> None:
-        """Until the time is over or the queue has grown, and new messages of it are gathered."""
+        """Sleep until the time is over, or the queue has grown and its new messages are
+        collected."""
         end = self._queue.end
         await wait_for((end, self.pending.queue_offset + 1), seconds=seconds)
         if end.value > self.pending.queue_offset:
@@ -394,7 +399,7 @@ class Timers:
 
 
 def _slice_of(due: SlotUnits, first: int) -> list[tuple[int, int]]:
-    """The messages of a slot, from number ``first`` on, that are delivered in one turn."""
+    """Return the messages of a slot, from number ``first`` on, that are delivered in one turn."""
     return first_slice(
         zip(due.offsets[first : first + SLICE], due.sizes[first : first + SLICE], strict=True)
     )

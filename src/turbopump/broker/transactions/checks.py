@@ -1,12 +1,14 @@
-"""Transaction checks: asking producers for the outcome of their transactions, each half message
-once in a round.
+"""Transaction checks: the broker asks producers for the outcome of their transactions, once a round
+for each half message.
 
 A checked half message is stored again at the end of the queue, with the number of checks in its
 properties. So the offset in the queue advances, and no other state is needed. After a kill the
 queue continues at an earlier saved offset; of the copies that are read again, only the newest of
-each half message counts (RocketMQ checks and copies each of them again, so every such kill doubles
-them). While nothing is pending, nothing runs. A check counts only if a producer was asked: while no
-producer of its group is connected, a half message waits (RocketMQ gives it up after 15 rounds).
+each half message counts. RocketMQ checks and copies all of them, so each kill doubles them.
+
+A check counts only if a producer was asked. While no producer of its group is connected, a half
+message waits; RocketMQ gives it up after 15 rounds. While nothing is pending, no round runs.
+
 Source: apache/rocketmq ``TransactionalMessageServiceImpl.check``,
 ``AbstractTransactionalMessageCheckListener``; there, rounds also run when nothing is pending.
 """
@@ -44,12 +46,13 @@ TRIED_ROUNDS: Final = 3
 """Number of rounds in which an unreadable half message is tried before it is skipped."""
 PRODUCERS_TRIED: Final = 3
 TAKE_S: Final = 0.1
-"""Seconds to wait for a producer that reads slowly, before another one is asked."""
+"""Maximum seconds to wait for a slow producer, before another one is asked."""
 ABSENT_MAX_MS: Final = 300_000
-"""Milliseconds for which a half message without producers stays at its place, at most. Then it is
+"""Maximum milliseconds for which a half message without producers keeps its place. Then it is
 stored again behind the others, so that the offset in the queue advances."""
 ABSENT_KEPT: Final = 10_000
-"""Half messages that stand so; more go behind the others in each round."""
+"""Maximum half messages without producers that keep their place. Further ones are stored behind the
+others in each round."""
 _LONG_MS: Final = 86_400_000
 _NEVER: Final = 1 << 62
 
@@ -64,8 +67,8 @@ class _Step(NamedTuple):
 
 
 class _Absent(NamedTuple):
-    """A half message whose producers were away the last ``times`` times: it is let alone ``until``
-    then (ms since 1970), or until one is there."""
+    """A half message whose producers were not connected in its last ``times`` rounds. It is skipped
+    ``until`` that time (ms since 1970), or until a producer connects."""
 
     group: str
     topic: str
@@ -75,10 +78,14 @@ class _Absent(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class TransactionChecks:
-    """Checks of transactions. ``asked``, ``unheard`` (no producer of the group was connected) and
-    ``given_up`` count half messages since the start. ``may_publish``: returns True if the user of a
-    connection may publish to a topic; others do not get its half messages. RocketMQ: every member
-    of the group does."""
+    """Checks of transactions.
+
+    - ``asked``: half messages whose producer was asked, since the start.
+    - ``unheard``: half messages without a connected producer of their group.
+    - ``given_up``: half messages that were given up.
+    - ``may_publish``: returns True if the user of a connection may publish to a topic. Other users
+      do not get its half messages. RocketMQ: every member of the group does.
+    """
 
     config: BrokerConfig
     store: MessageStore
@@ -94,15 +101,15 @@ class TransactionChecks:
     _turn: int = 0
     _failed: dict[int, int] = field(default_factory=dict)
     _absent: dict[int, _Absent] = field(default_factory=dict)
-    """By offset in the queue."""
+    """Half messages without producers, by offset in the queue."""
     _missed: set[str] = field(default_factory=set)
-    """Groups of which the log has said that they are away."""
+    """Groups whose absence has been logged."""
 
     # --- when
 
     async def run(self) -> None:
-        """Rounds for ever: the first after an interval, for producers come back first; none while
-        nothing is pending."""
+        """Run rounds for ever. The first starts after an interval, so that producers can connect.
+        No round runs while nothing is pending."""
         loop = asyncio.get_running_loop()
         pending, timeout = self.endings.pending, self.config.transaction_time_out / 1000
         interval = self.config.transaction_check_interval / 1000
@@ -136,20 +143,20 @@ class TransactionChecks:
                 due = loop.time() + wait_ms / 1000
 
     def _in_the_way(self) -> bool:
-        """True if the first pending half message is in the segment that is deleted next for lack of
-        space. A round stores messages that are checked much later behind the others."""
+        """Return True if the first pending half message is in the segment that is deleted next for
+        lack of space. A round then stores messages with a late check behind the others."""
         files, queue = self.store.log.files.files, self.store.queues.find(HALF_TOPIC, QUEUE)
         unit = queue.unit(self.endings.pending.offset) if queue is not None else None
         cramped = self.store.space.level >= SpaceLevel.CLEAN_FORCIBLY
         return cramped and bool(files) and unit is not None and unit[0] < files[0].end
 
     def _any_is_back(self) -> bool:
-        """True if a producer is connected whose group was away."""
+        """Return True if a producer has connected whose group was absent."""
         awaited = {(one.group, one.topic) for one in self._absent.values()}
         return any(bool(self._producers(*one)) for one in awaited)
 
     def _producers(self, group: str, topic: str) -> list[Wire]:
-        """The connections of a group that may be asked about messages of a topic."""
+        """Return the connections of a group that may be asked about messages of a topic."""
         may: dict[tuple[str | None, str], bool] = {}
         found = []
         for peer in self.clients.producers.get(group, ()):
@@ -165,7 +172,8 @@ class TransactionChecks:
         return self.store.max_offset(HALF_TOPIC, QUEUE)
 
     async def _arrival(self, end: int, seconds: float | None = None) -> bool:
-        """Wait until the queue is longer than this; False if it is not after ``seconds``."""
+        """Wait until the queue grows beyond ``end``. Return False if it does not within
+        ``seconds``."""
         queue = self.store.queues.find_or_make(HALF_TOPIC, QUEUE)
         await wait_for((queue.end, end + 1), seconds=seconds)
         return self._end > end
@@ -173,8 +181,8 @@ class TransactionChecks:
     # --- a round
 
     async def _round(self) -> tuple[int, int]:
-        """Go through what was pending when it began. In how many ms the next is due, and how many
-        were put behind the others."""
+        """Check the half messages that are pending now. Return the milliseconds until the next
+        round, and the number of those stored behind the others."""
         # The queue of half messages is read from the first pending one on, and its offset only
         # moves forward. Most half messages become due in the order in which they stand, so the
         # first one that is too young ends the round. One that was asked about, or that has a time
@@ -227,7 +235,7 @@ class TransactionChecks:
         return max(soonest - self.clock.now_ms(), 0), copies
 
     async def _look_at(self, offset: int) -> _Step:
-        """Do what there is to be done for the half message at ``offset``."""
+        """Check the half message at ``offset``, or give it up, or skip it."""
         lookup, pending = self.store.lookup, self.endings.pending
         entry = await ask(self.store.cold_reads, lookup.entry_in_queue(HALF_TOPIC, QUEUE, offset))
         if entry is None:  # a gap, or retention was here
@@ -296,7 +304,7 @@ class TransactionChecks:
         return _Step(due, copied=True)
 
     def _not_treated(self, offset: int, fault: str) -> _Step:
-        """Try again in the next rounds, then pass it over."""
+        """Try again in the next rounds, then skip the half message."""
         times = self._failed.get(offset, 0) + 1
         if times < TRIED_ROUNDS:
             self._failed = {offset: times}
@@ -307,7 +315,7 @@ class TransactionChecks:
         return _Step()
 
     async def _is_hopeless(self, half: HalfMessage) -> bool:
-        """Asked about often enough, or so old that its files may be deleted."""
+        """Return True after the last check, or if its files may soon be deleted."""
         if half.checks >= self.config.transaction_check_max:
             return True
         kept_ms, now = self.config.file_reserved_time * 3_600_000, self.clock.now_ms()
@@ -316,7 +324,7 @@ class TransactionChecks:
         return now - await self._stored_ms(half) > kept_ms
 
     async def _due(self, half: HalfMessage) -> int | None:
-        """When to ask, ms since 1970; None: now."""
+        """Return the time of the next check (ms since 1970), or None if it is due now."""
         wait_ms = half.immunity_ms
         if half.checks or (wait_ms is None and half.offset != half.origin):
             return None  # its time was over when it was put behind the others
@@ -326,9 +334,12 @@ class TransactionChecks:
         return stored + wait_ms + 1 if 0 <= self.clock.now_ms() - stored <= wait_ms else None
 
     async def _stored_ms(self, half: HalfMessage) -> int:
-        """Return the time at which this broker first stored it, ms since 1970. If retention has
-        deleted that entry, the producer's clock counts, but not beyond the copy. RocketMQ: always
-        the producer's clock, so a wrong one decides about the checks."""
+        """Return the time at which this broker first stored the half message, in ms since 1970.
+
+        If retention has deleted that entry, the producer's clock counts, but at most the time of
+        the copy. RocketMQ always uses the producer's clock, so a wrong clock decides about the
+        checks.
+        """
         stored = half.message.store_timestamp
         if half.offset == half.origin:
             return stored
@@ -354,8 +365,8 @@ class TransactionChecks:
         )
 
     def _let_alone_until(self, offset: int) -> int | None:
-        """Until when (ms since 1970) the half message at ``offset`` is let alone for want of a
-        producer; None if it is not."""
+        """Return the time (ms since 1970) until which the half message at ``offset`` is skipped for
+        lack of a producer; else None."""
         absent = self._absent.get(offset)
         if (
             absent is None
@@ -367,8 +378,8 @@ class TransactionChecks:
         return None if in_the_way else absent.until
 
     async def _wait_for_producer(self, half: HalfMessage) -> _Step:
-        """Handle a half message without connected producers, which is not a check. It stays at its
-        place for one interval, then for twice as long each time, further behind."""
+        """Handle a half message without connected producers, which does not count as a check. It
+        keeps its place for one interval, then for twice as long each time."""
         self.unheard += 1
         if half.group not in self._missed:
             self._missed.add(half.group)
@@ -389,7 +400,7 @@ class TransactionChecks:
         return _Step(until, copied=offset != half.offset)
 
     async def _put_behind(self, half: HalfMessage, properties: str) -> PutResult:
-        """Store it again at the end of the queue; where that is."""
+        """Store the half message again at the end of the queue. Return its position."""
         stored = await self.forwarding.forward(
             half.message, HALF_TOPIC, QUEUE, properties=properties
         )
@@ -413,8 +424,8 @@ class TransactionChecks:
         self.given_up += 1
 
     async def _producer_of(self, group: str, topic: str) -> Wire | None:
-        """A connection of the group, in turn; the next one if it does not take what was written
-        before."""
+        """Return a connection of the group, in turn. Skip a connection that has not read earlier
+        data."""
         members = self._producers(group, topic)
         self._turn += 1
         for number in range(min(len(members), PRODUCERS_TRIED)):
@@ -429,7 +440,7 @@ class TransactionChecks:
         return None
 
     def _report(self, asked: int, unheard: int, given_up: int) -> None:
-        """Log what has come of a round, before which the counts were these."""
+        """Log the result of a round. The arguments are the counts before the round."""
         asked, unheard = self.asked - asked, self.unheard - unheard
         given_up = self.given_up - given_up
         if asked or given_up:

@@ -1,10 +1,10 @@
-"""Ending transactions: a committed message is stored where it was sent to, and the end is written
-down in the op queue.
+"""End of transactions: a committed message is stored at its destination, and the end is recorded in
+the op queue.
 
-The message is stored first, and confirmed, then its end is written down. If a kill comes between
-the two, the next start finds the message. Source: apache/rocketmq ``EndTransactionProcessor``;
-there an end that comes twice, or late for a half message that was stored again, delivers the
-message twice.
+The message is stored first, and confirmed, then its end is recorded. If a kill comes between the
+two, the next start finds the message. Source: apache/rocketmq ``EndTransactionProcessor``. There, a
+repeated end delivers the message twice, and so does a late end for a half message that was stored
+again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class Endings:
-    """Ends them, each once."""
+    """Commits and roll-backs. Each transaction ends once."""
 
     forwarding: Forwarding
     flush: FlushWait
@@ -47,9 +47,11 @@ class Endings:
     _under_way: dict[int, asyncio.Future[None]] = field(default_factory=dict)
 
     async def end(self, half: HalfMessage, outcome: TransactionOutcome, *, lasting: bool) -> bool:
-        """Commit or roll back; False if the transaction had ended before. ``lasting``: return only
-        when a roll-back is on the disk, too, if this broker promises so. Raises what
-        ``MessageStore.put`` does: it has not ended then."""
+        """Commit or roll back. Return False if the transaction had ended before. Raises what
+        ``MessageStore.put`` does; the transaction is then still open.
+
+        - ``lasting``: wait until a roll-back is on the disk too, if this broker promises that.
+        """
         await self.settled(half)
         if self.pending.has_ended(half.offset, half.origin):
             return False
@@ -73,13 +75,12 @@ class Endings:
         return True
 
     async def settled(self, half: HalfMessage) -> None:
-        """Return when nobody is ending this transaction right now."""
+        """Wait until nobody is ending this transaction."""
         while (other := self._under_way.get(half.origin)) is not None:
             await asyncio.wait([other])
 
     def note_ended(self, *offsets: int) -> None:
-        """Have it written that nothing is to be done any more for the half message that stands, or
-        stood, at these offsets."""
+        """Record that the half message with these offsets, present or earlier, is finished."""
         self.ops.add(self.pending.end(*offsets))
         self.saved.moved()
 
@@ -101,19 +102,22 @@ class Endings:
 # op queue is kept in mind for as long as the table may need it again.
 
 ENDED_KEPT: Final = 100_000
-"""Ended ones that are remembered: one that is ended again, later, is not delivered twice."""
+"""Maximum ended transactions in memory. A repeated end of one of these does not deliver its message
+twice."""
 COPIES_KEPT: Final = 1_000_000
-"""Half messages that stand again further behind, and whose older copies are known to be the
-same."""
+"""Maximum half messages whose copies further behind are in memory."""
 GIVEN_UP_KEPT: Final = 100_000
-"""Half messages that the last run gave up after it had saved its offset."""
+"""Maximum half messages that the last run gave up after it had saved its offset."""
 STEP: Final = 1000
 
 
 class PendingHalves:
-    """``offset`` and ``op_offset`` are the offsets of CID_RMQ_SYS_TRANS in the two queues;
-    ``copies``: by its first offset, where a half message is now, if that is known; ``given_up``:
-    the same, where in the log the letter is that the last run wrote when it gave it up."""
+    """Half messages whose transactions are open.
+
+    - ``offset`` and ``op_offset``: offsets of CID_RMQ_SYS_TRANS in the two queues.
+    - ``copies``: present offset of a half message by its first offset, if known.
+    - ``given_up``: log offset of a half message's dead letter (last run), by its first offset.
+    """
 
     def __init__(self, offset: int = 0, op_offset: int = 0) -> None:
         self.offset = offset
@@ -127,7 +131,8 @@ class PendingHalves:
 
     @property
     def op_offset(self) -> int:
-        """The first entry of the op queue that names a half message at or after ``offset``."""
+        """Offset of the first entry of the op queue that names a half message at or after
+        ``offset``."""
         marks = self._marks
         while marks and marks[0][1] < self.offset:
             self._op_offset = marks.popleft()[0] + 1
@@ -138,8 +143,8 @@ class PendingHalves:
         return any(offset in self._ended or offset in self._remembered for offset in offsets)
 
     def end(self, *offsets: int) -> list[int]:
-        """Note that a transaction has ended, known by these offsets; every one of them and that of
-        its newest copy, for the op queue."""
+        """Mark the transaction with these offsets as ended. Return these offsets and that of its
+        newest copy, for the op queue."""
         every = dict.fromkeys(offsets)
         for offset in offsets:
             copy = self.copies.pop(offset, None)
@@ -150,7 +155,7 @@ class PendingHalves:
         return list(every)
 
     def note_ended(self, offsets: Iterable[int]) -> None:
-        """Note what the op queue says."""
+        """Mark these offsets, read from the op queue, as ended."""
         remembered = self._remembered
         for offset in offsets:
             if offset >= self.offset:
@@ -160,11 +165,11 @@ class PendingHalves:
             del remembered[next(iter(remembered))]
 
     def note_mark(self, op_offset: int, offsets: Iterable[int]) -> None:
-        """Note that an entry of the op queue, the next one, names these."""
+        """Record that the next entry of the op queue names these offsets."""
         self._marks.append((op_offset, max(offsets, default=-1)))
 
     def note_copy(self, origin: int, offset: int) -> None:
-        """Note that the half message that was first at ``origin`` is at ``offset`` now."""
+        """Record that the half message that was first at ``origin`` is at ``offset`` now."""
         if origin == offset:
             return
         self.copies.pop(origin, None)
@@ -173,13 +178,13 @@ class PendingHalves:
             del self.copies[next(iter(self.copies))]
 
     def note_given_up(self, letter: int, origin: int) -> bool:
-        """Note that the log has at ``letter`` the newest letter about the half message that was
-        first at ``origin``; False if no more are kept."""
+        """Record ``letter``, the log offset of the newest dead letter of the half message that was
+        first at ``origin``. Return False if the table is full."""
         self.given_up.setdefault(origin, letter)
         return len(self.given_up) < GIVEN_UP_KEPT
 
     def advance(self) -> bool:
-        """Pass over ended ones, a bounded number; False if there may be more."""
+        """Advance past ended half messages, a bounded number. Return False if there may be more."""
         for _ in range(STEP):
             if not self.is_over(self.offset):
                 return True
@@ -198,15 +203,15 @@ class PendingHalves:
         return offset < self.offset or offset in self._ended or offset in self._passed
 
     def passed(self, offset: int) -> None:
-        """Pass over the half message at this offset, which has not ended: it was given up, or
-        stands again further behind."""
+        """Skip the half message at this offset, which has not ended. It was given up, or is stored
+        again further behind."""
         if self.offset == offset:
             self.offset += 1
         elif offset > self.offset:
             self._passed.add(offset)
 
     def begin_at(self, offset: int) -> None:
-        """Note that the queue has nothing before ``offset`` any more."""
+        """Record that the queue now begins at ``offset``."""
         if offset > self.offset:
             self.offset = offset
             self._ended = {one for one in self._ended if one >= offset}
@@ -214,7 +219,7 @@ class PendingHalves:
 
 
 AGAIN_S: Final = 1.0
-"""After how long an entry that the store has refused is tried again."""
+"""Seconds before an entry that the store refused is tried again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -236,7 +241,7 @@ class OpQueue:
     _closed: bool = False
 
     def add(self, offsets: Iterable[int]) -> None:
-        """Have it written that these have ended."""
+        """Add the offsets of ended half messages, to be stored soon."""
         for offset in offsets:
             self._held.append(offset)
             self._size += len(str(offset)) + 1
@@ -246,8 +251,8 @@ class OpQueue:
             self._start_within(self.interval)
 
     async def write(self) -> PutResult | None:
-        """Write what was added; the last entry, or None if there is none now because the store
-        takes none."""
+        """Store the added offsets. Return the last entry, or None if there is none because the
+        store refuses it."""
         last: PutResult | None = None
         while self._held:
             self._start()
@@ -258,7 +263,7 @@ class OpQueue:
         return last
 
     async def close(self, seconds: float) -> None:
-        """Write what was added, if that takes no longer than ``seconds``."""
+        """Store the added offsets, within ``seconds``."""
         try:
             async with asyncio.timeout(seconds):
                 await self.write()
@@ -284,7 +289,7 @@ class OpQueue:
             )
 
     async def _write_much(self) -> PutResult | None:
-        """One entry, and more while there is enough for them."""
+        """Store one entry, and more while there are enough offsets for them."""
         while True:
             count, size = 0, 0
             while count < len(self._held) and (not count or size < self.size_max):
@@ -335,7 +340,7 @@ class SavedOffsets:
         self._waiting = False
 
     def moved(self) -> None:
-        """Save the offsets as they are now, soon."""
+        """Save the present offsets soon."""
         offsets = (self._pending.offset, self._pending.op_offset)
         durable, end = self._store.durable, self._store.log.end
         if self._waiting or offsets == self._saved or durable.error is not None:
@@ -347,16 +352,18 @@ class SavedOffsets:
             durable.when(end, partial(self._reached, *offsets))
 
     def needed_from(self) -> int | None:
-        """Offset in the log of the first half message that the next start would read; None if there
-        is none. It advances with each check, because a check stores half messages again at the end,
-        so they do not hold their segments for long."""
+        """Return the log offset of the first half message that the next start would read, or None.
+
+        The log offset advances with each check, because a check stores half messages again at the
+        end. So half messages do not hold their segments for long.
+        """
         self.moved()  # what had ended before a start is passed over without anything being noted
         queue = self._store.queues.find(HALF_TOPIC, QUEUE)
         unit = queue.unit(max(self._saved[0], queue.min_index)) if queue is not None else None
         return unit[0] if unit is not None else None
 
     def save_now(self) -> None:
-        """Save them at a clean stop, which brings everything to the disk."""
+        """Save the offsets at a clean stop, after everything is on the disk."""
         if self._store.durable.error is None:
             self._save(self._pending.offset, self._pending.op_offset)
 

@@ -64,8 +64,8 @@ GROUP: Final = "CID_RMQ_SYS_TRANS"
 OP_PROPERTIES: Final = "TAGS\x01d\x02"
 QUEUE: Final = 0
 ROOM: Final = 104
-"""Bytes of properties left free in a half message: for what a copy of it adds, a number of checks
-and an offset, and for a CRC."""
+"""Bytes of properties left free in a half message. A copy needs them for a number of checks, an
+offset and a CRC."""
 
 _TIMERS: Final = re.compile(
     r"(?:^|\x02)(TIMER_DELIVER_MS|TIMER_DELAY_SEC|TIMER_DELAY_MS)\x01[^\x02]"
@@ -78,11 +78,11 @@ _OURS: Final = (
     TRANSACTION_CHECK_TIMES,
     TRANSACTION_PREPARED_QUEUE_OFFSET,
 )
-"""Properties that the message of a transaction cannot bring along."""
+"""Properties that a producer may not set in the message of a transaction."""
 
 
 class HalfMessageInterceptor:
-    """The rule that makes messages of transactions half messages."""
+    """Interceptor that turns messages of transactions into half messages."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
@@ -153,7 +153,7 @@ class HalfMessage(msgspec.Struct, frozen=True):
 
     @property
     def offset(self) -> int:
-        """In the queue of half messages."""
+        """Offset in the queue of half messages."""
         return self.message.queue_offset
 
     def is_the_same_as(self, other: HalfMessage) -> bool:
@@ -181,22 +181,23 @@ class HalfMessage(msgspec.Struct, frozen=True):
         return self.message.sys_flag & ~TRANSACTION_MASK | SysFlag.TRANSACTION_COMMIT
 
     def put_off(self) -> str:
-        """The properties of the copy that goes behind the others."""
+        """Return the properties of the copy that is stored behind the others."""
         text = _without(self.message.properties_text, CRC32)
         return _with(text, TRANSACTION_PREPARED_QUEUE_OFFSET, self.origin)
 
     def asked_again(self) -> str:
-        """The same, after one more question to its producers."""
+        """Return the properties of the copy after one more check."""
         return _with(self.put_off(), TRANSACTION_CHECK_TIMES, self.checks + 1)
 
     def resumed(self) -> str:
-        """The properties of the copy of one that was given up and is to be asked about again."""
+        """Return the properties of the copy of a half message that was given up and is to be
+        checked again."""
         return _with(_without(self.message.properties_text, CRC32), TRANSACTION_CHECK_TIMES, 0)
 
     def question(
         self, properties: str, stored: PutResult, broker_name: str
     ) -> tuple[CheckTransactionState, bytes]:
-        """Make the check for a producer, header and body. ``stored``: position of the newest
+        """Return the check for a producer, header and body. ``stored``: position of the newest
         copy."""
         message = self.message
         unique = property_value(readable_text(properties), UNIQ_KEY)
@@ -241,13 +242,13 @@ def read_half(message: ReceivedMessage) -> HalfMessage | None:
 
 
 def half_of(entry: StoredEntry | None) -> HalfMessage | None:
-    """The half message in an entry that was looked for; None if there is none, or it is damaged."""
+    """Return the half message in an entry; None if there is no entry, or it is damaged."""
     return read_half(entry.message) if entry is not None and entry.fault is None else None
 
 
 def ended_offsets(message: ReceivedMessage) -> list[int]:
-    """The offsets of half messages that an entry of the op queue names. RocketMQ before 5: one,
-    without a comma."""
+    """Return the offsets of half messages that an entry of the op queue names. RocketMQ before 5:
+    one, without a comma."""
     if message.tags != "d":
         return []
     pieces = message.stored_body.decode("ascii", "replace").split(",")
@@ -255,7 +256,7 @@ def ended_offsets(message: ReceivedMessage) -> list[int]:
 
 
 def _without(text: str, *names: str) -> str:
-    """Property text, ended, without these properties."""
+    """Return the property text, ended, without these properties."""
     heads = tuple(name + NAME_END for name in names)
     return "".join(
         [pair + PAIR_END for pair in text.split(PAIR_END) if pair and not pair.startswith(heads)]
@@ -263,5 +264,5 @@ def _without(text: str, *names: str) -> str:
 
 
 def _with(text: str, name: str, value: int) -> str:
-    """Property text with this property at its end."""
+    """Return the property text with this property at its end."""
     return f"{_without(text, name)}{name}{NAME_END}{value}{PAIR_END}"

@@ -1,6 +1,5 @@
-"""Transactions of a broker: what a start reads of them, how they end, and the checks of those that
-have not. Source: apache/rocketmq ``TransactionalMessageServiceImpl``.
-"""
+"""Transactions of a broker: their state at the start, their ends, and the checks of open ones.
+Source: apache/rocketmq ``TransactionalMessageServiceImpl``."""
 
 from __future__ import annotations
 
@@ -45,15 +44,15 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 MARKS_READ_BACK: Final = 100
-"""Entries of the op queue before its offset that are read at the start, so that what they name is
-remembered."""
+"""Entries of the op queue before the saved offset that are read at the start. The half messages
+that they name are remembered as ended."""
 CLOSE_S: Final = 2.0
 _EVER: Final = 1 << 62
 
 
 class Transactions:
-    """Transactions of a broker. ``start`` reads the state of the last run; endings that arrive
-    meanwhile wait."""
+    """Transactions of a broker. ``start`` reads the state of the last run; ends of transactions
+    wait until then."""
 
     def __init__(
         self, stored: Stored, forwarding: Forwarding, may_publish: Callable[[Wire, str], bool]
@@ -88,24 +87,25 @@ class Transactions:
         self._task: asyncio.Task[None] | None = None
 
     def _begin(self, topic: str) -> int:
-        """The offset in a queue where the last run stopped."""
+        """Return the offset in a queue where the last run stopped."""
         saved = self._offsets.find(GROUP, topic, QUEUE)
         return max(saved or 0, self._store.min_offset(topic, QUEUE))
 
     def figures(self) -> dict[str, str]:
-        """For the broker's runtime table. RocketMQ: has no such key."""
+        """Return the figures for the broker's runtime table. RocketMQ has no such key."""
         end = self._store.max_offset(HALF_TOPIC, QUEUE)
         return {"transactionsPending": str(max(self._pending.count(end), 0))}
 
     def start(self) -> None:
-        """Read what is pending, then ask about it when it is time."""
+        """Read the pending half messages, then start the checks."""
         self._store.retention.needed_from.append(self._needed_from)
         self._task = asyncio.get_running_loop().create_task(
             self._run(), name="turbopump transactions"
         )
 
     def _needed_from(self) -> int | None:
-        """For retention; nothing is kept for checks that do not come."""
+        """Return the log offset that retention must keep. Nothing is kept if there are no
+        checks."""
         return None if self._task is None or self._task.done() else self._saved.needed_from()
 
     async def close(self) -> None:
@@ -228,23 +228,23 @@ class Transactions:
     # --- for the handlers
 
     async def message_at(self, offset: int, context: RequestContext) -> ReceivedMessage | None:
-        """For a request: the good message at this offset of the log, on the disk if that is
-        promised; None if none begins there."""
+        """Return the valid message at this offset of the log, or None if no message begins there.
+        If the broker promises so, wait until the message is on the disk."""
         if self._store.confirmed.value <= offset < self._store.log.end:
             await self._flush.confirmed(offset + 1)  # its producer did not want to wait
         entry = await ask(self._store.cold_reads, entry_for(context, self._store.lookup, offset))
         return entry.message if entry is not None and entry.fault is None else None
 
     async def end(self, half: HalfMessage, outcome: TransactionOutcome, *, lasting: bool) -> bool:
-        """See ``Endings.end``."""
+        """End a transaction. See ``Endings.end``."""
         await self._ended_known.wait()
         if half.offset < self._pending.offset:
             await self._copies_known.wait()
         return await self.endings.end(half, outcome, lasting=lasting)
 
     async def resume(self, message: ReceivedMessage, properties: str) -> bool:
-        """Store one that was given up among the half messages again; False if its transaction has
-        ended. Raises as ``forward``."""
+        """Store a half message that was given up again. Return False if its transaction has ended.
+        Raises as ``forward``."""
         await self._copies_known.wait()
         origin = whole_number(message.properties.get(TRANSACTION_PREPARED_QUEUE_OFFSET))
         if origin is not None and self._pending.has_ended(origin):
