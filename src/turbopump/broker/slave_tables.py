@@ -185,7 +185,7 @@ class SlaveTables:
         return end
 
     def master_is_at(self, address: str | None) -> None:
-        """Set the master's address from a name server; None if it knows no master."""
+        """Set the master's address from a name server. None (unknown master) changes nothing."""
         if address is not None and address != self.master:
             log.info("master's address changes old=%s new=%s", self.master, address)
             was_unknown, self.master = self.master is None, address
@@ -368,7 +368,7 @@ class SlaveTables:
         return answer, await self._log_end(master, answer), had
 
     def _judge_by(self, answer: Command, end: int, had: int) -> TopicConfigSerializeWrapper:
-        """Use these topics for new messages in the log, and return the topics."""
+        """Remember the ends of both logs and the master's deletions. Return the topics."""
         self._topics_at, self._has_less = end, end < had
         if answer.ext is not None and DELETED in answer.ext:
             deleted = fastjson.decode(answer.ext[DELETED].encode(), dict[str, int])

@@ -1,11 +1,10 @@
-"""Counts of stored and delivered messages, by topic and group, over the last minute, hour and day,
-under Apache's names.
+"""Statistics of stored and delivered messages, by topic and group, over the last minute, hour and
+day, under Apache's names.
 
-Nothing is counted per message: every ten seconds a walk over the queues measures the growth of
+Nothing is counted per message. Every ten seconds a walk over the queues measures the growth of
 each, and sums the sizes in its new units. A pull adds three numbers. The walk goes in small steps,
-so that no turn of the loop is long. Counts only grow from the start of the process on; a span is
-the difference of two samples. Source: apache/rocketmq ``BrokerStatsManager``, ``StatsItem``,
-``BrokerStats``.
+so that no turn of the loop is long. Counts start at zero with the process; a span is the difference
+of two samples. Source: apache/rocketmq ``BrokerStatsManager``, ``StatsItem``, ``BrokerStats``.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ UNITS_AT_ONCE: Final = 20_000
 
 
 class RateWindow(NamedTuple):
-    """``samples``, one every ``ticks`` × 10 s."""
+    """A span of ``samples`` samples, one every ``ticks`` × 10 s."""
 
     ticks: int
     samples: int
@@ -63,11 +62,12 @@ _SAMPLE: Final = struct.Struct("qqq").pack
 
 
 class StatsItem:
-    """One count. ``value`` grows by what was counted, ``times`` by how often. Samples are only kept
-    of times when it grew.
+    """One statistic. ``value`` is the sum of the counted amounts, ``times`` the number of
+    additions. Samples are kept only for ticks in which the statistic grew.
 
-    A span's samples are one array, three numbers each: the sample's number, ``value`` and ``times``
-    then. With many topics there are hundreds of thousands: 24 bytes each, where objects take 130.
+    A span's samples are one array with three numbers each: the sample's number, ``value`` and
+    ``times``. With many topics there are hundreds of thousands of samples: 24 bytes each, where
+    objects need 130.
     """
 
     __slots__ = ("_samples", "times", "value")
@@ -78,7 +78,7 @@ class StatsItem:
         self._samples = tuple(array("q", (ticks // span.ticks, 0, 0)) for span in SPANS)
 
     def sample(self, span: RateWindow, ticks: int) -> None:
-        """Note what there is at the end of tick number ``ticks``."""
+        """Store a sample at the end of tick number ``ticks``."""
         samples = self._samples[SPANS.index(span)]
         number = ticks // span.ticks
         samples.frombytes(_SAMPLE(number, self.value, self.times))
@@ -86,8 +86,8 @@ class StatsItem:
             del samples[:3]
 
     def over(self, span: RateWindow, ticks: int) -> BrokerStatsItem:
-        """Sum, rate per second and average over the samples of a span, the last of them taken at
-        tick ``ticks`` or before."""
+        """Return sum, rate per second and average over a span that ends at tick ``ticks``, or at
+        the last sample before."""
         samples = self._samples[SPANS.index(span)]
         number = ticks // span.ticks
         numbers = samples[::3]
@@ -100,8 +100,8 @@ class StatsItem:
 
 
 class Totals(NamedTuple):
-    """Since the start of the process: messages taken and their bytes; pulls that found something
-    and that did not; messages given; messages that the timers took in, and that they gave on."""
+    """Totals since the start of the process: stored messages and their bytes, pulls with and
+    without messages, delivered messages, and messages that entered and left the timers."""
 
     put: int = 0
     put_size: int = 0
@@ -123,7 +123,7 @@ class MorningTotals(NamedTuple):
 
 
 class Statistics:
-    """The counts of one broker, on ``queues``. ``detail``: each queue has counts too."""
+    """Statistics of one broker, from its ``queues``. ``detail``: count each queue too."""
 
     def __init__(
         self, queues: Iterable[ConsumeQueue], clock: Clock, cluster: str, *, detail: bool
@@ -139,7 +139,7 @@ class Statistics:
         self.missed = 0
         """Pulls that were answered without a message."""
         self.timers: Callable[[], tuple[int, int]] = lambda: (0, 0)
-        """Tells how many messages the timers have taken in, and given on."""
+        """Returns the numbers of messages that have entered and left the timers."""
         self._ticks = 0
         self._put = self._put_size = self._found = self._given = 0
         self._history: deque[Totals] = deque([Totals()], maxlen=61)
@@ -149,7 +149,7 @@ class Statistics:
     # --- counting
 
     def got(self, group: str, topic: str, count: int, size: int) -> None:
-        """A pull was given ``count`` messages of ``size`` bytes. About 0.2 µs."""
+        """Count a pull that returned ``count`` messages of ``size`` bytes. About 0.2 µs."""
         counted = self._gets.get((group, topic))
         if counted is None:
             counted = self._gets[group, topic] = [0, 0, 0]
@@ -158,7 +158,7 @@ class Statistics:
         counted[2] += 1
 
     def add(self, name: str, key: str, value: int, times: int = 1) -> None:
-        """Count something rare under one of Apache's names, such as a message sent back."""
+        """Count a rare event under one of Apache's names, such as a message sent back."""
         items = self._items.setdefault(name, {})
         item = items.get(key)
         if item is None:
@@ -169,7 +169,7 @@ class Statistics:
             touched.add(item)
 
     def forget_topic(self, topic: str) -> None:
-        """The topic was deleted: so is what was counted of it."""
+        """Delete the statistics of a deleted topic."""
         for name, items in self._items.items():
             if name.startswith(("TOPIC_", "QUEUE_", "GROUP_", "SNDBCK")):
                 for key in [key for key in items if key.split("@")[0] == topic]:
@@ -182,29 +182,29 @@ class Statistics:
     def find(
         self, name: str, key: str
     ) -> tuple[BrokerStatsItem, BrokerStatsItem, BrokerStatsItem] | None:
-        """A count over the last minute, hour and day, as of the last samples; None if nothing was
-        ever counted so."""
+        """Return a statistic over the last minute, hour and day, as of the last samples; None if it
+        was never counted."""
         item = self._items.get(name, {}).get(key)
         return None if item is None else tuple(item.over(span, self._ticks) for span in SPANS)  # type: ignore[return-value]
 
     def tps(self, name: str, key: str) -> float:
-        """The rate over the last minute."""
+        """Return the rate per second over the last minute."""
         found = self.find(name, key)
         return found[0].tps if found is not None else 0.0
 
     def total(self, name: str) -> int:
-        """A count of the whole broker since its start, such as ``BROKER_PUT_NUMS``."""
+        """Return a total of the whole broker since its start, such as ``BROKER_PUT_NUMS``."""
         item = self._items.get(name, {}).get(self._cluster)
         return item.value if item is not None else 0
 
     @property
     def totals(self) -> Totals:
-        """As of the last sample."""
+        """Return the totals as of the last sample."""
         return self._history[-1]
 
     def rates(self) -> tuple[Totals, tuple[tuple[float, ...], ...]]:
-        """The totals, and how each grew per second over the last 10 s, minute and ten minutes, or
-        since the start if that was later."""
+        """Return the totals, and their growth per second over the last 10 s, minute and ten
+        minutes, or since the start if that was later."""
         now = self._history[-1]
         rates = []
         for back in (1, 6, 60):
@@ -221,7 +221,8 @@ class Statistics:
     # --- sampling
 
     def sample(self) -> Steps[None]:
-        """Take a sample, a step for each queue and each count; to be done every ``SAMPLE_S``."""
+        """Take a sample, one step for each queue and each statistic. Call this every
+        ``SAMPLE_S``."""
         yield from self._count_puts()
         self._count_gets()
         self._ticks += 1
@@ -281,7 +282,7 @@ class Statistics:
                 self.add(BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC, self._cluster, count, times)
 
     def _turn_the_day(self) -> None:
-        """Note at the first sample of a day what there was."""
+        """Store the totals at the first sample of a day."""
         # RocketMQ: the broker's own zone
         today = datetime.fromtimestamp(self._clock.now_ms() / 1000).date()
         if self._day is not None and today != self._day:
@@ -296,7 +297,7 @@ class Statistics:
 
 
 def bytes_in_units(units: bytes) -> int:
-    """The sum of the sizes in units of a queue, gaps left out. About 20 ns a unit."""
+    """Return the sum of the sizes in units of a queue, without gaps. About 20 ns a unit."""
     words = array("I", units)
     if sys.byteorder == "little":
         words.byteswap()
@@ -326,15 +327,15 @@ _NOTHING_OF_THE_KIND: Final = {
 
 @dataclass(slots=True, eq=False)
 class RuntimeInfo:
-    """What a broker says of itself as a table of texts (28), under Apache's keys, which its tools
-    read. A part that has more figures adds a source: its keys replace those that are here.
+    """Runtime figures of a broker as a table of texts (28), under Apache's keys, which its tools
+    read. A part with more figures adds a source, whose keys replace those here.
 
-    ``currentTimeMillis`` and ``writeRefusal`` (the fault for which the store takes no messages;
-    empty at a healthy slave) are ours alone. Where
-    this broker has nothing of the kind (thread pools but one, a lock of the page cache) the
-    value is 0; docs/reference/statistics.md says which. Source: apache/rocketmq
-    ``AdminBrokerProcessor.prepareRuntimeInfo``, ``DefaultMessageStore.getRuntimeInfo``,
-    ``StoreStatsService.getRuntimeInfo``."""
+    Two keys are ours alone: ``currentTimeMillis``, and ``writeRefusal``, the fault for which the
+    store accepts no messages (empty at a healthy slave). Where this broker has no counterpart
+    (thread pools except one, a lock of the page cache) the value is 0; docs/reference/statistics.md
+    says which. Source: apache/rocketmq ``AdminBrokerProcessor.prepareRuntimeInfo``,
+    ``DefaultMessageStore.getRuntimeInfo``, ``StoreStatsService.getRuntimeInfo``.
+    """
 
     config: BrokerConfig
     paths: StorePaths

@@ -72,7 +72,7 @@ _DO_NOT_WAIT = f"{WAIT_STORE_MSG_OK}{NAME_END}false"
 
 
 class SendHandler:
-    """Handler of sends. ``announce`` returns when the name servers know all topics."""
+    """Handler of sends. ``announce`` returns a future for each name server that lacks topics."""
 
     def __init__(
         self,

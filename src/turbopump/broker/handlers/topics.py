@@ -106,8 +106,8 @@ class TopicRecords:
 
 @dataclass(eq=False)
 class TopicsHandler:
-    """Handler of requests to create, delete and list topics. ``announce`` returns when the name
-    servers know all topics."""
+    """Handler of requests to create, delete and list topics. ``announce`` returns a future for each
+    name server that lacks topics."""
 
     config: BrokerConfig
     records: TopicRecords

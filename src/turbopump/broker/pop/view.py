@@ -76,8 +76,8 @@ class PopView:
         ]
 
     def retry_topic(self, line: TopicGroup) -> str:
-        """Return the retry topic for messages of the topic. The group gets an offset in the retry
-        topic, which marks the retry topic as the group's own."""
+        """Return the retry topic for messages of the topic. An offset of the group in the retry
+        topic marks that topic as the group's own."""
         name = pop_retry_topic(line.topic, line.group)
         if self.config.enable_retry_topic_v2 or self._is_of_others(name, line.group):
             return pop_retry_topic(line.topic, line.group, v2=True)

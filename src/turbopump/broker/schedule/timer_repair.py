@@ -35,8 +35,8 @@ HELD_MAX: Final = 200_000
 """Maximum messages held in memory, some 80 MB. Further ones are treated as waiting, and may be
 delivered twice."""
 _LATE_SLOTS = 4
-"""Maximum number of slots between a message's own slot and its actual one. A message whose slot has
-passed when it arrives gets a later slot."""
+"""Slots that may be over ahead of the clock. A message whose own slot is over at its arrival gets a
+later one."""
 _COARSEST_MS = 1000
 """Greatest possible precision."""
 

@@ -243,8 +243,8 @@ class Transactions:
         return await self.endings.end(half, outcome, lasting=lasting)
 
     async def resume(self, message: ReceivedMessage, properties: str) -> bool:
-        """Store a half message that was given up again. Return False if its transaction has ended.
-        Raises as ``forward``."""
+        """Return a message that was given up to the half messages. Return False if its transaction
+        has ended. Raises as ``forward``."""
         await self._copies_known.wait()
         origin = whole_number(message.properties.get(TRANSACTION_PREPARED_QUEUE_OFFSET))
         if origin is not None and self._pending.has_ended(origin):
