@@ -1,10 +1,10 @@
-"""Comparison of a slave's log with that of a master of Apache's, as far as its requests allow.
+"""Comparison of a slave's log with that of an Apache master, as far as the master's requests allow.
 
-Apache's master gives the message at an offset (33), and says where its log begins and ends (28).
-The slave compares its newest message, others before it at growing distances, and the first ones of
-its last files. Two logs that have parted have other messages at their ends, which this finds. The
-rule: only an equal message proves anything, and nothing does without the newest one. Our own
-masters compare every byte (``turbopump.replication.comparison``).
+Apache's master returns the message at an offset (33), and the beginning of its log (28). The slave
+compares its newest message, others before it at growing distances, and the first ones of its last
+files. Two logs that have diverged have different messages at their ends. Only an equal message
+proves anything, and the newest one must be equal. Our own masters compare every byte
+(``turbopump.replication.comparison``).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ NOT_FOUND: Final = "can not find message by the offset"
 async def compare_with_apache(
     store: MessageStore, remoting: RemotingClient, master: str, begins: int, ends: int
 ) -> int:
-    """Compare with the master, whose log ``begins`` and ``ends`` there; the number of equal
-    messages. Raises CopyError if it has another log, ProtocolError if that cannot be found out now,
-    RemotingError."""
+    """Compare with the master, whose log spans ``begins`` to ``ends``. Return the number of equal
+    messages. Raises CopyError if the master has another log, ProtocolError if that cannot be
+    determined now, RemotingError."""
     end = store.log.end
     if end > ends:
         raise CopyError(
@@ -80,8 +80,8 @@ async def compare_with_apache(
 
 
 def _samples(store: MessageStore) -> ReadSteps[set[int]]:
-    """Offsets at which messages begin: the newest one, some before it in its queue, and the first
-    ones of the last files."""
+    """Return offsets at which messages begin: the newest one, some before it in its queue, and the
+    first ones of the last files."""
     found = {file.start for file in store.log.files.files[-FILES:] if file.start < store.log.end}
     newest, of = -1, None
     for queue in list(store.queues):

@@ -16,7 +16,7 @@ T = TypeVar("T")
 RequestT = TypeVar("RequestT", bound=Request[Any])
 
 RETRY_PAUSE_S: Final = 1.0
-"""After how long a step that failed is tried again."""
+"""Seconds before a failed step is tried again."""
 
 
 async def wait_for(
@@ -52,8 +52,8 @@ async def stop_task(task: asyncio.Task[None] | None) -> None:
 
 
 class RetryingTask:
-    """Calls ``step`` for ever. A step that fails (most likely the disk is full) is tried again
-    after a pause. The log gets ``failing`` at the first failure of a series, and ``again`` when the
+    """Task that calls ``step`` for ever. A failed step, for example on a full disk, is tried again
+    after a pause. ``failing`` is logged at the first failure of a series, and ``again`` when the
     owner calls ``works``."""
 
     def __init__(
@@ -76,7 +76,7 @@ class RetryingTask:
         self._task = asyncio.create_task(self._run(), name=self._name)
 
     async def stop(self) -> None:
-        """Cancel the step under way. May be called twice."""
+        """Cancel the running step. May be called twice."""
         task, self._task = self._task, None
         await stop_task(task)
 

@@ -1,4 +1,4 @@
-"""The broker: what it is made of, in the order in which it is put together and taken apart.
+"""The broker: its parts, and the order in which they start and stop.
 
 ``start`` opens the store, loads the tables, listens, and registers; ``close`` does the reverse and
 leaves a clean directory.
@@ -68,8 +68,8 @@ CLIENT_CHECK_S = 10.0
 LATENCY_LINE_S = 60.0
 MASTER_LOOK_S = 1.0
 FIRST_REGISTRATION_S = 3.0
-"""Longest that a start waits for name servers; a silent one must not keep the broker from serving
-those who know it."""
+"""Maximum seconds that a start waits for name servers. Clients that already know the broker can be
+served without them."""
 
 
 _Step = Callable[[], Awaitable[None] | None]
@@ -181,7 +181,8 @@ class Broker:
         return Parts(stored, listening, delivering, copying, announcing)
 
     def _lives(self, parts: Parts) -> Iterator[tuple[_Step, _Step]]:
-        """Yield how each part begins, in this order, and how it ends, in the reverse one."""
+        """Yield the start and the stop of each part, in the order of the starts. The stops run in
+        reverse order."""
         listening, delivering, copying = parts.listening, parts.delivering, parts.copying
         delivers = not self.config.is_slave  # a slave stores nothing of its own
         if delivers:
@@ -204,7 +205,7 @@ class Broker:
         yield self._begin_repeating, self._timetable.close
 
     def _fetch_damaged(self) -> None:
-        """Fetch from a copy what the start has found damaged."""
+        """Fetch from a copy the parts of the log that were found damaged at the start."""
         report = self.store.recovery
         if report is not None:
             damages = (Range(one.start, one.end) for one in report.damages)
@@ -231,7 +232,7 @@ class Broker:
             self._authorise = self._authorise or self.access.control
 
     def _handlers(self, parts: Parts) -> Iterator[HandlerSet]:
-        """Yield the handlers of all requests: each is given what it needs, and no more."""
+        """Yield the handlers of all requests, each with only the parts that it needs."""
         config, stored, listening = self.config, parts.stored, parts.listening
         delivering, copying, announcing = parts.delivering, parts.copying, parts.announcing
         store, tables, clients = stored.store, stored.tables, stored.clients
@@ -284,7 +285,7 @@ class Broker:
         yield UnservedHandler()
 
     def _settings_changed(self, send: SendHandler) -> None:
-        """Pass on to those who do not read a setting when they use it."""
+        """Pass changed settings to the parts that keep a copy of them."""
         config, tables, settings = self.config, self.tables, store_config(self.config)
         send.read_settings()
         self.parts.stored.sends.read_settings()
@@ -296,7 +297,7 @@ class Broker:
         self.parts.announcing.registration.all_again()  # brokerPermission
 
     def _look_for_master(self) -> None:
-        """A slave that started before its master hears of it from the name servers' answers."""
+        """Ask the name servers for the master, if this slave started before its master."""
         if self.parts.copying.lacks_master:
             self.parts.announcing.registration.all_again()
 
@@ -318,7 +319,7 @@ class Broker:
         await self.parts.announcing.registration.close()
 
     def _save_offsets(self) -> None:
-        """With what pops note in them before."""
+        """Save the offsets, including those of pops."""
         self.parts.delivering.pop.save()
         self.tables.offsets.save()
 

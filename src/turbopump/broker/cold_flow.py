@@ -1,9 +1,9 @@
-"""Bytes that groups have read of what may not be in memory, in windows of five seconds: a group
-that has read too many must wait.
+"""Bytes of cold data that each group has read, in windows of five seconds. A group that has read
+too many must wait.
 
-A group that reads only new messages never waits. No I/O or loop; time comes in.
-Source: apache/rocketmq ``ColdDataCgCtrService``, which empties its counts at the same interval. Its
-strategies, which change thresholds that nobody has set, are not offered.
+A group that reads only new messages never waits. No I/O or loop; the caller passes the time.
+Source: apache/rocketmq ``ColdDataCgCtrService``, which clears its counts at the same interval. Its
+strategies, which change default thresholds, are not implemented.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WINDOW_S: Final = 5.0
 FORGET_S: Final = 60.0
 """Seconds after its last cold read at which a group is forgotten."""
 GROUPS_MAX: Final = 10_000
-"""More thresholds are not taken."""
+"""Maximum number of thresholds."""
 _FREE: Final = frozenset(
     {*SYSTEM_GROUPS, "DEFAULT_CONSUMER", "SCHEDULE_CONSUMER", "__MONITOR_CONSUMER"}
 )
@@ -27,7 +27,7 @@ _FREE: Final = frozenset(
 
 @dataclass(slots=True, eq=False)
 class ColdFlow:
-    """``group_max`` and ``total_max``: bytes in five seconds."""
+    """Cold reads of groups. ``group_max`` and ``total_max``: bytes in five seconds."""
 
     clock: Clock
     _: KW_ONLY
@@ -41,7 +41,7 @@ class ColdFlow:
     _end: float = 0.0
 
     def read(self, group: str, size: int) -> None:
-        """Count bytes that a group was given of what may not be in memory."""
+        """Count bytes that a group has read and that may not be in memory."""
         if size <= 0 or _is_free(group):
             return
         self._roll()
@@ -53,7 +53,7 @@ class ColdFlow:
         self._total += size
 
     def must_wait(self, group: str) -> bool:
-        """Return True if the group has read enough for now."""
+        """Return True if the group has read too many cold bytes in this window."""
         self._roll()
         reading = self._readings.get(group)
         if not self.enabled or reading is None:
@@ -69,11 +69,11 @@ class ColdFlow:
         return True
 
     def remove_threshold(self, group: str) -> None:
-        """Give the group the usual threshold again."""
+        """Restore the default threshold of a group."""
         self._thresholds.pop(group, None)
 
     def info(self) -> ColdFlowInfo:
-        """Figures for an operator."""
+        """Return the figures for an operator."""
         self._roll()
         return ColdFlowInfo(
             runtime_table=dict(self._readings),

@@ -39,7 +39,7 @@ Wants = tuple[tuple[str, str, str], ...]
 equal meanings."""
 
 SUBSCRIPTIONS_MAX: Final = 10_000
-"""Topics that one consumer may subscribe."""
+"""Maximum topics in a consumer's subscription."""
 
 LOCKS_TELL_S: Final = 60.0
 """Seconds after a lock request for which a member counts as ordered; clients renew locks every 20
@@ -64,8 +64,8 @@ class MemberInfo(msgspec.Struct, frozen=True, gc=False):
 
 
 class SubscriptionFilter(msgspec.Struct, gc=False):
-    """Filter of one topic for a group: messages with one of the tag ``codes`` (none: all of them)
-    that ``matches``, if it is given. ``fault``: why nothing can be given."""
+    """Filter of one topic for a group. Messages pass that have one of the tag ``codes`` (none: all
+    pass) and match ``matches``, if given. ``fault``: reason why no message can be returned."""
 
     data: SubscriptionData
     codes: frozenset[int]
@@ -78,10 +78,15 @@ class SubscriptionFilter(msgspec.Struct, gc=False):
 
 
 class Member(msgspec.Struct, gc=False):
-    """One client in a group. ``seen``: last time, and ``since``: first time, on the monotonic clock
-    in seconds. ``language``: its number (``LanguageCode``). ``info``: its information, from a
-    heartbeat with this ``fingerprint`` (0: none). ``retries_max``: its own maximum, if sent.
-    ``started_at``: its start time (ms since 1970). ``locking``: time of its last lock request."""
+    """One client in a group.
+
+    - ``seen`` and ``since``: last and first time, on the monotonic clock in seconds.
+    - ``language``: its number (``LanguageCode``).
+    - ``info``: its information, from a heartbeat with this ``fingerprint`` (0: none).
+    - ``retries_max``: its own maximum, if sent.
+    - ``started_at``: its start time (ms since 1970).
+    - ``locking``: time of its last lock request.
+    """
 
     client_id: str
     version: int
@@ -96,25 +101,24 @@ class Member(msgspec.Struct, gc=False):
 
     @property
     def ordered(self) -> bool | None:
-        """True if it consumes in order. A member that requests locks does; a member that does not
-        may have no queue, or not consume in order."""
+        """True if the member consumes in order, known from its lock requests. A member without lock
+        requests may have no queue, or not consume in order."""
         locks = self.locking is not None and self.seen - self.locking < LOCKS_TELL_S
         return True if self.info.ordered is None and locks else self.info.ordered
 
     @property
     def shares(self) -> bool:
-        """True if the members of its group share the messages."""
+        """True if the members of the group share the messages."""
         return self.info.message_model is not MessageModel.BROADCASTING
 
     @property
     def pushed(self) -> bool:
-        """True if its client fetches messages for it."""
+        """True for a push consumer, whose client fetches messages for it."""
         return self.info.consume_type is not ConsumeType.CONSUME_ACTIVELY
 
 
 class ConsumerGroup(msgspec.Struct, Generic[PeerT], gc=False):
-    """A group while it has members. The cost of a join is the same for a group of two and of
-    thousands."""
+    """A group with members. A join costs the same in a group of two and of thousands."""
 
     name: str
     consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
@@ -124,9 +128,9 @@ class ConsumerGroup(msgspec.Struct, Generic[PeerT], gc=False):
     members: dict[PeerT, Member] = {}
     fingerprint: int = 0
     id_list: bytes = b""
-    """The client ids as a body of an answer; empty: to be made again."""
+    """Client ids as the body of an answer; empty after a change."""
     sorted_ids: tuple[str, ...] = ()
-    """The same as a list; empty: to be made again."""
+    """Sorted client ids; empty after a change."""
     _said: dict[MemberInfo, int] = {}
     _ids: dict[str, int] = {}
     """Number of members with this information, and with each client id."""
@@ -143,7 +147,7 @@ class ConsumerGroup(msgspec.Struct, Generic[PeerT], gc=False):
         _count(self._ids, member.client_id, 1)
 
     def leave(self, peer: PeerT) -> bool:
-        """True if the peer was a member."""
+        """Remove a member. Return True if the peer was one."""
         member = self.members.pop(peer, None)
         self.id_list, self.sorted_ids = b"", ()
         if member is None:
@@ -153,7 +157,7 @@ class ConsumerGroup(msgspec.Struct, Generic[PeerT], gc=False):
         return True
 
     def describe(self, member: Member, info: MemberInfo) -> None:
-        """One of the members says this of itself."""
+        """Store the information that a member sent about itself."""
         if info != member.info:
             _count(self._said, member.info, -1)
             _count(self._said, info, 1)
@@ -167,16 +171,16 @@ def _count(counts: dict[KeyT, int], key: KeyT, more: int) -> None:
 
 
 class ClientTable(Generic[PeerT]):
-    """Every known client, by connection."""
+    """All known clients, by connection."""
 
     def __init__(self) -> None:
         self.groups: dict[str, ConsumerGroup[PeerT]] = {}
         self.producers: dict[str, dict[PeerT, Member]] = {}
         self.producing: dict[str, PeerT] = {}
-        """By client id, the connection of its last heartbeat as a producer."""
+        """Connection of the last heartbeat as a producer, by client id."""
         self._consumes: dict[PeerT, dict[str, None]] = {}
         self._produces: dict[PeerT, dict[str, None]] = {}
-        """The groups of each connection."""
+        """Producer groups of each connection."""
 
     def add_consumer(
         self,
@@ -189,8 +193,8 @@ class ClientTable(Generic[PeerT]):
         language: int = 0,
         fingerprint: int = 0,
     ) -> bool:
-        """Note a heartbeat of a consumer, whose subscriptions are read already; True if the group's
-        members or subscriptions have changed by it."""
+        """Record a heartbeat of a consumer and its decoded subscriptions. Return True if the
+        group's members or subscriptions have changed."""
         assert data.group_name is not None
         group = self.groups.setdefault(data.group_name, ConsumerGroup(data.group_name))
         member, changed = self._note_member(group, peer, client_id, version, now)
@@ -247,7 +251,7 @@ class ClientTable(Generic[PeerT]):
         return changed
 
     def note_lock(self, peer: PeerT, client_id: str, group_name: str, now: float) -> None:
-        """A client has asked for locks of a group."""
+        """Record that a client has requested locks for a group."""
         group = self.groups.get(group_name)
         member = group.members.get(peer) if group is not None else None
         if member is not None and member.client_id == client_id:
@@ -265,11 +269,11 @@ class ClientTable(Generic[PeerT]):
             self._forget_producing(before.client_id, peer)
 
     def find_producer(self, client_id: str) -> PeerT | None:
-        """The connection of the client that produces under this id."""
+        """Return the connection of the producer with this client id."""
         return self.producing.get(client_id)
 
     def remove_consumer(self, peer: PeerT, group_name: str) -> bool:
-        """True if the peer was a member."""
+        """Remove a member of a group. Return True if the peer was one."""
         group = self.groups.get(group_name)
         if group is None or not group.leave(peer):
             return False
@@ -296,7 +300,8 @@ class ClientTable(Generic[PeerT]):
             del self.producing[client_id]
 
     def remove_peer(self, peer: PeerT) -> Iterator[str]:
-        """Forget a connection, a step for each consumer group that it leaves; their names."""
+        """Remove a connection, one step for each consumer group. Yield the names of these
+        groups."""
         for group in list(self._produces.get(peer, ())):
             self.remove_producer(peer, group)
         for group in list(self._consumes.get(peer, ())):
@@ -313,13 +318,13 @@ class ClientTable(Generic[PeerT]):
         return list(dict.fromkeys(peer for peer, member in members if member.seen < before))
 
     def client_ids(self, group_name: str) -> list[str]:
-        """The ids of a group's members, each once."""
+        """Return the ids of a group's members, each once."""
         group = self.groups.get(group_name)
         members = group.members.values() if group is not None else ()
         return list(dict.fromkeys(member.client_id for member in members))
 
     def sorted_ids(self, group_name: str) -> tuple[str, ...]:
-        """The same in order."""
+        """Return the ids of a group's members, sorted."""
         group = self.groups.get(group_name)
         if group is None:
             return ()
@@ -332,19 +337,19 @@ class ClientTable(Generic[PeerT]):
         return list(group.members) if group is not None else []
 
     def find_consumer(self, group_name: str, client_id: str) -> PeerT | None:
-        """The connection of one member of a group."""
+        """Return the connection of one member of a group."""
         group = self.groups.get(group_name)
         members = group.members.items() if group is not None else ()
         return next((peer for peer, member in members if member.client_id == client_id), None)
 
     def subscribers(self, topic: str) -> list[str]:
-        """The groups that subscribe a topic now."""
+        """Return the groups that subscribe to a topic now."""
         return [name for name, group in self.groups.items() if topic in group.subscriptions]
 
     def _note_member(
         self, group: ConsumerGroup[PeerT], peer: PeerT, client_id: str, version: int, now: float
     ) -> tuple[Member, bool]:
-        """The member, and whether it is new."""
+        """Return the member, and True if the member is new."""
         member = group.members.get(peer)
         if member is None or member.client_id != client_id:
             member = Member(client_id, version, now, since=now)
@@ -397,8 +402,8 @@ def _expression(data: SubscriptionData) -> str:
 
 
 def read_subscriptions(data: ConsumerData) -> Generator[None, None, dict[str, SubscriptionFilter]]:
-    """The subscriptions of a consumer by topic, read a few at a time. Raises ValueError as
-    ``read_subscription`` does, and if there are too many."""
+    """Return the subscriptions of a consumer by topic, decoded a few at a time. Raises ValueError
+    as ``read_subscription`` does, and if there are too many."""
     if len(data.subscription_data_set) > SUBSCRIPTIONS_MAX:
         raise ValueError(
             f"{len(data.subscription_data_set)} subscriptions of one consumer are too many; at "
@@ -414,10 +419,10 @@ def read_subscriptions(data: ConsumerData) -> Generator[None, None, dict[str, Su
 
 
 def read_subscription(data: SubscriptionData) -> SubscriptionFilter:
-    """A subscription with its tag codes or its compiled filter. C++ clients send no codes: they are
-    made from the tags or the expression.
+    """Return a subscription with its tag codes or its compiled filter. C++ clients send no codes;
+    they are computed from the tags or the expression.
 
-    Raises ValueError for a tag expression that cannot be read; a filter that cannot be is the
+    Raises ValueError for an invalid tag expression. An invalid property filter becomes the
     subscription's ``fault``.
     """
     if data.expression_type in (None, "", TAG):
@@ -453,7 +458,8 @@ def no_property_filter(kind: str | None) -> Refusal:
 # compare nothing: ``ConsumerGroupInfo.updateChannel`` takes over what the last heartbeat said.
 
 SHOWN_MAX: Final = 3
-"""Maximum of clients, and of kinds of subscriptions, that are named; the others are counted."""
+"""Maximum clients, and maximum kinds of subscriptions, that a conflict names; the others are
+counted."""
 
 MODELS: Final = {MessageModel.BROADCASTING: "broadcasting", MessageModel.CLUSTERING: "clustering"}
 TYPES: Final = {
@@ -528,7 +534,7 @@ def _differences(members: list[Member], pops: Callable[[str], bool]) -> tuple[st
 def _by_value(
     members: Iterable[Member], said: Callable[[Member], ValueT | None]
 ) -> dict[ValueT, list[str]]:
-    """Client ids by what their members say."""
+    """Return the client ids of members by the value that ``said`` returns for each."""
     ids: dict[ValueT, list[str]] = {}
     for member in members:
         value = said(member)

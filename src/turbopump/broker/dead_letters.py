@@ -1,8 +1,8 @@
-"""Messages that a consumer could not handle: back to its group's retry topic, or, after too many
+"""Messages that a consumer could not process: back to its group's retry topic, or, after too many
 attempts, to its dead letters.
 
-A copy on its way to ``%RETRY%group`` waits in a delay level. ``RETRY_TOPIC`` keeps the topic to
-which it was sent, ``ORIGIN_MESSAGE_ID`` the id of the first copy. Source: apache/rocketmq
+A copy for ``%RETRY%group`` waits in a delay level first. ``RETRY_TOPIC`` keeps the original topic,
+``ORIGIN_MESSAGE_ID`` the id of the first copy. Source: apache/rocketmq
 ``AbstractSendMessageProcessor.consumerSendMsgBack``, ``SendMessageProcessor.handleRetryAndDLQ``.
 """
 
@@ -33,7 +33,7 @@ from turbopump.protocol.requests.send import SendMessage
 from turbopump.protocol.requests.topics import FLAG_UNIT_SUB, TopicConfig
 
 FIRST_LEVEL: Final = 3
-"""The delay level of the first retry; each one after waits a level longer."""
+"""Delay level of the first retry. Each further retry waits one level longer."""
 
 
 def sent_back_destination(
@@ -54,8 +54,8 @@ def sent_back_destination(
 def sent_back_properties(
     message: ReceivedMessage, failure: str | None = None, *, dead: bool
 ) -> str:
-    """The property text of the copy, with the ``failure`` that its consumer gave. RocketMQ: DELAY
-    is there also in a dead letter, as 0."""
+    """Return the properties of the copy, with the ``failure`` that its consumer reported. RocketMQ:
+    a dead letter also has DELAY, as 0."""
     properties = with_failure(message.properties, failure, message.reconsume_times + 1)
     properties.setdefault(RETRY_TOPIC, message.topic)
     properties.setdefault(ORIGIN_MESSAGE_ID, message.offset_msg_id)
@@ -68,13 +68,13 @@ def sent_back_properties(
 def retry_topic(
     topics: TopicTable, group: str, queues: int, *, unit_mode: bool = False
 ) -> TopicConfig:
-    """The group's topic for retries, made if it is not there."""
+    """Return the group's retry topic, created if necessary."""
     flag = FLAG_UNIT_SUB if unit_mode else 0
     return topics.find_or_make(RETRY_PREFIX + group, queues, flag)
 
 
 def dead_letter_topic(topics: TopicTable, group: str) -> TopicConfig:
-    """The group's topic for dead letters, made if it is not there: one queue."""
+    """Return the group's dead-letter topic, created with one queue if necessary."""
     return topics.find_or_make(DLQ_PREFIX + group, 1)
 
 

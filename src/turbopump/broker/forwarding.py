@@ -113,7 +113,7 @@ class Forwarding:
         await self.flush.confirmed(stored.log_end)
 
     def room_made(self) -> None:
-        """The log has a new file: those who wait try again, in the order in which they came."""
+        """Repeat the waiting appends in their order, because the log has a new file."""
         waiting, self._waiting = self._waiting, deque()
         for waiter in waiting:
             if not waiter.done():
@@ -181,8 +181,12 @@ class Forwarding:
 
 
 class FlushWait:
-    """``flushes``: this broker promises that what it has answered is on the disk, ``copies``: on
-    slaves. ``sync``: one of them, so that answers wait."""
+    """Wait for the flush and the copies that the settings promise.
+
+    - ``flushes``: answered messages are on this broker's disk.
+    - ``copies``: answered messages are on slaves.
+    - ``sync``: one of these, so that answers wait.
+    """
 
     def __init__(self, flusher: Flusher, *, flushes: bool, copies: bool = False) -> None:
         self._flusher = flusher

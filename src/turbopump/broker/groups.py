@@ -1,7 +1,7 @@
-"""The consumer groups of this broker: ``config/subscriptionGroup.json``.
+"""Consumer groups of this broker: ``config/subscriptionGroup.json``.
 
-Source: apache/rocketmq ``SubscriptionGroupManager``. A group is made with Apache's defaults when it
-is first heard of, if ``autoCreateSubscriptionGroup`` allows it.
+Source: apache/rocketmq ``SubscriptionGroupManager``. A group is created with Apache's defaults at
+its first use, if ``autoCreateSubscriptionGroup`` allows that.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ _READ_BANNED: Final = PERM_READ
 
 
 class GroupTable(SavedTable[SubscriptionGroupWrapper]):
-    """Group name to settings. ``bans``: group, topic, what is forbidden; ``is_banned`` reads it."""
+    """Settings of groups by name. ``bans``: forbidden permissions by group and topic, which
+    ``is_banned`` reads."""
 
     def __init__(
         self, file: JsonTable, clock: Clock, *, auto_create: bool, turns: Turns | None = None
@@ -70,7 +71,8 @@ class GroupTable(SavedTable[SubscriptionGroupWrapper]):
         self.bans = self._rest.forbidden_table
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:
-        """The group's settings; made now if that is allowed and the name is legal."""
+        """Return the group's settings. Create the group if that is allowed and the name is
+        valid."""
         config = self._groups.get(group)
         if config is None and self.auto_create and group_fault(group) is None:
             config = SubscriptionGroupConfig(group_name=group)
@@ -94,8 +96,8 @@ class GroupTable(SavedTable[SubscriptionGroupWrapper]):
         self._changed()
 
     def copy(self, table: SubscriptionGroupWrapper, *, whole: bool) -> None:
-        """Take a master's groups and bans, and its version of the table. ``whole``: others but the
-        system's are forgotten."""
+        """Copy a master's groups, bans and version of the table. ``whole``: delete other groups,
+        except the system's."""
         given = table.subscription_group_table
         for name, config in given.items():
             if self._groups.get(name) != config:
@@ -113,7 +115,7 @@ class GroupTable(SavedTable[SubscriptionGroupWrapper]):
         self.save()
 
     def delete(self, group: str) -> bool:
-        """Forget a group; False if there is none."""
+        """Delete a group. Return False if there is none."""
         if self._groups.pop(group, None) is None:
             return False
         self._entries.remove(group)
@@ -127,8 +129,8 @@ class GroupTable(SavedTable[SubscriptionGroupWrapper]):
         return bool(self.bans.get(group, {}).get(topic, 0) & _READ_BANNED)
 
     def ban(self, group: str, topic: str, *, banned: bool) -> None:
-        """Forbid it, or allow it again. RocketMQ: who allows one topic allows the group all others
-        too, until a restart."""
+        """Ban the group from the topic, or end the ban. RocketMQ: ending one ban of a group ends
+        all of them, until a restart."""
         topics = self.bans.setdefault(group, {})
         bits = topics.get(topic, 0) & ~_READ_BANNED
         topics[topic] = bits | _READ_BANNED if banned else bits
@@ -184,7 +186,7 @@ class RequestModes(SavedTable[MessageRequestModeTable]):
         )
 
     def put(self, topic: str, group: str, mode: SetMessageRequestModeRequestBody) -> None:
-        """Say it, and save, beside the loop."""
+        """Set the mode of a group, and save the table outside of the event loop."""
         self._modes.setdefault(topic, {})[group] = mode
         self._entries.add(topic)
         self._dirty = True
@@ -193,7 +195,7 @@ class RequestModes(SavedTable[MessageRequestModeTable]):
     def copy(
         self, modes: Mapping[str, Mapping[str, SetMessageRequestModeRequestBody]], *, whole: bool
     ) -> None:
-        """Take a master's. ``whole``: others are forgotten."""
+        """Copy a master's modes. ``whole``: delete other modes."""
         for topic, groups in modes.items():
             if self._modes.get(topic) != groups:
                 self._modes[topic] = dict(groups)

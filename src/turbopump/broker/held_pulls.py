@@ -1,8 +1,8 @@
 """Pulls that found nothing and wait for their queue to grow (long polling).
 
-Those that wait for the same offset of a queue stand in one line, behind one waiter at its end
-watermark. All of a line are woken at once and read again, after the loop turn in which the queue
-grew: one answer carries all that came with it.
+Pulls for the same offset of a queue form one line, with one waiter at the queue's end watermark.
+All pulls of a line are woken together and read again, after the loop turn in which the queue grew.
+So one answer contains all messages of that turn.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from turbopump.remoting.turns import Turns
 from turbopump.store.queues.consume_queue import ConsumeQueue
 
 PULL_SIZE: Final = 1024
-"""Bytes that a held pull takes, its request included; 40,000 took 920 to 960 each."""
+"""Bytes of memory of a held pull, including its request. Measured with 40,000 pulls: 920 to 960
+each."""
 
 
 class _PullLine(Line):
-    """The pulls that wait for one offset of a queue."""
+    """Waiting pulls for one offset of a queue."""
 
     __slots__ = ("queue", "waiter")
 
@@ -37,7 +38,7 @@ class _PullLine(Line):
 
 
 class HeldPulls(WaitingRequests[_PullLine]):
-    """Every waiting pull of a broker."""
+    """All waiting pulls of a broker."""
 
     def __init__(self, turns: Turns) -> None:
         super().__init__(turns, PULL_SIZE)
@@ -55,7 +56,7 @@ class HeldPulls(WaitingRequests[_PullLine]):
         self._add(line, WaitingRequest(line, deadline, again, served), served)
 
     def expire_topic(self, topic: str) -> None:
-        """Answer all pulls that wait for a topic: it was deleted, and what comes under its name
-        comes into other queues."""
+        """Answer all waiting pulls of a deleted topic. A new topic of that name has other
+        queues."""
         for line in [line for line in self.lines.values() if line.queue.topic == topic]:
             self.expire_line(line)

@@ -31,9 +31,11 @@ class Timetable:
         self._closed = False
 
     def every(self, interval: float, action: Callable[[], None]) -> None:
-        """Call ``action`` every ``interval`` seconds, first after one interval. One that comes late
-        does not make the next late; those that were missed meanwhile are not made up for. An action
-        that raises is logged and comes again."""
+        """Call ``action`` every ``interval`` seconds, first after one interval.
+
+        A late call does not delay the next one, and missed calls are not made up for. An exception
+        is logged and ends nothing.
+        """
         loop = asyncio.get_running_loop()
         due = loop.time() + interval
 
@@ -51,8 +53,8 @@ class Timetable:
         self._repeat(interval, run)
 
     def at_its_pace(self, action: Callable[[], float]) -> None:
-        """Call ``action`` soon, and again after the seconds that it returns; one that raises is
-        logged and not called again."""
+        """Call ``action`` soon, and again after the seconds that it returns. An action that raises
+        is logged and not called again."""
 
         def run() -> float | None:
             try:
@@ -85,14 +87,14 @@ def _name(action: Callable[[], object]) -> str:
 
 
 SPACE_INTERVAL_S: Final = 2.0
-"""RocketMQ looks every cleanResourceInterval, 10 s by default; a disk that fills at 1 GB/s has no
-such time, nor have its producers."""
+"""Seconds between two checks of disk space. RocketMQ checks every cleanResourceInterval, 10 s by
+default, in which a disk can receive 10 GB."""
 
 
 class Cleaning:
-    """The clock of the store's retention: when room is looked at, when a round of deletion begins,
-    and the pauses within it. ``look`` is to be called every ``SPACE_INTERVAL_S``, ``round`` every
-    cleanResourceInterval; ``close`` before the store is closed."""
+    """Schedule of the store's retention: checks of disk space, rounds of deletion, and pauses
+    within a round. Call ``look`` every ``SPACE_INTERVAL_S``, ``round`` every cleanResourceInterval,
+    and ``close`` before the store is closed."""
 
     def __init__(self, store: MessageStore, config: BrokerConfig) -> None:
         self._space = store.space
@@ -104,19 +106,19 @@ class Cleaning:
         self._closed = False
 
     def look(self) -> None:
-        """Ask how much room there is; begin a round at once where that forces one."""
+        """Check the disk space. Begin a round at once if the disk is too full."""
         if not self._closed:
             self._space.look(self._looked)
             self._reserve.keep()
 
     def round(self) -> None:
-        """Delete what is due, then trim queues and indexes; nothing if the round before is not
-        over."""
+        """Delete expired files, then trim queues and indexes. Do nothing while the previous round
+        is running."""
         if not self._closed and (self._round is None or self._round.done()):
             self._round = asyncio.get_running_loop().create_task(self._clean(), name="cleaning")
 
     async def round_over(self, seconds: float) -> None:
-        """Begin a round, or join the one under way, and wait for its end, but not for longer."""
+        """Begin a round, or join the running one, and wait for its end for at most ``seconds``."""
         self.round()
         if self._round is not None:
             await asyncio.wait([self._round], timeout=seconds)
@@ -155,9 +157,9 @@ def _settle(done: asyncio.Future[NextStep], following: NextStep) -> None:
 
 
 class Scrubbing:
-    """The clock of the store's scrub, and its words in the log: each finding once, each pass in one
-    line. ``step`` is to be called again and again, each time after the seconds that it returned.
-    ``now`` in monotonic seconds."""
+    """Schedule of the store's scrub, and its log lines: one for each finding, and one for each
+    pass. Call ``step`` repeatedly, each time after the seconds that it returned. ``now`` in
+    monotonic seconds."""
 
     def __init__(
         self,
@@ -201,7 +203,8 @@ class Scrubbing:
 
 
 LOOK_AT_FILES_S: Final = 0.5
-"""Under ASYNC_FLUSH a file of the log that was deleted or cut is noticed within a second."""
+"""Seconds between two checks of the log's files. Under ASYNC_FLUSH a deleted or cut file is noticed
+within a second."""
 LOOK_INTERVAL_S: Final = 0.25
 STALL_S: Final = 1.0
 

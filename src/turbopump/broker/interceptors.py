@@ -1,8 +1,8 @@
-"""Messages that are not stored where they were sent to: half messages, timers, delays.
+"""Messages that are not stored at their destination at once: half messages, timers, delays.
 
-Each rule may change the destination of a message or refuse it. The rules are asked only about
-messages whose properties may ask for more than to be stored. Source: apache/rocketmq
-``SendMessageProcessor`` (transactions), then ``HookUtils.handleScheduleMessage`` (timers, levels).
+Each interceptor may change the destination of a message or refuse it. Interceptors are called only
+for messages with special properties. Source: apache/rocketmq ``SendMessageProcessor``
+(transactions), then ``HookUtils.handleScheduleMessage`` (timers, levels).
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Destination(msgspec.Struct, frozen=True):
 
 
 Interceptor = Callable[[SendMessage, Destination], Destination | Refusal]
-"""A rule: the destination as it is, another one, or the answer to a message that is refused."""
+"""Function that returns the destination unchanged, another one, or a refusal."""
 
 
 class Interceptors:
-    """The rules of a broker, in the order in which they are asked; each sees what the one before
-    has made of the message."""
+    """Interceptors of a broker, in the order of their calls. Each gets the destination that the
+    previous one returned."""
 
     def __init__(self) -> None:
         self._rules: list[Interceptor] = []
@@ -59,8 +59,8 @@ class Interceptors:
 
 
 def added_properties(config: BrokerConfig) -> str:
-    """Property text that every message gets that is sent to this broker, behind what the rules make
-    of it."""
+    """Return the properties that this broker adds to every message, after those of the
+    interceptors."""
     trace = "true" if config.trace_on else "false"
     return encode_properties(
         {"MSG_REGION": config.region_id, "TRACE_ON": trace, "CLUSTER": config.broker_cluster_name}
@@ -72,12 +72,12 @@ _KINDS: Final = re.compile(
 )
 
 _TAKEN: Final = ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
-"""Kinds that a rule takes."""
+"""Properties that an interceptor handles."""
 
 
 def refuse_unknown_kinds(request: SendMessage, destination: Destination) -> Destination | Refusal:
-    """The last rule: what no rule before has taken and this broker cannot treat is refused, not
-    delivered as if it were plain."""
+    """Refuse a message that no earlier interceptor has handled and this broker does not support.
+    The message is not delivered as a plain one."""
     kind = _kind(destination.properties, _TAKEN) if destination.topic == request.topic else None
     if kind is None:
         return destination
@@ -88,7 +88,7 @@ def refuse_unknown_kinds(request: SendMessage, destination: Destination) -> Dest
 
 
 def kind_in_batch(properties: str) -> Refusal | None:
-    """The answer to a message of a batch that must not be in one; None: it may."""
+    """Return a refusal for a message that is not allowed in a batch, or None."""
     kind = _kind(properties)
     if kind is None:
         return None
@@ -112,7 +112,8 @@ def _kind(properties: str, known: tuple[str, ...] = ()) -> str | None:
 def refuse_false_inner_batch(
     request: SendMessage, destination: Destination
 ) -> Destination | Refusal:
-    """A rule: only an inner batch may have the property that gives its number of messages."""
+    """Refuse a message with the property for an inner batch's number of messages, unless the
+    message is one."""
     if (
         request.sys_flag & SysFlag.INNER_BATCH
         or property_value(destination.properties, INNER_NUM) is None

@@ -40,11 +40,11 @@ log = logging.getLogger(__name__)
 
 ANSWER_S: Final = 2.0
 AGAIN_S: Final = 60.0
-"""A range is not asked for again before that."""
+"""Seconds before the same range is requested again."""
 RANGE_MAX: Final = 16 * 1024 * 1024
-"""Maximum bytes fetched of a damaged range; of a larger one the beginning is fetched."""
+"""Maximum bytes fetched of a damaged range, from its beginning."""
 RANGES_MAX: Final = 10_000
-"""Ranges kept in mind."""
+"""Maximum ranges remembered."""
 
 
 class Range(NamedTuple):
@@ -61,7 +61,8 @@ def damaged_ranges(damages: Iterable[DamagedMessage | StoredEntry]) -> list[Rang
 
 @dataclass(eq=False)
 class LogRepair:
-    """``name`` is the broker's, ``address`` its own; ``name_servers`` know the others."""
+    """Repair of the log from other brokers of the same name. ``name``: the broker's name;
+    ``address``: its own address; ``name_servers``: source of the other addresses."""
 
     store: MessageStore
     disk: Disk
@@ -78,14 +79,14 @@ class LogRepair:
     _task: asyncio.Task[None] | None = None
 
     async def stop(self) -> None:
-        """Fetch no more. May be called twice."""
+        """Stop fetching. May be called twice."""
         task, self._task = self._task, None
         await stop_task(task)
         await self.remoting.close()
 
     def fetch(self, ranges: Iterable[Range], then: Callable[[], object] | None = None) -> bool:
-        """Fetch what is damaged, and call ``then`` when that was tried; False: there is nothing to
-        try now, and ``then`` is not called."""
+        """Fetch damaged ranges, then call ``then``. Return False if there is nothing to fetch now;
+        ``then`` is not called."""
         if not self.name_servers:
             return False
         now, begun = asyncio.get_running_loop().time(), False
@@ -107,7 +108,7 @@ class LogRepair:
         return True
 
     async def tried(self, ranges: Iterable[Range]) -> bool:
-        """The same for who waits: whether it is worth reading again."""
+        """Fetch damaged ranges and wait for that. Return True if reading again may succeed."""
         over: asyncio.Future[None]
         over, done, _ = awaited()
         if not self.fetch(ranges, partial(done, None)):
@@ -129,7 +130,7 @@ class LogRepair:
                     then()
 
     async def _copies(self) -> list[str]:
-        """The addresses of the other brokers of this name, the master first."""
+        """Return the addresses of the other brokers of this name, the master first."""
         for server in self.name_servers:
             try:
                 found = await self.remoting.call(server, GetBrokerClusterInfo(), timeout=ANSWER_S)
@@ -171,7 +172,7 @@ class LogRepair:
             )
 
     async def _entry(self, at: int, end: int, copies: list[str]) -> tuple[bytes | None, list[str]]:
-        """The message at an offset, as a copy has it, or why none has."""
+        """Return the message at an offset from a copy, or the reasons why no copy has one."""
         causes = []
         for address in copies:
             try:
@@ -213,7 +214,8 @@ class LogRepair:
         return None if queue is None else _queue_fault(queue, entry, at, index)
 
     async def _put(self, start: int, data: bytes) -> None:
-        """Raises StoreError if it cannot be put there, OSError."""
+        """Write fetched bytes in place. Raises OSError, and StoreError if the bytes cannot be
+        written there."""
         store, segment_log = self.store, self.store.log
         file = segment_log.files.at(start)
         if file is None or start + len(data) > min(file.end, store.durable.value):
@@ -243,8 +245,11 @@ class LogRepair:
 
 
 def _queue_fault(queue: ConsumeQueue, entry: bytes, at: int, index: int) -> str | None:
-    """Why this entry cannot have this queue offset. One for which the queue has no unit lies
-    before the first or behind the last that has one, with room for those between."""
+    """Return the reason why this entry cannot have this queue offset, or None.
+
+    An entry without a unit in the queue lies before the first unit or after the last, with room for
+    the entries between.
+    """
     unit, edge = queue.unit(index), index
     if unit is None:
         edge = queue.min_index if index < queue.min_index else queue.max_index - 1

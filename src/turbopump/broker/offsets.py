@@ -21,7 +21,7 @@ from turbopump.remoting.turns import Steps, Turns
 
 
 class SetBack(NamedTuple):
-    """An offset that was beyond the end of its queue, and is the end now."""
+    """An offset that was beyond the end of its queue, and was set to the end."""
 
     group: str
     topic: str
@@ -31,7 +31,7 @@ class SetBack(NamedTuple):
 
 
 class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
-    """``topic@group`` to queue id to the offset of the next message wanted."""
+    """Next offset of each group, by ``topic@group`` and queue id."""
 
     def __init__(self, file: JsonTable, clock: Clock, turns: Turns | None = None) -> None:
         super().__init__(file, ConsumerOffsetTable, turns)
@@ -48,16 +48,16 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
         self._pending = EncodedMap(lambda key: list(self._resets[key]))
         self._maps = {"groupTopicMap": self._names, "offsetTable": self._entries}
         self._own: dict[tuple[str, int], int] | None = None
-        """At a slave: offsets that were committed here, and that its master does not have."""
+        """Offsets committed at this slave that its master does not have."""
 
     def follow_master(self) -> None:
-        """Note from now on what is committed here: this is a slave."""
+        """Start to record commits at this slave."""
         self._own = {}
 
     def copy(self, table: ConsumerOffsetTable, *, whole: bool) -> None:
-        """Take a master's offsets. One that was committed here, while the master was away, stays
-        until the master is as far. ``whole``: groups that the master does not have are forgotten.
-        """
+        """Copy a master's offsets. An offset that was committed here while the master was away
+        stays until the master reaches it. ``whole``: delete groups that the master does not
+        have."""
         own = self._own if self._own is not None else {}
         for key, queues in table.offset_table.items():
             mine = self._offsets.get(key, {})
@@ -87,9 +87,12 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
             self._note_reset(key, dict.fromkeys(queue_ids))
 
     def set_back(self, end_of: Callable[[str, int], int]) -> list[SetBack]:
-        """Set every offset beyond ``end_of(topic, queue_id)`` to it; which were. To be called once,
-        between recovery and the first request, and saved at once: messages that come later take the
-        offsets that were lost, and a group that stands beyond them would never see them."""
+        """Set every offset beyond ``end_of(topic, queue_id)`` to that end. Return the changed
+        offsets.
+
+        Call this once, between recovery and the first request, and save at once. New messages reuse
+        the lost offsets, and a group beyond them would never read these messages.
+        """
         moved = []
         for key, queues in self._offsets.items():
             topic, _, group = key.partition("@")
@@ -107,8 +110,8 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
         return queues.get(queue_id) if queues is not None else None
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
-        """Note where a group stands. A client may also go back: that is how it seeks. False: not
-        noted, for a reset came before it that the client had not heard of when it spoke."""
+        """Commit a group's offset. A client may also commit a lower one, to read again. Return
+        False if an operator's reset takes precedence, of which the client did not know."""
         if self._resets and self.is_reset(group, topic, queue_id):
             return False
         self._queues_of(f"{topic}@{group}")[queue_id] = offset
@@ -169,15 +172,15 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
         return bool(self._resets)
 
     def of_group(self, group: str, topic: str) -> Mapping[int, int]:
-        """The offsets of a group in a topic, by queue id."""
+        """Return the offsets of a group in a topic, by queue id."""
         return self._offsets.get(f"{topic}@{group}", {})
 
     def topics_of(self, group: str) -> list[str]:
-        """The topics in which a group has come anywhere."""
+        """Return the topics in which a group has an offset."""
         return list(self._topics_of.get(group, ()))
 
     def clone(self, source: str, target: str, topic: str) -> Steps[bool]:
-        """Reset ``target`` to the offsets of ``source``; False if that has none."""
+        """Reset ``target`` to the offsets of ``source``. Return False if ``source`` has none."""
         offsets = list(self.of_group(source, topic).items())
         for queue_id, offset in offsets:
             self.reset(target, topic, queue_id, offset)
@@ -185,7 +188,7 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
         return bool(offsets)
 
     def lowest(self, topic: str, without: Collection[str]) -> Steps[dict[int, int]]:
-        """The lowest offset of all groups but these, by queue id."""
+        """Return the lowest offset of all groups except ``without``, by queue id."""
         found: dict[int, int] = {}
         for group in self.groups_of(topic):
             if group in without:
@@ -196,22 +199,22 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
         return found
 
     def groups_of(self, topic: str) -> list[str]:
-        """The groups that have come anywhere in a topic."""
+        """Return the groups that have an offset in a topic."""
         return [key.partition("@")[2] for key in self._offsets if key.startswith(f"{topic}@")]
 
     def forget_group(self, group: str) -> Steps[None]:
-        """The group was deleted."""
+        """Delete the offsets of a deleted group."""
         for topic in self.topics_of(group):
             self._forget(group, topic)
             yield
 
     def forget_topic(self, topic: str) -> None:
-        """The topic was deleted."""
+        """Delete the offsets of a deleted topic."""
         for group in self.groups_of(topic):
             self._forget(group, topic)
 
     def _forget(self, group: str, topic: str) -> None:
-        """Forget everything of a group in a topic."""
+        """Delete the offsets and resets of a group in a topic."""
         key, topics = f"{topic}@{group}", self._topics_of[group]
         del self._offsets[key]
         self._entries.remove(key)
@@ -236,7 +239,7 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
             self._maps.pop("pendingResets", None)
 
     def _queues_of(self, key: str) -> dict[int, int]:
-        """The offsets behind ``topic@group``, to be changed."""
+        """Return the modifiable offsets of ``topic@group``."""
         self._entries.stale[key] = None
         queues = self._offsets.get(key)
         if queues is None:

@@ -74,8 +74,8 @@ class Listening:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Delivering:
-    """Parts that store messages of the broker's own, and messages that wait: for their time, or to
-    be popped. A send passes the ``interceptors``."""
+    """Parts that store the broker's own messages, and messages that wait for their time or for a
+    pop. Sends pass through the ``interceptors``."""
 
     forwarding: Forwarding
     transactions: Transactions
@@ -89,8 +89,8 @@ class Delivering:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Copying:
-    """Parts that copy what lies beside the log from a master, and those that look after the log.
-    Only a slave has ``slave_tables``."""
+    """Parts that copy tables from a master, and parts that check and repair the log. Only a slave
+    has ``slave_tables``."""
 
     replication: Replication
     records: TopicRecords
@@ -113,7 +113,7 @@ class Copying:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Announcing:
-    """Parts that register with name servers and ask them."""
+    """Parts that register with name servers and query them."""
 
     registration: NameServerRegistration
     routes: TopicRoutes
@@ -121,7 +121,7 @@ class Announcing:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parts:
-    """A started broker as a whole."""
+    """All parts of a started broker."""
 
     stored: Stored
     listening: Listening
@@ -361,8 +361,8 @@ def make_announcing(
 
 
 async def _numeric(host: str) -> str | None:
-    """Return the address behind an advertised host, for stored entries, which hold four or sixteen
-    bytes of it; None if it has none here."""
+    """Return the numeric address of an advertised host, for stored entries, or None if the host
+    cannot be resolved here."""
     try:
         return str(ipaddress.ip_address(host))
     except ValueError:

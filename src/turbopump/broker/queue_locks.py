@@ -32,13 +32,14 @@ RELIANCE_S: Final = 30.0
 """Seconds for which a client relies on a lock that it cannot renew
 (``ProcessQueue.REBALANCE_LOCK_MAX_LIVE_TIME``)."""
 LOCKS_MAX: Final = 100_000
-"""Beyond that many nobody new gets a lock: no client may fill the memory."""
+"""Maximum number of locks. Beyond it no new client gets a lock, so that clients cannot fill the
+memory."""
 LOOK_S: Final = 10.0
 """Seconds between two searches for expired locks."""
 FORGOTTEN_AT_ONCE: Final = 5000
 
 Holders = Mapping[tuple[str, MessageQueue], str]
-"""Group and queue to client id."""
+"""Client id of the holder, by group and queue."""
 
 
 @dataclass(slots=True)
@@ -46,7 +47,7 @@ class _Lock:
     client_id: str
     expires: float
     change: int
-    """The number of the change that made this client the holder."""
+    """Number of the change that made this client the holder."""
 
 
 class QueueLocks:
@@ -63,7 +64,7 @@ class QueueLocks:
         on_change: Callable[[str, MessageQueue, bool], None] = lambda _group, _queue, _held: None,
     ) -> None:
         self.changes = 0
-        """Grows by one with each holder that comes or goes."""
+        """Number of changes of holders so far."""
         self.closed_until = closed_until
         self._on_change = on_change
         self._locks: dict[str, dict[MessageQueue, _Lock]] = {}
@@ -72,7 +73,7 @@ class QueueLocks:
         self.put(holders, now)
 
     def put(self, holders: Holders, now: float) -> None:
-        """Take these for holders, as if they had renewed now."""
+        """Set these holders, as if they had renewed their locks now."""
         for (group, queue), client_id in holders.items():
             self._take(group, queue, _Lock(client_id, now + LIFE_S, 0))
 
@@ -86,8 +87,8 @@ class QueueLocks:
     def lock(
         self, group: str, queues: Iterable[MessageQueue], client_id: str, now: float
     ) -> dict[MessageQueue, int]:
-        """The queues that ``client_id`` holds now, each with the number of the change since which
-        it does."""
+        """Lock queues for ``client_id``. Return those that the client holds, each with the number
+        of the change that made the client its holder."""
         if now < self.closed_until:
             return {}
         if now >= self._next_look:
@@ -111,7 +112,7 @@ class QueueLocks:
         return granted
 
     def unlock(self, group: str, queues: Iterable[MessageQueue], client_id: str) -> None:
-        """Free those of the queues that this client holds."""
+        """Unlock those of the queues that this client holds."""
         for queue in queues:
             lock = self._locks.get(group, {}).get(queue)
             if lock is not None and lock.client_id == client_id:
@@ -138,7 +139,7 @@ class QueueLocks:
         self._on_change(group, queue, False)
 
     def _forget_expired(self, then: float) -> None:
-        """Forget locks that had expired then, a part of them if they are many."""
+        """Remove locks that had expired ``then``, a bounded number."""
         expired = [
             (group, queue)
             for group, locks in self._locks.items()
@@ -152,7 +153,7 @@ class QueueLocks:
 
 
 class HeldLocks(msgspec.Struct, kw_only=True, rename="camel"):
-    """The file: ``queueId@group@topic@brokerName`` to the client id of the holder."""
+    """Contents of the file: client id of the holder by ``queueId@group@topic@brokerName``."""
 
     locks: dict[str, str] = {}
 
@@ -174,7 +175,7 @@ class SavedLocks(SavedTable[HeldLocks]):
         self._clock = clock
         self._used = used
         self._complete = True
-        """True when all holders are known: at a slave once it has copied them."""
+        """True if all holders are known; at a slave after it has copied them."""
         self._number = 0  # of the change that is being saved
         self.locks = QueueLocks(0.0)
         self.saved_change = Watermark()
@@ -182,11 +183,11 @@ class SavedLocks(SavedTable[HeldLocks]):
         self._maps = {"locks": self._entries}
 
     def follow_master(self) -> None:
-        """This is a slave: nothing is written before ``copy``."""
+        """Write nothing before ``copy``, because this is a slave."""
         self._complete = False
 
     def copy(self, table: HeldLocks, *, whole: bool) -> None:
-        """Take a master's holders. ``whole``: there are no others."""
+        """Copy a master's holders. ``whole``: there are no others."""
         now = self._clock.monotonic()
         if whole:
             self._entries = EncodedMap(lambda key: self.locks.holder(*_queue_of(key)))
@@ -197,7 +198,7 @@ class SavedLocks(SavedTable[HeldLocks]):
         super().save()
 
     def load(self) -> None:
-        """Read the file; the first one is made at once where the store is new. Raises OSError."""
+        """Read the file, or create it in a new store. Raises OSError."""
         now = self._clock.monotonic()
         holders = self._file.load(_holders_in, lambda: None)
         if holders is not None and not self._file.damaged:
@@ -216,7 +217,7 @@ class SavedLocks(SavedTable[HeldLocks]):
             super().save()
 
     def save(self) -> None:
-        """Save, beside the loop, what has changed."""
+        """Save changes outside of the event loop."""
         self._dirty = self._dirty or self._failing or self._number < self.locks.changes
         super().save()
 
@@ -243,12 +244,12 @@ class SavedLocks(SavedTable[HeldLocks]):
 
 
 def _holders_in(data: bytes) -> Holders | None:
-    """Raises ValueError for a key that names no queue."""
+    """Decode the file. Raises ValueError for a key that names no queue."""
     locks = fastjson.decode(data, HeldLocks).locks
     return {_queue_of(key): client_id for key, client_id in locks.items()}
 
 
 def _queue_of(key: str) -> tuple[str, MessageQueue]:
-    """The group and the queue that a key of the file names."""
+    """Return the group and the queue that a key of the file names."""
     queue_id, group, topic, broker_name = key.split("@", 3)
     return group, MessageQueue(topic, broker_name, int(queue_id))

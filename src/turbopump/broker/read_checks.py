@@ -1,8 +1,8 @@
-"""Checks of a pull before a queue is read, and its filters; also the remarks for refused pulls,
-pops and acknowledgements.
+"""Checks and filters of a pull before its queue is read; also the remarks for refused pulls, pops
+and acknowledgements.
 
 Order of checks and codes: apache/rocketmq ``PullMessageProcessor``; a pop has its own order
-(``handlers/pop.py``). Reading and waiting are unknown here.
+(``handlers/pop.py``).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ EVERYTHING: Final = PullFilters(None, None)
 
 @dataclass(eq=False)
 class PullChecks:
-    """By the broker's settings, its topics and groups, and what groups subscribe to."""
+    """Checks of pulls against the broker's settings, topics, groups, and subscriptions."""
 
     config: BrokerConfig
     topics: TopicTable
@@ -57,7 +57,7 @@ class PullChecks:
     clients: ClientTable[Wire]
 
     def refusal(self, request: PullMessage) -> Response[PullMessageReply] | None:
-        """Why this pull may not be, or None."""
+        """Return a refusal if this pull is not allowed, or None."""
         config = self.config
         if not config.broker_permission & PERM_READ:
             return forbidden(
@@ -176,7 +176,7 @@ def no_group_remark(group: str) -> str:
 
 
 def no_queue_remark(queue_id: int, topic: TopicConfig, group: str) -> str:
-    """Make the remark about a queue that ``topic`` does not have."""
+    """Return the remark about a queue that ``topic`` does not have."""
     return (
         f"queueId[{queue_id}] is illegal, topic:[{topic.topic_name}] "
         f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{group[:128]}]"
@@ -184,7 +184,7 @@ def no_queue_remark(queue_id: int, topic: TopicConfig, group: str) -> str:
 
 
 def ban_remark(group: str, topic: str) -> str:
-    """Make the remark for a group that an operator has banned from a topic (353)."""
+    """Return the remark for a group that an operator has banned from a topic (353)."""
     return f"the consumer group[{group}] is forbidden for topic[{topic}]"
 
 

@@ -48,9 +48,13 @@ def answer(
     busy: Refusal = BUSY,
     again: Callable[[], None] | None = None,
 ) -> Outcome[ReplyT]:
-    """What ``respond`` makes of the outcome; or HELD, and the answer is sent later, unless the peer
-    has gone. ``busy`` if too many reads wait. A read whose turn comes while the peer does not read
-    what it has got is dropped, and ``again`` begins it anew when it does."""
+    """Return the answer that ``respond`` makes of the result. Return HELD if the answer is sent
+    later.
+
+    - ``busy``: answer if too many reads wait.
+    - ``again``: called to restart a read that was dropped, because its peer had not read earlier
+      answers.
+    """
 
     def done(outcome: T) -> None:
         if not context.peer.closed:
@@ -74,7 +78,7 @@ def answer(
 
 
 async def read(reads: ColdReads, steps: ReadSteps[T]) -> T:
-    """The outcome. Raises what the steps raise, and ReadsRefusedError."""
+    """Return the result of a read. Raises the errors of the steps, and ReadsRefusedError."""
     later: asyncio.Future[T]
     later, done, failed = awaited()
     outcome = _start(reads, steps, done, lambda: True, failed)
@@ -82,8 +86,8 @@ async def read(reads: ColdReads, steps: ReadSteps[T]) -> T:
 
 
 async def ask(reads: ColdReads, steps: ReadSteps[T]) -> T:
-    """The outcome, ahead of those that stand in line; where the steps pause, others have their
-    turn. Raises what the steps raise, and ReadsRefusedError."""
+    """Return the result of a read that does not queue behind other readers. Pauses in the steps
+    give others a turn. Raises the errors of the steps, and ReadsRefusedError."""
     try:
         pieces = next(steps)
         while True:
@@ -98,15 +102,15 @@ async def ask(reads: ColdReads, steps: ReadSteps[T]) -> T:
 def entry_for(
     context: RequestContext, lookup: Lookup, offset: int
 ) -> ReadSteps[StoredEntry | None]:
-    """The entry that a request names by its place in the log alone. RocketMQ: whatever looks like
-    an entry there, and with access control, too."""
+    """Return the entry at a log offset. Unless the client may read everything, the entry must be
+    proven to begin there. RocketMQ returns anything that looks like an entry."""
     if context.judge_topic is None:  # who asks may read everything
         return lookup.entry_at(offset)
     return lookup.proven_entry_at(offset)
 
 
 async def read_pieces(reads: ColdReads, pieces: Sequence[Piece]) -> list[Found]:
-    """The bytes of each piece, or the error. Raises ReadsRefusedError."""
+    """Return the bytes of each piece, or the error. Raises ReadsRefusedError."""
     found = [piece.segment.read_cached(piece.at, piece.size) for piece in pieces]
     missing = [piece for piece, data in zip(pieces, found, strict=True) if data is None]
     rest = iter(await read(reads, _all(missing)) if missing else ())
@@ -122,9 +126,8 @@ async def read_queue(
     codes: frozenset[int] = frozenset(),
     matches: PropertyFilter | None = None,
 ) -> GetResult:
-    """At most ``count`` messages from queue offset ``start`` on, of all or with one of these tag
-    ``codes``, that ``matches``. Raises StoreError if too many reads wait for the disk, or it does
-    not give what is there."""
+    """Read at most ``count`` messages from queue offset ``start`` on, filtered by tag ``codes`` and
+    ``matches``. Raises StoreError if too many reads wait for the disk, or if the disk fails."""
     while True:
         steps = store.reader.steps(topic, queue_id, start, count, code_filter(codes), matches)
         result = await read(store.cold_reads, steps)
@@ -135,7 +138,7 @@ async def read_queue(
 
 
 async def _rebuilt(store: MessageStore) -> bool:
-    """Wait for the end of the rebuild under way; False if there is none."""
+    """Wait for the end of the running rebuild. Return False if there is none."""
     over: asyncio.Future[None]
     over, done, _ = awaited()
     if not store.rebuild.when_over(partial(done, None)):

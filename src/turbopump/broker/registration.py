@@ -1,10 +1,10 @@
-"""The broker's registration with the name servers: at its start, every 30 s, at once when topics
-change, and at once when a connection to one of them has ended.
+"""Registration of the broker with the name servers: at its start, every 30 s, at once when topics
+change, and at once after a lost connection.
 
-Each name server has a task of its own, which sends what that server lacks: all topics, or those
-changed since it confirmed a registration on the same connection. Changes during a registration all
-go into the next one. A name server that cannot be reached is tried again soon, and logged once
-until it answers. Source: apache/rocketmq ``BrokerController.registerIncrementBrokerData``,
+Each name server has its own task, which sends what that server lacks: all topics, or those changed
+since it confirmed a registration on the same connection. Changes during a registration all go into
+the next one. An unreachable name server is tried again soon, and logged once until it answers.
+Source: apache/rocketmq ``BrokerController.registerIncrementBrokerData``,
 ``RouteInfoManager.registerBroker``.
 """
 
@@ -55,13 +55,15 @@ _unusable_route = RepeatedLine(
 )
 
 WITHOUT_SLAVE_S: Final = 3.0
-"""Longest that a restarted master which waits for slaves is announced without write permission."""
+"""Maximum seconds for which a restarted master that waits for slaves is registered without write
+permission."""
 PAUSE_MIN_S: Final = 0.1
 PAUSE_MAX_S: Final = 1.5
-"""Between two attempts at a name server that cannot be reached; with the 3 s for which a connection
-is waited for, it is found within 5 s after it listens again."""
+"""Maximum seconds between two attempts at an unreachable name server. With 3 s to wait for a
+connection, the broker finds it within 5 s."""
 REFUSED_PAUSE_S: Final = 5.0
-"""The same where it refuses: the other broker that has this one's name may be about to stop."""
+"""Seconds before the next attempt at a name server that refuses. Another broker with the same name
+may be about to stop."""
 KEEPALIVE: Final = {
     "TCP_KEEPIDLE": 2,
     "TCP_KEEPINTVL": 1,
@@ -119,22 +121,22 @@ class NameServerRegistration:
             server.start()
 
     def takes_sends(self) -> None:
-        """Enough slaves are in sync, or it is not waited for them any longer: clients may send
-        here."""
+        """Allow clients to send here, because enough slaves are in sync, or the broker no longer
+        waits for them."""
         if self._announcement.takes_sends:
             return
         self._announcement.takes_sends = True
         self.all_again()
 
     def changed(self, topic: str) -> None:
-        """A topic was made, changed or deleted: register it, beside the caller."""
+        """Register a topic that was created, changed or deleted, in the background."""
         self._announcement.changed(topic)
         for server in self._name_servers.values():
             server.changed(topic)
 
     def all_again(self) -> None:
-        """Register all topics with all name servers, beside the caller; with the broker's
-        permission as it is now."""
+        """Register all topics with all name servers, in the background, with the broker's present
+        permission."""
         self._announcement.read_settings()
         for server in self._name_servers.values():
             server.all_again()
@@ -149,8 +151,7 @@ class NameServerRegistration:
         ]
 
     async def close(self) -> None:
-        """Unregister everywhere (as far as they answer within two seconds) and close the
-        connections."""
+        """Unregister from all name servers (for at most two seconds) and close the connections."""
         if self._patience is not None:
             self._patience.cancel()
         servers = self._name_servers.values()
@@ -200,7 +201,7 @@ class Announcement:
         self.read_settings()
 
     def read_settings(self) -> None:
-        """The broker's permission may have changed: then all of its topics have."""
+        """Mark all topics as changed if the broker's permission has changed."""
         permission = self._config.broker_permission
         if not self.takes_sends:
             permission &= ~PERM_WRITE
@@ -218,7 +219,7 @@ class Announcement:
         return self._permission & READ_WRITE != READ_WRITE
 
     def changed(self, topic: str) -> None:
-        """A topic was made, changed or deleted."""
+        """Mark a topic that was created, changed or deleted."""
         if self._masked and self.has(topic):
             self.entries.add(topic)
         elif self._masked:
@@ -229,12 +230,12 @@ class Announcement:
         return self._topics.find(topic) is not None
 
     def renew(self) -> None:
-        """Give it a newer data version."""
+        """Increase the data version."""
         self._topics.next_version()
 
     def answered(self, body: bytes) -> None:
-        """A name server has confirmed; it may say which topics are ordered (apache/rocketmq
-        ``TopicConfigManager.updateOrderTopicConfig``)."""
+        """Handle the confirmation of a name server, which may name the ordered topics
+        (apache/rocketmq ``TopicConfigManager.updateOrderTopicConfig``)."""
         try:
             names = fastjson.decode(body, KVTable).table if body else {}
         except ProtocolError as error:
@@ -247,7 +248,7 @@ class Announcement:
                 self._topics.put(msgspec.structs.replace(topic, order=True))
 
     def message(self, topics: list[str] | None) -> tuple[RegisterBroker, bytes]:
-        """Header and body of a registration of these topics; None: of all."""
+        """Return header and body of a registration of these topics; None: of all."""
         config = self._config
         wrapper = TopicConfigAndMappingSerializeWrapper(data_version=self._topics.version)
         empty = RegisterBrokerBody(topic_config_serialize_wrapper=wrapper).encode()
@@ -273,12 +274,12 @@ class Announcement:
 
 
 class ToldNameServer:
-    """One name server: what it knows, and the task that sends it the rest.
+    """State of one name server, and the task that sends it what it lacks.
 
     A registration of some topics goes only to a name server that has confirmed all the others, on
-    the same connection: a restarted one must first get all topics. Apache's ignores known topics
-    that come with a known data version. So after an unanswered registration of some topics all of
-    them follow, with a newer version.
+    the same connection. A restarted name server must first get all topics. Apache's ignores known
+    topics that come with a known data version. So after an unanswered registration of some topics
+    all of them follow, with a newer version.
     """
 
     def __init__(
@@ -296,11 +297,11 @@ class ToldNameServer:
         self._announcement = announcement
         self._timeout = timeout
         self._confirmed: Wire | None = None
-        """On which it has confirmed everything but ``_pending``."""
+        """Connection on which the server has confirmed everything except ``_pending``."""
         self._pending: dict[str, None] = {}
         self._all = True
         self._unsure = False
-        """A registration of some topics was not answered."""
+        """True if a registration of some topics was not answered."""
         self._wanted = asyncio.Event()
         self._telling = False
         self._rounds = Rounds()
@@ -333,14 +334,14 @@ class ToldNameServer:
         self._wanted.set()
 
     def lost(self) -> None:
-        """A connection to it has ended."""
+        """Handle the end of a connection to the server."""
         if self._confirmed is not None:
             self._confirmed = None
             asyncio.get_running_loop().call_later(PAUSE_MIN_S, self._wanted.set)
 
     def telling(self) -> asyncio.Future[bool] | None:
-        """Is over when it has answered for what it does not know yet, or failed; None: it knows
-        everything, or cannot be reached."""
+        """Return a future that ends when the server has confirmed all changes so far, or failed.
+        Return None if the server knows everything, or cannot be reached."""
         if self.reachable and self._wanted.is_set():
             return self._rounds.next()
         return self._rounds.current() if self.reachable and self._telling else None
@@ -360,7 +361,7 @@ class ToldNameServer:
             self._rounds.end(good)
 
     async def _tell(self) -> None:
-        """Register what it does not know. Raises RemotingError."""
+        """Register what the server lacks. Raises RemotingError."""
         connection = await self._remoting.connect(self.address, timeout=self._timeout)
         if connection is not self._confirmed:
             keep_alive(connection)
@@ -404,7 +405,7 @@ class ToldNameServer:
         self._master_is_at(header_from_ext(RegisterBrokerReply, answer.ext or {}))
 
     def _take(self) -> None:
-        """Take the changes so far into the next registration."""
+        """Move the changes so far into the next registration."""
         self._wanted.clear()
         self._pending.clear()
         self._rounds.take()
@@ -434,7 +435,7 @@ class ToldNameServer:
 
 
 def keep_alive(connection: Wire) -> None:
-    """Let the system see to it that the other end is there."""
+    """Set socket options so that the system detects a lost peer."""
     transport = connection.transport
     end = transport.get_extra_info("socket") if transport is not None else None
     if end is None:
@@ -451,8 +452,8 @@ KEPT_MAX: Final = 10_000
 
 
 class TopicRoutes:
-    """The queues that a topic has on all brokers, asked of the name servers and relied upon for a
-    while. A broker without name servers knows its own. Source: apache/rocketmq
+    """Queues of topics on all brokers, requested from the name servers and cached for a while. A
+    broker without name servers knows only its own. Source: apache/rocketmq
     ``TopicRouteInfoManager``."""
 
     def __init__(
@@ -471,8 +472,8 @@ class TopicRoutes:
         self._known: dict[str, tuple[float, list[MessageQueue]]] = {}
 
     async def queues(self, topic: str) -> list[MessageQueue] | None:
-        """Readable queues, sorted; None where nobody knows of any. While no name server answers,
-        those of the last time."""
+        """Return the readable queues, sorted, or None if no broker has the topic. While no name
+        server answers, return the last result."""
         if not self._name_servers:
             return self._own(topic)
         now = self._clock.monotonic()

@@ -40,7 +40,8 @@ PORT_MAX: Final = 65535
 
 
 class Replication:
-    """One broker's. ``listen`` before it registers, ``start`` when it serves; ``stop``."""
+    """Replication of one broker. Call ``listen`` before it registers, ``start`` when it serves
+    clients, and ``stop``."""
 
     def __init__(
         self,
@@ -111,7 +112,7 @@ class Replication:
         return bound
 
     def start(self) -> None:
-        """Copy, if this is a slave; say what the settings do not promise."""
+        """Start to copy, if this is a slave. Log the guarantees that the settings do not give."""
         for text in weak_promises(self._config):
             log.warning("%s", text)
         if self.slave is not None:
@@ -119,7 +120,7 @@ class Replication:
             self.slave.go_to(self._config.ha_master_address or None)
 
     async def stop(self) -> None:
-        """Neither send nor copy any more. May be called twice."""
+        """Stop sending and copying. May be called twice."""
         if self.slave is not None:
             await self.slave.stop()
         if self.master is not None:
@@ -131,7 +132,7 @@ class Replication:
             self.slave.go_to(ha_address)
 
     def room_made(self) -> None:
-        """The log has a new file."""
+        """Continue after the log got a new file."""
         if self.slave is not None:
             self.slave.room_made()
 
@@ -166,8 +167,8 @@ class Replication:
         )
 
     def figures(self) -> dict[str, str]:
-        """For the broker's runtime table: how many slaves copy and are in sync, how far the last
-        one is behind, and how fast the log is sent. RocketMQ: has no such keys."""
+        """Return figures for the broker's runtime table: number of copying and in-sync slaves, lag
+        of the last slave, and rate of the stream. RocketMQ has no such keys."""
         if self.master is None:
             slave = self.slave
             copies = slave is not None and slave.accepted
@@ -205,8 +206,8 @@ def _proof(peer: SlavePeer) -> str:
 
 
 def _rules(config: BrokerConfig) -> PeerRules:
-    """Make the rules for peers. The HA port gives out every message, so the rules of the main port
-    hold there too."""
+    """Return the rules for peers. They are those of the main port, because the HA port gives access
+    to every message."""
     user = config.inner_user
     return PeerRules(
         closed=config.authentication_enabled,
@@ -218,8 +219,8 @@ def _rules(config: BrokerConfig) -> PeerRules:
 
 
 def weak_promises(config: BrokerConfig) -> list[str]:
-    """Describe guarantees that an operator may expect of the settings and does not get, a sentence
-    each."""
+    """Return a sentence for each guarantee that an operator may expect of the settings and does not
+    get."""
     found = []
     synchronous = config.broker_role == BrokerRole.SYNC_MASTER
     if synchronous and config.in_sync_replicas == 1:

@@ -1,9 +1,9 @@
 """A table of the broker that is kept as one JSON file under ``config/``.
 
-The rule: what a change costs does not grow with the table. An entry is encoded again only after it
-has changed, and many of them in steps between which the loop serves others. One save is under way
-at a time; the next one takes along all that has changed meanwhile. Who has to know that a change is
-on the disk waits for the save that holds it (``saved``).
+The cost of a change does not grow with the table. An entry is encoded again only after it has
+changed. Many entries are encoded in steps, between which the event loop does other work. One save
+runs at a time; the next one includes all changes made meanwhile. A caller that needs a change on
+the disk waits for its save (``saved``).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from turbopump.remoting.turns import Steps, Turns, finished
 
 HELD_S: Final = 0.5
 SAVE_WAIT_S: Final = 2.0
-"""Longest wait of an answer for the disk: tools wait 3 to 5 s for it."""
+"""Maximum seconds that an answer waits for the disk. Tools wait 3 to 5 s for an answer."""
 
 ContentT = TypeVar("ContentT", bound=msgspec.Struct)
 
 
 class TableText(NamedTuple):
-    """A table as text, or, ``partial``, the entries that have changed; empty if nothing has.
-    ``version`` is to be given with the next question."""
+    """A table as text, or, if ``partial``, only its changed entries; empty without changes. Pass
+    ``version`` to the next call."""
 
     text: bytes
     version: str
@@ -39,11 +39,11 @@ class TableText(NamedTuple):
 
 
 class SavedTable(ABC, Generic[ContentT]):
-    """``content`` is the struct that the file holds. A table is loaded before it is saved.
+    """A table with a JSON file. ``content`` is the struct that the file holds. Load the table
+    before saving it.
 
-    A table that may grow large has its large maps in ``_maps``, by their names in the file, and
-    ``_content`` leaves those empty. ``turns`` shares the loop with the encoding of them; None:
-    there is no loop.
+    - ``_maps``: large maps of the table, by name in the file; ``_content`` leaves them empty.
+    - ``turns``: shares the event loop while these are encoded; None without an event loop.
     """
 
     def __init__(
@@ -60,28 +60,28 @@ class SavedTable(ABC, Generic[ContentT]):
         self._rounds = Rounds()
         self._change: asyncio.Future[None] | None = None
         self.revision = 0
-        """Grows with a change of what is not in ``_maps``."""
+        """Number of changes outside of ``_maps``."""
         self.begun_ms = 0
-        """When this process began: a version of another one is not taken for one of this."""
+        """Start time of this process (ms). It tells versions of different processes apart."""
         file.on_settled = self._settled
 
     def _load(self) -> ContentT:
-        """What the file holds, or an empty struct. Raises OSError."""
+        """Return the contents of the file, or an empty struct. Raises OSError."""
         return self._file.load(lambda data: fastjson.decode(data, self._struct), self._struct)
 
     @abstractmethod
     def _content(self) -> ContentT:
-        """What is to be saved, but for the entries of ``_maps``."""
+        """Return the contents to save, without the entries of ``_maps``."""
 
     def _taken(self) -> None:
-        """The content was taken for a save: what changes from now on is not in it."""
+        """Handle the start of a save; later changes are not included."""
 
     def _kept(self) -> None:
-        """What was taken last is on the disk."""
+        """Handle the end of a save; its contents are on the disk."""
 
     def save(self) -> None:
-        """Write the file, beside the loop, if anything has changed; once more after a save that is
-        under way."""
+        """Write the file outside of the event loop, if anything has changed. If a save is running,
+        write once more after it."""
         if self._dirty and self._change is not None:
             self._change.set_result(None)
             self._change = None
@@ -98,9 +98,9 @@ class SavedTable(ABC, Generic[ContentT]):
         self._dirty = False
 
     def saving(self) -> asyncio.Future[bool]:
-        """Is true once everything that has changed so far is on the disk; false if it cannot be
-        saved now (then it is tried again, every second). Others wait for it too: not to be
-        cancelled."""
+        """Return a future that is True once all changes so far are on the disk. It is False if they
+        cannot be saved now; the save is then repeated every second. The future is shared: do not
+        cancel it."""
         self.save()
         if self._dirty:
             return self._rounds.next()
@@ -109,24 +109,24 @@ class SavedTable(ABC, Generic[ContentT]):
         return settled(good=not self._failing)
 
     async def saved(self) -> bool:
-        """Wait for that."""
+        """Wait for ``saving`` and return its result."""
         return await asyncio.shield(self.saving())
 
     async def changed_within(self, seconds: float) -> None:
-        """Wait until something is saved that has changed, and no longer."""
+        """Wait until a change is saved, for at most ``seconds``."""
         if self._change is None:
             self._change = asyncio.get_running_loop().create_future()
         await asyncio.wait([self._change], timeout=seconds)
 
     async def text(self) -> bytes:
-        """The whole table as its file has it. All of it is as it is when this returns."""
+        """Return the whole table as in its file, at the time of the return."""
         for entries in self._maps.values():
             await entries.encoded()
         return self._text()()
 
     async def text_since(self, version: str | None) -> TableText:
-        """What has changed since ``text_since`` gave this ``version``, in this process; all of it
-        for another version, or None."""
+        """Return the changes since ``text_since`` returned this ``version`` in this process. Return
+        the whole table for another version, or None."""
         for entries in self._maps.values():
             await entries.encoded()
         now = ".".join(map(str, (self.begun_ms, self.revision, *self._revisions())))
@@ -150,7 +150,7 @@ class SavedTable(ABC, Generic[ContentT]):
         return [entries.revision for entries in self._maps.values()]
 
     def _write(self) -> Steps[None]:
-        """Encode what has changed, then hand all of it to the file."""
+        """Encode the changes, then write the file."""
         while stale := [entries for entries in self._maps.values() if entries.stale]:
             yield from stale[0].encode()
         self._encoding = False
@@ -165,7 +165,7 @@ class SavedTable(ABC, Generic[ContentT]):
         self._file.save(text)
 
     def _text(self) -> Callable[[], bytes]:
-        """What makes the text of the table as it is now, in any thread."""
+        """Return a function that makes the text of the present table, in any thread."""
         frame = fastjson.encode_indented(self._content())
         if not self._maps:
             return lambda: frame
@@ -193,8 +193,8 @@ class SavedTable(ABC, Generic[ContentT]):
 async def table_answer(
     table: SavedTable[Any], known: str | None, held: bool | None = None
 ) -> tuple[bytes, dict[str, str]]:
-    """Body and header fields of an answer with a table: what a slave that knows the version
-    ``known`` lacks. ``held``: an answer without news waits for some, for ``HELD_S`` at most."""
+    """Return body and header fields of an answer with the changes since the version ``known``.
+    ``held``: without changes, wait for some, for ``HELD_S`` at most."""
     text, version, partial = await table.text_since(known)
     if held and not text:
         await table.changed_within(HELD_S)
@@ -208,22 +208,22 @@ async def table_answer(
 
 
 class EncodedMap:
-    """The entries of one large map as text, in the map's order. ``value`` gives the entry of a key;
-    whoever changes one says so."""
+    """Encoded entries of one large map, in the map's order. ``value`` returns the entry of a key.
+    The owner reports each change."""
 
     def __init__(self, value: Callable[[str], Any]) -> None:
         self._value = value
         self._pieces: dict[str, bytes] = {}
         self.revision = 0
-        """Grows with every entry that is encoded, or removed."""
+        """Number of entries encoded or removed so far."""
         self._revised: dict[str, int] = {}
-        """The revision of each entry, the newest last."""
+        """Revision of each entry, newest last."""
         self._removed_at = 0
         self.stale: dict[str, None] = {}
-        """Keys of entries that have changed since they were encoded."""
+        """Keys of entries that have changed since their encoding."""
 
     def add(self, *keys: str) -> None:
-        """Entries are new, or may be."""
+        """Mark entries as new or changed."""
         for key in keys:
             self._pieces.setdefault(key, b"")
             self.stale[key] = None
@@ -236,7 +236,7 @@ class EncodedMap:
             self._removed_at = self.revision
 
     def since(self, revision: int) -> list[str] | None:
-        """The keys of the entries that were encoded since; None: some were removed."""
+        """Return the keys of entries encoded since ``revision``, or None if some were removed."""
         if revision < self._removed_at:
             return None
         found = []
@@ -247,7 +247,7 @@ class EncodedMap:
         return found
 
     def encode(self) -> Steps[None]:
-        """Encode what has changed, an entry a step."""
+        """Encode the changed entries, one in a step."""
         while self.stale:
             key, _ = self.stale.popitem()
             self._pieces[key] = fastjson.encode_entry(key, self._value(key))
@@ -257,13 +257,13 @@ class EncodedMap:
             yield
 
     async def encoded(self) -> None:
-        """Encode what has changed; others have their turn. All is encoded when this returns."""
+        """Encode the changed entries, with turns for others. At the return none is left."""
         turns = Turns()
         for _ in self.encode():
             await turns.pause()
 
     def pieces(self, keys: Iterable[str] | None = None) -> list[bytes]:
-        """Of all entries, or of those of ``keys``; what is still stale is encoded now."""
+        """Return the text of all entries, or of those of ``keys``. Encode changed ones first."""
         finished(self.encode())
         if keys is None:
             return list(self._pieces.values())
@@ -272,44 +272,44 @@ class EncodedMap:
 
 class Rounds:
     """Futures for work that is done in rounds, such as saves. A round includes every change made
-    before it began to take them. The futures are shared, and true if their round went well."""
+    before its start. The futures are shared, and True if their round succeeded."""
 
     def __init__(self) -> None:
         self._next: asyncio.Future[bool] | None = None
         self._current: asyncio.Future[bool] | None = None
 
     def next(self) -> asyncio.Future[bool]:
-        """The round that takes next."""
+        """Return the future of the next round."""
         if self._next is None:
             self._next = asyncio.get_running_loop().create_future()
         return self._next
 
     def current(self) -> asyncio.Future[bool]:
-        """The round that has taken and is not over."""
+        """Return the future of the running round."""
         if self._current is None:
             self._current = asyncio.get_running_loop().create_future()
         return self._current
 
     def take(self) -> None:
-        """The next round takes what is there, and is the current one."""
+        """Start the next round."""
         self._current, self._next = self._next, None
 
     def end(self, good: bool) -> None:
-        """The current round is over."""
+        """End the running round."""
         current, self._current = self._current, None
         if current is not None and not current.done():
             current.set_result(good)
 
 
 def settled(*, good: bool) -> asyncio.Future[bool]:
-    """A round that is over."""
+    """Return the future of a finished round."""
     future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
     future.set_result(good)
     return future
 
 
 async def in_time(seconds: float | None, *rounds: asyncio.Future[bool]) -> None:
-    """Wait until these are over, and no longer."""
+    """Wait until these rounds are over, for at most ``seconds``."""
     waiting = [each for each in rounds if not each.done()]
     if waiting:
         await asyncio.wait(waiting, timeout=seconds)
@@ -318,8 +318,8 @@ async def in_time(seconds: float | None, *rounds: asyncio.Future[bool]) -> None:
 async def not_saved(
     *tables: SavedTable[Any], told: Iterable[asyncio.Future[bool]] = ()
 ) -> Refusal | None:
-    """Wait until what a request has changed is on the disk, and those are told who need to know.
-    None; or the answer that says that it is not on the disk, for then a kill would take it back."""
+    """Wait until the changes of a request are on the disk, and the futures ``told`` are done.
+    Return None, or a refusal if the changes are not on the disk, because a kill would undo them."""
     saving = [table.saving() for table in tables]
     await in_time(SAVE_WAIT_S, *saving, *told)
     if all(each.done() and each.result() for each in saving):

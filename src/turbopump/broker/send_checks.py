@@ -51,8 +51,7 @@ _ILLEGAL_SAID: Final = (
 
 
 class SendChecks:
-    """The checks of one broker. A topic that does not exist yet is made on the way, if it may
-    be."""
+    """Checks of one broker. An unknown topic is created during the checks, if allowed."""
 
     def __init__(
         self,
@@ -70,7 +69,7 @@ class SendChecks:
         self.read_settings()
 
     def read_settings(self) -> bool:
-        """Take over what the configuration says now; whether every send must pass, not only those
+        """Read the settings again. Return True if every send must pass the checks, not only those
         to new or watched topics."""
         config = self._config
         self._types = config.enable_topic_message_type_check
@@ -79,7 +78,7 @@ class SendChecks:
         return starts or not writable or self._types or config.is_slave
 
     def check(self, request: SendMessage, topic: TopicConfig | None) -> int | Refusal:
-        """The queue id to use, or why not. ``topic`` is what is known of the request's topic."""
+        """Return the queue id to use, or a refusal. ``topic``: the request's topic, if known."""
         early = self._too_early() or self._forbidden(request, topic)
         if early is not None:
             return early
@@ -206,8 +205,8 @@ class SendChecks:
 
 
 def _unfit_queue(request: SendMessage, topic: TopicConfig) -> Refusal | None:
-    """RocketMQ divides by the number of queues where there is none to choose from, and answers 1
-    (``/ by zero``)."""
+    """Refuse a queue id that the topic does not have. RocketMQ: for a topic without queues it
+    divides by zero, and answers 1 (``/ by zero``)."""
     queues = max(topic.write_queue_nums, topic.read_queue_nums)
     if request.queue_id < 0 < topic.write_queue_nums or 0 <= request.queue_id < queues:
         return None
@@ -233,8 +232,8 @@ def _wrong_type(topic: str, expected: str, actual: str) -> str | None:
 
 
 def body_refusal(size: int, size_max: int, store: MessageStore) -> Refusal:
-    """The answer to a body that cannot be; to any, while the store takes no writes: that comes
-    first."""
+    """Return the refusal of a body that is too large or empty. While the store accepts no writes,
+    return the refusal for that."""
     if store.refusal is not None:
         return store_refusal(StoreClosedError(store.refusal))
     if not size:  # RocketMQ: a NullPointerException, before every check
@@ -247,11 +246,10 @@ def body_refusal(size: int, size_max: int, store: MessageStore) -> Refusal:
 
 
 def batch_refusal(request: SendMessage, store: MessageStore) -> Refusal | None:
-    """The answer to a batch whose request says of the whole that it is delayed or part of a
-    transaction; None: it says nothing of it.
+    """Return a refusal if the whole batch is delayed or part of a transaction, or None.
 
-    Source: apache/rocketmq ``CommitLog.asyncPutMessages``, which looks at the level only; a time is
-    refused here as well.
+    Source: apache/rocketmq ``CommitLog.asyncPutMessages``, which checks the level only; a delivery
+    time is refused here as well.
     """
     refused = kind_in_batch(request.properties or "")
     if request.sys_flag & TRANSACTION_MASK:
@@ -265,7 +263,7 @@ def batch_refusal(request: SendMessage, store: MessageStore) -> Refusal | None:
 
 
 def store_refusal(error: Exception) -> Refusal:
-    """The answer to a message that the store has not taken."""
+    """Return the refusal for a message that the store did not accept."""
     if isinstance(error, MessageError):
         return _illegal(str(error))
     cause = str(error)
@@ -284,7 +282,7 @@ def _illegal(cause: str) -> Refusal:
 
 
 def topic_name_fault(topic: str) -> str | None:
-    """Why a topic cannot be called so, or None. Source: apache/rocketmq
+    """Return the reason why a topic name is invalid, or None. Source: apache/rocketmq
     ``TopicValidator.validateTopic``."""
     fault = topic_fault(topic)
     if fault is None:

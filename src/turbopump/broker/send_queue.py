@@ -22,14 +22,14 @@ from turbopump.remoting.response import Refusal, refusal
 log = logging.getLogger(__name__)
 
 LINE_EVERY_S: Final = 10.0
-"""Refusals are logged when they begin and then this often."""
+"""Seconds between two log lines while sends are refused."""
 
 _BUSY: Final = "broker busy, start flow control for a while"
 _MAKING: Final = "a new file of the commit log is being made"
 
 
 class SendQueue:
-    """The waiting sends of a broker: ``backlog`` is for its server."""
+    """Waiting sends of a broker. ``backlog`` is passed to its server."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
@@ -45,7 +45,7 @@ class SendQueue:
         return self.backlog.refused
 
     def read_settings(self) -> None:
-        """Take over what the configuration says now, after a change of it."""
+        """Read the settings again after a change."""
         self.backlog.limits = self._limits()
 
     def _limits(self) -> BacklogLimits:
@@ -57,8 +57,8 @@ class SendQueue:
         return BacklogLimits(self._size, wait_s, self._busy_ms / 1000)
 
     def append_took(self, seconds: float) -> None:
-        """An append was slow: over ``osPageCacheBusyTimeOutMills`` the sends that waited behind it
-        are refused."""
+        """Record a slow append. If it took longer than ``osPageCacheBusyTimeOutMills``, the sends
+        that waited behind it are refused."""
         if seconds * 1000 > self._busy_ms:
             self.stood_still(seconds, "an append")
 

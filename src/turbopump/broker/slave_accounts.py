@@ -30,12 +30,13 @@ log = logging.getLogger(__name__)
 
 EVERY_S: Final = 0.5
 AGAIN_S: Final = 3.0
-"""After a failure."""
+"""Seconds before the next attempt after a failure."""
 ANSWER_S: Final = 5.0
 
 
 class SlaveAccounts:
-    """``credentials``: the brokers' own. ``master``: its address, None while it is not known."""
+    """Copying of accounts. ``credentials``: the brokers' own. ``master``: its address, None while
+    unknown."""
 
     def __init__(
         self,
@@ -55,11 +56,11 @@ class SlaveAccounts:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Copy from now on."""
+        """Start copying."""
         self._task = asyncio.create_task(self._run(), name="copying the master's accounts")
 
     async def stop(self) -> None:
-        """Copy no more. May be called twice."""
+        """Stop copying. May be called twice."""
         task, self._task = self._task, None
         await stop_task(task)
 

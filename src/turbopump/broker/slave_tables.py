@@ -71,9 +71,10 @@ log = logging.getLogger(__name__)
 
 EVERY_S: Final = 0.5
 NEWS_S: Final = 0.02
-"""Between two questions that our master answers when there is news: many changes are one answer."""
+"""Seconds between two requests to our master, which answers each when it has changes. So many
+changes share an answer."""
 AT_ONCE_S: Final = 0.05
-"""After a connection: a slave that is in sync and does not know its topics is asked in vain."""
+"""Seconds after a connection before topics are requested."""
 APACHE_EVERY_S: Final = 3.0
 ANSWER_S: Final = 5.0
 LOG_WAIT_S: Final = 2.0
@@ -84,7 +85,7 @@ LOOK_S: Final = 0.02
 
 @dataclass(eq=False)
 class SlaveTables:
-    """Copying of the tables. ``link`` knows if the log is being copied."""
+    """Copying of the tables. ``link`` tells if the log is being copied."""
 
     stored: Stored
     link: SlaveLink
@@ -94,18 +95,18 @@ class SlaveTables:
     timers: Timers
     remoting: RemotingClient
     master: str | None = None
-    """The master's address, `host:port`; None: it is not known."""
+    """Address of the master, `host:port`; None while unknown."""
     rounds: int = 0
     """Number of copies of the offsets."""
     _known: dict[type[msgspec.Struct], str] = field(default_factory=dict)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
     _faults: dict[str, str] = field(default_factory=dict)
-    """Why tables cannot be copied, by what is copied."""
+    """Reasons why tables cannot be copied, by table."""
     _needed_from: int | None = None
 
     def needed_from(self) -> int | None:
-        """For retention: what the master keeps is kept here too, for timers and delays wait in it.
-        None: it is not known yet."""
+        """Log offset that retention must keep, as the master does, for waiting timers and delays.
+        None while unknown."""
         return self._needed_from
 
     def __post_init__(self) -> None:
@@ -115,16 +116,17 @@ class SlaveTables:
         self._topics_at = 0
         """End of the master's log when it sent the known topics."""
         self._has_less = False
-        """True if that was before the end of the log here."""
+        """True if that end was before the end of the log here."""
         self._coming: dict[str, TopicConfig] = {}
-        """Topics that it has and that are not taken yet."""
+        """Topics of the master that are not copied yet."""
         self._deleted: dict[str, int] = {}
-        """Its deletions that were done here, too."""
+        """Deletions of the master that were repeated here."""
         self._made: dict[str, tuple[int, TopicConfig | None]] = {}
-        """Topics that the log made or widened here: by which offset, and what they were before."""
+        """Topics that messages in the log created or widened here: the message's offset, and the
+        earlier settings."""
 
     def start(self) -> None:
-        """Copy from now on."""
+        """Start copying."""
         self.stored.store.retention.needed_from.append(self.needed_from)
         for copy in (
             self._copy_topics,
@@ -136,7 +138,7 @@ class SlaveTables:
             self._tasks.append(asyncio.create_task(self._run(copy)))
 
     async def stop(self) -> None:
-        """Copy no more. May be called twice."""
+        """Stop copying. May be called twice."""
         tasks, self._tasks = self._tasks, []
         await asyncio.gather(*map(stop_task, tasks))
         await self.remoting.close()
@@ -183,7 +185,7 @@ class SlaveTables:
         return end
 
     def master_is_at(self, address: str | None) -> None:
-        """A name server says so; None: it knows of none."""
+        """Set the master's address from a name server; None if it knows no master."""
         if address is not None and address != self.master:
             log.info("master's address changes old=%s new=%s", self.master, address)
             was_unknown, self.master = self.master is None, address
@@ -263,8 +265,8 @@ class SlaveTables:
         *,
         optional: bool = False,
     ) -> Command:
-        """The whole answer, or what has changed in a ``table`` that is known already. ``optional``:
-        Apache's 4.9 does not know the request."""
+        """Return the whole answer, or the changes of a ``table`` that is known already.
+        ``optional``: Apache's 4.9 does not know the request."""
         known = self._known.get(table) if table is not None else None
         if known is not None:
             request = msgspec.structs.replace(request, known_version=known)
@@ -277,8 +279,8 @@ class SlaveTables:
     async def _take(
         self, answer: Command, table: type[TableT], take: Callable[[TableT, bool], Any]
     ) -> None:
-        """Let ``take`` have the table of an answer, and whether it is all of it; an answer without
-        a body says that nothing has changed."""
+        """Pass the table of an answer to ``take``, with True if the table is complete. An answer
+        without a body has no changes."""
         if answer.code != ResponseCode.SUCCESS:
             return
         ext = answer.ext or {}
@@ -329,8 +331,8 @@ class SlaveTables:
     # when it has copied the table, every 3 s.
 
     async def _copy_topics(self, master: str) -> float:
-        """Copy topics, and delete what was deleted; how long to wait. Raises StoreError if the
-        master has less than what is here, which must not be deleted."""
+        """Copy topics, and repeat deletions. Return the seconds to wait. Raises StoreError if the
+        master has less than this slave, whose data must not be deleted."""
         connection, topics = self.link.peer, self.records.topics
         answer, end, had = await self._ask_topics(master, held=True)
         if self.link.peer is not connection:
@@ -358,15 +360,15 @@ class SlaveTables:
         return _pause_after(answer)
 
     async def _ask_topics(self, master: str, *, held: bool = False) -> tuple[Command, int, int]:
-        """Topics that are not known here; where the master's log ended when it answered, and the
-        log here when it was asked."""
+        """Request unknown topics. Return the answer, the end of the master's log at the answer, and
+        the end of the log here at the request."""
         had = self.stored.store.log.end
         request = GetAllTopicConfig(held=held or None)
         answer = await self._ask(master, request, TopicConfigSerializeWrapper)
         return answer, await self._log_end(master, answer), had
 
     def _judge_by(self, answer: Command, end: int, had: int) -> TopicConfigSerializeWrapper:
-        """Judge by these topics what comes from now on; the topics."""
+        """Use these topics for new messages in the log, and return the topics."""
         self._topics_at, self._has_less = end, end < had
         if answer.ext is not None and DELETED in answer.ext:
             deleted = fastjson.decode(answer.ext[DELETED].encode(), dict[str, int])
@@ -380,8 +382,8 @@ class SlaveTables:
         return table
 
     async def _delete(self, given: Mapping[str, TopicConfig], end: int) -> None:
-        """Forget topics that are not ``given``, and the messages of those that were deleted and
-        made again. ``end``: where the master's log ended then."""
+        """Delete topics that are not in ``given``, and the messages of topics that were deleted and
+        created again. ``end``: end of the master's log at its answer."""
         store, topics, deleted = self.stored.store, self.records.topics, dict(self._copied.deleted)
         news = {name: at for name, at in deleted.items() if at > self._deleted.get(name, 0)}
         store.queue_ends.follow(deleted, store.log.end)
@@ -403,14 +405,14 @@ class SlaveTables:
         self._deleted = deleted
 
     def _serve_newer(self, name: str) -> None:
-        """Make or widen a topic by its queues that have a message newer than the table."""
+        """Create or widen a topic by its queues that have a message newer than the table."""
         for queue in [queue for queue in self.stored.store.queues if queue.topic == name]:
             unit = queue.unit(queue.max_index - 1)
             if unit is not None:
                 self._first_message(name, queue.queue_id, unit[0])
 
     def _first_message(self, name: str, queue_id: int, offset: int) -> None:
-        """Make or widen the topic of a queue that has a message at this offset of the log."""
+        """Create or widen the topic of a queue that has a message at this offset of the log."""
         if is_system_topic(name) or name.startswith(LMQ_PREFIX):
             return
         topics, queue = self.records.topics, self.stored.store.queues.find(name, queue_id)
@@ -434,7 +436,7 @@ class SlaveTables:
 
 
 def _pause_after(answer: Command) -> float:
-    """Seconds to wait before a table is asked for again."""
+    """Return the seconds before a table is requested again."""
     ext = answer.ext or {}
     if HELD in ext:
         return NEWS_S

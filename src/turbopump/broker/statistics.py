@@ -350,12 +350,12 @@ class RuntimeInfo:
         self._boot_ms, self._began = self.clock.now_ms(), self.clock.monotonic()
 
     def add_source(self, source: Callable[[], Mapping[str, str]]) -> None:
-        """``source`` is asked each time, at once, for keys and values."""
+        """Add a function that returns keys and values each time."""
         self._sources.append(source)
 
     def table(self, earliest_ms: int) -> dict[str, str]:
-        """Key to value. ``earliest_ms``: when the oldest message was stored, which takes a read of
-        the disk."""
+        """Return the figures by key. ``earliest_ms``: store time of the oldest message, which needs
+        a read of the disk."""
         config, sends = self.config, self.sends
         figures = {
             **_NOTHING_OF_THE_KIND,
@@ -445,8 +445,8 @@ def _rates(rates: Iterable[float]) -> str:
 
 
 def _percentile(classes: Mapping[str, int], part: float) -> float:
-    """The upper bound, in ms, of the class in which that part of the appends of the last minute
-    ended; under one millisecond is 0."""
+    """Return the upper bound (ms) of the class that contains this percentile of the last minute's
+    appends. Below one millisecond it is 0."""
     left = sum(classes.values()) * part
     for bound, count in zip((0, *BOUNDS_MS[1:], BOUNDS_MS[-1]), classes.values(), strict=True):
         left -= count
@@ -463,7 +463,7 @@ def _time_text(seconds: int) -> str:
 
 
 def _size_text(size: float) -> str:
-    """Source: apache/rocketmq ``MixAll.humanReadableByteCount``."""
+    """Format a number of bytes. Source: apache/rocketmq ``MixAll.humanReadableByteCount``."""
     if size < 1024:
         return f"{size} B"
     for unit in "KMGTPE":

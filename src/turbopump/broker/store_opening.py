@@ -1,6 +1,4 @@
-"""How a broker opens its store: what its settings make of the store's, and what the log of the
-server says of the recovery.
-"""
+"""Opening of a broker's store: the store's settings, and the log lines of its recovery."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ from turbopump.store.retention import RetentionRules
 log = logging.getLogger(__name__)
 
 DAMAGES_LOGGED: Final = 100
-"""Damaged ranges that get a line each at the start; all of them are counted."""
+"""Maximum damaged ranges with a log line each at the start; all of them are counted."""
 
 
 def open_store(
@@ -34,7 +32,7 @@ def open_store(
     is_batch: Callable[[str], bool | None],
     on_slow_append: Callable[[float], None],
 ) -> MessageStore:
-    """The recovered store; raises what ``MessageStore.open`` does."""
+    """Return the recovered store. Raises what ``MessageStore.open`` does."""
     store = MessageStore.open(
         settings,
         disk,
@@ -79,7 +77,7 @@ def _report(directory: Path, report: RecoveryReport) -> None:
 
 
 def log_error(text: str) -> None:
-    """What the store and the tables beside it say is wrong."""
+    """Log an error reported by the store or its tables."""
     log.error("store: %s", text)
 
 
@@ -88,8 +86,8 @@ def log_info(text: str) -> None:
 
 
 LOGGER: Final = "turbopump.broker.recovery_progress"
-"""A logger of its own: the command line shows these lines on standard error wherever the rest of
-the log goes."""
+"""Name of a separate logger. The command line shows its lines on standard error, wherever other
+lines go."""
 recovery_log = logging.getLogger(LOGGER)
 
 FIRST_LINE_S: Final = 1.0
@@ -97,9 +95,9 @@ LINE_EVERY_S: Final = 3.0
 
 
 class RecoveryProgress:
-    """Logs how far a long recovery is: the broker serves nobody meanwhile, and an operator that
-    waits for it should see why and for how long. Nothing is said of a recovery of under a second.
-    ``reached`` is for ``MessageStore.open``. ``now`` in monotonic seconds."""
+    """Log lines about the progress of a long recovery, during which the broker serves no client. A
+    recovery of under a second logs nothing. ``reached`` is passed to ``MessageStore.open``. ``now``
+    in monotonic seconds."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -108,8 +106,8 @@ class RecoveryProgress:
         self._said = False
 
     def reached(self, offset: int, end: int) -> None:
-        """Reading of the log begins at ``offset``, the first time, or has come to it, and will end
-        at about ``end``."""
+        """Record that reading of the log has reached ``offset``, and will end at about ``end``. The
+        first call gives the start."""
         now, begin = self._now(), self._begin
         if begin is None or offset <= begin:  # it may begin anew
             self._begin, self._begun, self._next_line = offset, now, now + FIRST_LINE_S
@@ -142,7 +140,7 @@ MEMORY_ASSUMED: Final = 8 << 30
 
 
 def store_config(config: BrokerConfig) -> StoreConfig:
-    """The store's configuration. Raises ConfigError."""
+    """Return the store's configuration. Raises ConfigError."""
     return StoreConfig(
         paths=_paths(config),
         segment_size=config.mapped_file_size_commit_log,

@@ -1,5 +1,5 @@
-"""The open store of a broker and the tables beside it: the ground on which handlers and all other
-parts stand. It must not know who asks for anything."""
+"""Open store of a broker and the tables beside it, which all handlers and other parts use. Requests
+are unknown here."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stored:
-    """The store and the tables of a broker, recovered; the clients that are connected; the
-    figures. ``settings`` are those of the store, ``sends`` the line of waiting sends."""
+    """Recovered store and tables of a broker, connected clients, and statistics. ``settings``:
+    those of the store. ``sends``: the waiting sends."""
 
     config: BrokerConfig
     settings: StoreConfig

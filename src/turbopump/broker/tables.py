@@ -1,5 +1,5 @@
-"""The broker's tables and their files under ``config/``: loaded at the start, saved when they
-change, saved again until that works.
+"""Tables of the broker and their files under ``config/``: loaded at the start and saved after
+changes. A failed save is repeated until it succeeds.
 
 After the start they fit the store: no group's offset is beyond the end of its recovered queue, and
 no topic with messages is unknown.
@@ -30,14 +30,14 @@ from turbopump.store.message_store import MessageStore
 log = logging.getLogger(__name__)
 
 SAVE_AGAIN_S: Final = 1.0
-"""After how long a table that could not be saved is tried again."""
+"""Seconds before a failed save is repeated."""
 MOVES_LOGGED: Final = 100
-"""Offsets set back that get a line each; all of them are counted."""
+"""Maximum offsets set back with a log line each; all of them are counted."""
 
 
 def name_faults(config: BrokerConfig) -> Iterator[tuple[str, str, str]]:
-    """Key, name and fault of names with which this broker would start, and some part of it would
-    not work."""
+    """Yield key, name and fault of names in the configuration with which some part of this broker
+    would not work."""
     broker, cluster = config.broker_name, config.broker_cluster_name
     if any(char.isspace() or not char.isprintable() for char in broker):
         yield (
@@ -56,7 +56,7 @@ def name_faults(config: BrokerConfig) -> Iterator[tuple[str, str, str]]:
 
 
 class SavedAtStop(Protocol):
-    """What a clean stop saves."""
+    """Table that a clean stop saves."""
 
     def save_now(self) -> None: ...
 
@@ -125,17 +125,17 @@ class Tables:
             log.warning("%s=%s, which this store has already: %s", key, name, fault)
 
     def save_too(self, table: SavedAtStop) -> None:
-        """Save this one at a clean stop as well."""
+        """Add a table that a clean stop saves as well."""
         self._saved.append(table)
 
     def save_now(self) -> None:
-        """Save everything, in this thread. Raises OSError."""
+        """Save all tables, in this thread. Raises OSError."""
         for table in self._saved:
             table.save_now()
 
     def _set_back_offsets(self, store: MessageStore) -> None:
-        """No group may stand beyond what recovery found: it would miss what takes the lost offsets,
-        also after the next crash."""
+        """Set offsets beyond the recovered end of their queue back to it. Otherwise the group would
+        miss the messages that reuse the lost offsets."""
 
         def end_of(topic: str, queue_id: int) -> int:
             if store.queues.is_unserved(topic):

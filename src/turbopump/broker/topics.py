@@ -1,7 +1,7 @@
-"""The topics of this broker: ``config/topics.json``, Apache's system topics, and creation by
-Apache's rules.
+"""Topics of this broker: ``config/topics.json``, Apache's system topics, and creation by Apache's
+rules.
 
-Every change takes the next data version, is saved, and is announced to the name servers through
+Every change increases the data version, is saved, and is sent to the name servers through
 ``on_change``. Source: apache/rocketmq ``TopicConfigManager``.
 """
 
@@ -62,7 +62,7 @@ BENCHMARK_QUEUES: Final = 1024
 
 
 class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
-    """Topic name to settings. ``version`` is the data version of the whole table."""
+    """Settings of topics by name. ``version`` is the data version of the whole table."""
 
     def __init__(
         self, file: JsonTable, clock: Clock, *, auto_create: bool, turns: Turns | None = None
@@ -76,17 +76,18 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         self.version = DataVersion()
         self.on_change: Callable[[str], None] = lambda _name: None
         self.unsaved: set[str] = set()
-        """New topics that a crash could still take, and with them the way to their messages."""
+        """New topics that are not on the disk yet. A crash would lose them, and so the access to
+        their messages."""
         self.watched: set[str] = set()
-        """Topics whose sends must pass ``send_checks.py`` one by one: new ones, those of the
-        broker, those with certain attributes."""
+        """Topics whose sends must each pass ``send_checks.py``: new topics, the broker's own, and
+        those with certain attributes."""
         self.deleted: set[str] = set()
-        """Topics that were deleted since the start, and not made again."""
+        """Topics that were deleted since the start, and not created again."""
         self.loaded_ms = 0
-        """When the table that was loaded was last changed; 0 if there was none."""
+        """Time of the last change of the loaded table (ms); 0 without one."""
         self.system: frozenset[str] = frozenset()
-        """The topics that ``add_system_topics`` has made or found: those named as the broker and
-        its cluster too."""
+        """Topics that ``add_system_topics`` has created or found, including those named like the
+        broker and its cluster."""
         self._in_save: frozenset[str] = frozenset()
 
     def load(self) -> None:
@@ -101,7 +102,7 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         self.loaded_ms = self.version.timestamp
 
     def add_system_topics(self, config: BrokerConfig) -> None:
-        """The topics that every broker has from its start."""
+        """Create the topics that every broker has from its start."""
         cluster, broker = config.broker_cluster_name, config.broker_name
         cluster_perm = READ_WRITE if config.cluster_topic_enable else 0
         wanted = [
@@ -136,12 +137,12 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
 
     @property
     def count(self) -> int:
-        """How many topics there are."""
+        """Number of topics."""
         return len(self._topics)
 
     def find_or_make(self, name: str, queues: int, sys_flag: int = 0) -> TopicConfig:
-        """The topic; made with so many queues, or the most a topic may have, for reading and
-        writing, if it is not there."""
+        """Return the topic, created if necessary with this number of queues for reading and
+        writing, up to the maximum."""
         config = self._topics.get(name)
         if config is None:
             config = plain_topic(name, min(queues, QUEUES_MAX))
@@ -162,8 +163,8 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         self._changed(config.topic_name)
 
     def copy(self, topics: Mapping[str, TopicConfig], version: DataVersion) -> None:
-        """Take these of a master, and its version of the table; one with a number of queues that
-        cannot be stays as it is here."""
+        """Copy these topics from a master, and its version of the table. A topic with an invalid
+        number of queues stays unchanged."""
         for name, config in topics.items():
             if (fault := config.queues_fault()) is not None:
                 _not_copied(name, fault, kind=name)
@@ -181,7 +182,8 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         self.save()
 
     def restore(self, name: str, config: TopicConfig | None) -> None:
-        """Make of a topic what it was, or None, in a master's version of the table."""
+        """Restore the earlier settings of a topic, or delete it (None), in a master's version of
+        the table."""
         if config is not None:
             self.copy({name: config}, self.version)
         elif name in self._topics:
@@ -190,7 +192,7 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
             self.copy({}, version)
 
     def delete(self, topic: str) -> bool:
-        """Forget a topic; False if there is none."""
+        """Delete a topic. Return False if there is none."""
         if self._topics.pop(topic, None) is None:
             return False
         self.unsaved.discard(topic)
@@ -200,7 +202,7 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         return True
 
     def next_version(self) -> None:
-        """Give the table a newer data version, as if it had changed."""
+        """Increase the data version of the table, as after a change."""
         self.version = self.version.next(self._clock.now_ms())
         self._dirty = True
         self.save()
@@ -208,11 +210,10 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
     def create_by_sending(
         self, topic: str, default_topic: str, queues: int, sys_flag: int = 0
     ) -> TopicConfig | None:
-        """What a send to an unknown topic makes of it: a copy of the default topic, if that lets
-        itself be inherited.
+        """Create a topic for a send to an unknown one, as a copy of the default topic. Return None
+        if the default topic does not allow that.
 
-        ``queues`` is what the producer asked for; the default topic's number is the most it gets.
-        None: not allowed.
+        ``queues``: number that the producer requested, limited to that of the default topic.
         """
         model = self._topics.get(default_topic)
         if model is None or not model.perm & PERM_INHERIT:
@@ -227,7 +228,7 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         return config
 
     def new_saving(self) -> asyncio.Future[bool]:
-        """As ``saving``; only new topics count, to which no crash may lose the way."""
+        """Return a future like ``saving``, for new topics only."""
         return self.saving() if self.unsaved else settled(good=True)
 
     def _content(self) -> TopicConfigSerializeWrapper:
@@ -263,7 +264,7 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
 
 
 def plain_topic(name: str, queues: int, perm: int = READ_WRITE) -> TopicConfig:
-    """A topic with as many queues for reading as for writing."""
+    """Return a topic with equal numbers of queues for reading and writing."""
     return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
 
 
@@ -283,12 +284,13 @@ COMPACTION: Final = "COMPACTION"
 MIXED: Final = "MIXED"
 
 TRANSFER_FLAG: Final = "TRANSFER_FLAG"
-"""The property of a message that is moved between clusters: its type is not asked for."""
+"""Property of a message that is moved between clusters. Its message type is not checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicAttribute:
-    """``values`` are all there are; ``changeable``: also after the topic was made."""
+    """Attribute of a topic. ``values``: all allowed values. ``changeable``: True if it may be
+    changed after the creation."""
 
     values: tuple[str, ...]
     changeable: bool
@@ -304,8 +306,8 @@ ATTRIBUTES: Final[Mapping[str, TopicAttribute]] = {
 
 
 def parse_changes(text: str | None) -> dict[str, str] | str:
-    """``+name=value,-name`` as signed name to value ("" where one is taken away); a sentence if it
-    cannot be read."""
+    """Parse ``+name=value,-name`` into signed names with values ("" for a removal). Return the
+    fault as a sentence if that fails."""
     changes: dict[str, str] = {}
     given = (text or "").rstrip(",")
     for change in given.split(",") if given else ():
@@ -325,10 +327,10 @@ def parse_changes(text: str | None) -> dict[str, str] | str:
 def change_attributes(
     current: Mapping[str, str] | None, changes: Mapping[str, str]
 ) -> dict[str, str] | str:
-    """``changes`` (as ``parse_changes`` gives them) applied to the attributes that a topic has;
-    ``current`` None: it is being made.
+    """Return a topic's attributes after ``changes`` (see ``parse_changes``). ``current``: present
+    attributes, None for a new topic.
 
-    A sentence if that cannot be; then nothing is changed.
+    Return a sentence if a change is not allowed; then nothing is changed.
     """
     changed = dict(current or {})
     seen: set[str] = set()
@@ -391,8 +393,8 @@ def is_batch_cq(topic: TopicConfig) -> bool:
 
 
 def unserved_refusal(topic: TopicConfig | None) -> Refusal | None:
-    """The answer to whatever asks for messages or offsets of a BatchCQ topic; None: it is
-    served."""
+    """Return a refusal of requests for messages or offsets of a BatchCQ topic; None for other
+    topics."""
     if topic is None or not is_batch_cq(topic):
         return None
     return refusal(ResponseCode.INVALID_PARAMETER, unserved_text(topic.topic_name or ""))
@@ -422,12 +424,12 @@ def if_served(
 
 
 def topic_message_type(topic: TopicConfig) -> str:
-    """The type of the messages that a topic is for; NORMAL unless it says otherwise."""
+    """Return the message type of a topic; NORMAL by default."""
     return topic.attributes.get(MESSAGE_TYPE, "NORMAL")
 
 
 def message_type_of(properties: Mapping[str, str]) -> str:
-    """What kind a message is by its properties: TRANSACTION, DELAY, FIFO or NORMAL."""
+    """Return the type of a message from its properties: TRANSACTION, DELAY, FIFO or NORMAL."""
     if properties.get("TRAN_MSG") == "true":
         return "TRANSACTION"
     if any(
@@ -439,7 +441,7 @@ def message_type_of(properties: Mapping[str, str]) -> str:
 
 
 def needs_send_checks(topic: TopicConfig) -> bool:
-    """Whether sends to it must be held against its attributes."""
+    """Return True if each send to the topic must be checked against its attributes."""
     return topic.attributes.get(CLEANUP_POLICY) == COMPACTION or is_batch_cq(topic)
 
 
@@ -447,18 +449,19 @@ _GROUP_TOPICS: Final = (RETRY_PREFIX, DLQ_PREFIX)
 
 
 def make_lost_topics(store: MessageStore, topics: TopicTable, default_queues: int) -> list[str]:
-    """Make topics again that are not in the table and have a message stored since the table that
-    was loaded was last changed; their names. ``default_queues`` is the least number
-    of queues of a topic that is not a group's. Each is logged.
+    """Create topics again that are not in the table but have a newer message than the loaded table.
+    Return and log their names. ``default_queues``: least number of queues, except for a group's
+    topic.
 
-    A topic is acknowledged with its first message after one second at most, whether or not
-    ``topics.json`` could be saved by then (under ASYNC_FLUSH). If it could not, and the power
-    fails, the log has the messages and nobody finds them, since no client is given a route. So the
-    topic comes back, with as many queues as it had messages in. What is lost is what no message
-    tells: its empty queues beyond the default, its permissions, and its attributes. A topic that
-    was deleted is not lost: its messages are older than the table, which was saved after them.
+    A topic is acknowledged with its first message after one second at most, even if ``topics.json``
+    is not saved by then (under ASYNC_FLUSH). If the power fails then, the log has the messages, but
+    clients get no route to them. So the topic is created again, with as many queues as had
+    messages. Its empty queues beyond the default, its permissions and its attributes are lost. A
+    deleted topic does not come back: its messages are older than the table, which was saved after
+    them.
 
-    A BatchCQ topic comes back if Apache's files of its queues are there."""
+    A BatchCQ topic comes back if Apache's files of its queues exist.
+    """
     ends: dict[str, list[ConsumeQueue]] = {}
     for queue in store.queues:
         name = queue.topic
@@ -487,8 +490,8 @@ def make_lost_topics(store: MessageStore, topics: TopicTable, default_queues: in
 
 
 def lost_topic(name: str, last: int, default_queues: int) -> TopicConfig:
-    """A topic that is in no table, as its messages show it. ``last`` is its last queue that has
-    one."""
+    """Return the settings of a lost topic, derived from its messages. ``last``: its last queue with
+    a message."""
     count = 1 if name.startswith(_GROUP_TOPICS) else default_queues
     return plain_topic(name, max(last + 1, count))
 
@@ -496,8 +499,8 @@ def lost_topic(name: str, last: int, default_queues: int) -> TopicConfig:
 def make_topic_of_waiting(
     topics: TopicTable, default_queues: int, name: str, queue_id: int, stored_ms: int
 ) -> None:
-    """Make the topic again to which a message goes that has waited since ``stored_ms``, if the
-    table was lost, and with it a topic that had no other message. A deleted topic stays deleted."""
+    """Create the topic of a message that has waited since ``stored_ms``, if the topic's table entry
+    was lost. A deleted topic stays deleted."""
     if (
         topics.find(name) is None
         and name not in topics.deleted
@@ -518,8 +521,7 @@ def _make_again(topics: TopicTable, topic: TopicConfig) -> None:
 
 
 def _is_newer(store: MessageStore, queue: ConsumeQueue, saved_ms: int) -> bool:
-    """Whether the queue's last message is not older; one that cannot be read counts as new, since
-    others may be there."""
+    """Return True if the queue's last message is not older than ``saved_ms``, or unreadable."""
     entry = finish_now(
         store.lookup.entry_in_queue(queue.topic, queue.queue_id, queue.max_index - 1)
     )
@@ -527,8 +529,8 @@ def _is_newer(store: MessageStore, queue: ConsumeQueue, saved_ms: int) -> bool:
 
 
 class QueueKinds:
-    """The kind of each topic's queues, for the store: it asks while it recovers, before any table
-    is loaded, and ever after. Until there is a ``table``, the file below ``paths`` tells."""
+    """Kind of each topic's queues, for the store. During recovery no table is loaded yet, so the
+    file below ``paths`` is read; later the ``table`` is used."""
 
     def __init__(self, disk: Disk, paths: StorePaths) -> None:
         self._disk = disk
@@ -537,7 +539,7 @@ class QueueKinds:
         self.table: TopicTable | None = None
 
     def is_batch(self, topic: str) -> bool | None:
-        """True for a topic with ``queue.type=BatchCQ``; None: it is not known."""
+        """Return True for a topic with ``queue.type=BatchCQ``, None for an unknown topic."""
         if self.table is not None:
             config = self.table.find(topic)
         else:

@@ -1,10 +1,10 @@
-"""Requests that wait for a message (long polling), in lines by what they wait for.
+"""Requests that wait for a message (long polling), in one line for each thing they wait for.
 
-A request leaves its line once: it is woken, its time is up, its connection ends, or the permissions
-of users were reduced. One heap holds the deadlines of all, and one timer looks at it: no thread, no
-polling. Requests that are due are answered in order, after the loop turn that made them so, and in
-turns with other work (``remoting/turns.py``): one message can wake thousands. The list must not
-know what a request asks for.
+A request leaves its line once: at a wake-up, at its deadline, when its connection ends, or when
+permissions of users are reduced. One heap holds all deadlines, with one timer; nothing is polled.
+Due requests are answered in order, after the current loop turn, and in turns with other work
+(``remoting/turns.py``), because one message can wake thousands. The contents of a request are
+unknown here.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from turbopump.remoting.served import Keeper, Served
 from turbopump.remoting.turns import Steps, Turns
 
 ANSWERED_KEPT: Final = 1000
-"""So many answered requests among the deadlines are not worth a clean-up."""
+"""Maximum answered requests among the deadlines before a clean-up."""
 
 Again = Callable[[bool], object]
 LineT = TypeVar("LineT", bound="Line")
 
 
 class Line:
-    """The requests that wait for ``key``, in order of arrival. ``expired``: the time of all of them
-    is up."""
+    """Requests that wait for ``key``, in order of arrival. ``expired``: True if all are to be
+    answered as after their deadline."""
 
     __slots__ = ("expired", "key", "requests")
 
@@ -38,17 +38,17 @@ class Line:
         self.expired = False
 
     def remove(self, request: WaitingRequest) -> None:
-        """Take one out of the line."""
+        """Remove a request from the line."""
         del self.requests[request]
 
     def unwatch(self) -> None:
-        """Let nothing wake the line any more: nobody is left in it."""
+        """Stop watching for an empty line."""
 
 
 class WaitingRequest:
-    """One waiting request of ``served``, of a ``kind`` that its owner knows. ``again`` is called,
-    once, with True if its time is up. Both are None when it was called, or when the connection has
-    ended."""
+    """One waiting request of ``served``, of a ``kind`` that its owner defines. ``again`` is called
+    once, with True after the deadline. Both are None after the call, or after the end of the
+    connection."""
 
     __slots__ = ("again", "deadline", "expired", "kind", "line", "served")
 
@@ -63,7 +63,7 @@ class WaitingRequest:
         self.expired = False
 
     def answer(self) -> None:
-        """Read again for a request that has left its line; not if its connection has ended."""
+        """Read again for a request that has left its line, unless its connection has ended."""
         again, served = self.again, self.served
         if again is not None and served is not None:
             self.again = self.served = None
@@ -75,8 +75,8 @@ class WaitingRequest:
 
 
 class WaitingRequests(Generic[LineT]):
-    """Every waiting request of one sort. ``size``: bytes of memory that one takes.
-    ``answers_are_tasks``: ``again`` starts a task, whose time is not seen here."""
+    """All waiting requests of one sort. ``size``: bytes of memory of one request.
+    ``answers_are_tasks``: True if ``again`` starts a task, whose time is not measured here."""
 
     def __init__(self, turns: Turns, size: int, *, answers_are_tasks: bool = False) -> None:
         self._turns = turns
@@ -87,34 +87,33 @@ class WaitingRequests(Generic[LineT]):
         self._count = 0
         self._by_deadline: list[WaitingRequest] = []
         self._due: deque[WaitingRequest] = deque()
-        """Requests that wait no more and are to be answered."""
+        """Requests to answer, which wait no longer."""
         self._revoked: deque[LineT] = deque()
-        """Lines of which all are to be answered, once nobody else is due."""
+        """Lines to answer completely, after all due requests."""
         self._answering = False
         self.revocations = 0
-        """How often users may have lost permissions. A request that came before the last time gets
-        no message any more."""
+        """Number of times that users may have lost permissions. A request that arrived before the
+        last time gets no message."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        """The time of the timer, if there is one. (uvloop's handle for a time that has come does
-        not say.)"""
+        """Time of the timer, if there is one. (uvloop's handle does not tell an elapsed time.)"""
 
     def __len__(self) -> int:
         return self._count
 
     def revoke_all(self) -> None:
-        """Answer held requests whose users may have lost permissions: all, soon."""
+        """Answer all held requests soon, because users may have lost permissions."""
         self.revocations += 1
         self._revoked.extend(self.lines.values())
         self._answer_soon()
 
     def expire_line(self, line: LineT) -> None:
-        """Answer all that wait in one line, soon."""
+        """Answer all requests of one line soon."""
         line.expired = True
         self._wake_line(line)
 
     def expire_all(self) -> None:
-        """Answer everyone now: the broker stops."""
+        """Answer all requests now, because the broker stops."""
         while self._due or self.lines:
             for line in list(self.lines.values()):
                 self.expire_line(line)
@@ -130,8 +129,8 @@ class WaitingRequests(Generic[LineT]):
         served.keep(request, self._keeper)
 
     def _wake_line(self, line: LineT) -> None:
-        """Answer all requests of the line, soon. They may be tens of thousands: nothing is done for
-        each of them here."""
+        """Answer all requests of the line soon. There may be tens of thousands, so this takes no
+        time for each."""
         line.unwatch()
         del self.lines[line.key]
         self._count -= len(line.requests)
@@ -140,7 +139,7 @@ class WaitingRequests(Generic[LineT]):
         self._answer_soon()
 
     def _leave_line(self, request: WaitingRequest) -> bool:
-        """Take a request out of its line. False: it was not waiting any more."""
+        """Remove a request from its line. Return False if the request was not waiting any more."""
         line = request.line
         if request not in line.requests:
             return False
@@ -152,8 +151,8 @@ class WaitingRequests(Generic[LineT]):
         return True
 
     def _drop(self, request: WaitingRequest) -> None:
-        """Forget a request whose connection has ended. Its entry among the deadlines or the due
-        ones stays for a while, without what it held."""
+        """Drop a request whose connection has ended. Its entry among the deadlines or due requests
+        stays for a while, without its contents."""
         request.again = request.served = None
         if self._leave_line(request):
             self._forget_answered()
@@ -167,8 +166,8 @@ class WaitingRequests(Generic[LineT]):
         self._turns.run(self, self._answer_due(), self._all_answered, self._one_failed)
 
     def _answer_due(self) -> Steps[None]:
-        """Answer those who are due, one a step. ``again`` may hold a request anew, which adds to
-        ``lines``, not to the due ones: this ends."""
+        """Answer the due requests, one in a step. A request that ``again`` holds anew goes into
+        ``lines``, not to the due ones, so this ends."""
         now = asyncio.get_running_loop().time
         while True:
             if self._due:
@@ -195,13 +194,13 @@ class WaitingRequests(Generic[LineT]):
         self._set_timer()
 
     def _one_failed(self, error: Exception) -> None:
-        """Answer those behind it all the same, and raise."""
+        """Continue with the other due requests after an error, and raise the error."""
         self._answering = False
         self._answer_soon()
         raise error
 
     def _set_timer(self) -> None:
-        """Have the list looked at when the first deadline comes."""
+        """Set the timer to the first deadline."""
         if not self._by_deadline:
             return
         first = self._by_deadline[0].deadline
@@ -216,8 +215,8 @@ class WaitingRequests(Generic[LineT]):
         self._answer_soon()
 
     def _forget_answered(self) -> None:
-        """Drop answered requests from the deadlines if there are many: most do not wait until their
-        time is up."""
+        """Remove answered requests from the deadlines if there are many. Most requests are answered
+        before their deadline."""
         requests = self._by_deadline
         if len(requests) > self._count * 5 // 4 + ANSWERED_KEPT:
             # All in one turn, so it must be quick: 28 ms of CPU in a busy broker for 155,000 pulls,
