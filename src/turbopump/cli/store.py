@@ -77,7 +77,7 @@ def _store_options(run: Callable[..., int], form: str = "text") -> Callable[...,
         click.get_current_context().exit(code)
 
     def path_option(name: str, metavar: str, what: str, key: str, usual: str) -> Any:
-        about = f"Directory of the {what} ({key}).  [default: DIR/{usual}]"
+        about = f"{what} ({key}).  [default: DIR/{usual}]"
         return click.option(name, metavar=metavar, type=click.Path(path_type=Path), help=about)
 
     decorators = (
@@ -91,11 +91,17 @@ def _store_options(run: Callable[..., int], form: str = "text") -> Callable[...,
             "[default: DIR/commitlog]",
         ),
         path_option(
-            "--consume-queue", "DIR", "queues are", "storePathConsumeQueue", "consumequeue"
+            "--consume-queue",
+            "DIR",
+            "Directory of the queues",
+            "storePathConsumeQueue",
+            "consumequeue",
         ),
-        path_option("--index", "DIR", "index files are", "storePathIndex", "index"),
-        path_option("--checkpoint", "FILE", "checkpoint is", "storeCheckpoint", "checkpoint"),
-        path_option("--abort", "FILE", "mark of an unclean stop is", "abortFile", "abort"),
+        path_option("--index", "DIR", "Directory of the index files", "storePathIndex", "index"),
+        path_option(
+            "--checkpoint", "FILE", "File of the checkpoint", "storeCheckpoint", "checkpoint"
+        ),
+        path_option("--abort", "FILE", "File that marks an unclean stop", "abortFile", "abort"),
         click.option(
             "--output", type=click.Choice(["text", "json"]), default=form, help=FORM_OF_ANSWER
         ),

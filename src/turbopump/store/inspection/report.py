@@ -62,19 +62,20 @@ KINDS: Final = {
     "log_damaged": Kind(True, "bytes of the log hold no good message, and good messages follow"),
     "log_torn_tail": Kind(
         True,
-        "behind the last good message lie bytes that are none: a torn write, or a damaged "
+        "bytes after the last good message are not a message: a torn write, or a damaged "
         "last message",
     ),
     "log_gap": Kind(True, "a segment is missing between two others"),
     "log_root_missing": Kind(
         True,
-        "the log has segments in another directory too, by what Turbopump noted: give it as well",
+        "the log also has segments in another directory, according to Turbopump's "
+        "records: give that directory as well",
     ),
     "segment_size": Kind(
         True, "a segment has another size than the others, or overlaps one: brokers refuse to start"
     ),
     "foreign_file": Kind(
-        True, "a file whose name is none of the store's: Apache's broker refuses to start"
+        True, "a file with a name that does not belong to a store: Apache's broker refuses to start"
     ),
     "unreadable": Kind(True, "the system cannot read these bytes"),
     # queues against the log
@@ -96,8 +97,8 @@ KINDS: Final = {
     ),
     "queue_end": Kind(
         True,
-        "a queue ends before it did, and the log has no message that tells: the next start "
-        "lets it go on where it ended",
+        "a queue ends earlier than recorded, and the log has no message of the "
+        "difference: after the next start the queue continues at the recorded end",
     ),
     "queue_file": Kind(True, "a queue's file is missing or has another size"),
     # indexes
@@ -107,18 +108,16 @@ KINDS: Final = {
     ),
     "index_chain": Kind(True, "an index entry cannot be reached from its slot"),
     "index_header": Kind(True, "an index file's head contradicts its entries"),
-    "index_layout": Kind(
-        True, "how many slots an index file has cannot be told from its size and entries"
-    ),
-    "no_index": Kind(False, "there are no index files: look-ups by key find nothing"),
+    "index_layout": Kind(True, "size and entries of an index file do not give its number of slots"),
+    "no_index": Kind(False, "there are no index files: searches by key find nothing"),
     # the rest
-    "checkpoint": Kind(True, "the checkpoint holds what cannot be"),
+    "checkpoint": Kind(True, "the checkpoint has impossible values"),
     "checkpoint_ahead": Kind(False, "the checkpoint claims more than the log has"),
     "table_unreadable": Kind(True, "a JSON table cannot be read"),
-    "offset_beyond_queue": Kind(False, "a group's offset lies beyond the end of its queue"),
+    "offset_beyond_queue": Kind(False, "a group's offset is beyond the end of its queue"),
     "running": Kind(
         False,
-        "a broker has the store open: what it wrote since the start of this check is not judged",
+        "a broker has the store open: data written since the start of this check is not checked",
     ),
     "unclean_stop": Kind(False, "the last broker did not stop cleanly: the next start recovers"),
     "not_checked": Kind(False, "this part of the store is not checked"),
