@@ -147,7 +147,7 @@ async def longest_turn_while_saving(
     """The longest that the loop was held up while offsets were saved again and again, and how often
     they were, at least as often as ``wanted``."""
     saves = 0
-    plain = disk_module.fsync_directory
+    plain = disk_module.sync_directory
 
     def slow(path: Path) -> None:
         nonlocal saves
@@ -155,7 +155,7 @@ async def longest_turn_while_saving(
         time.sleep(fsync_seconds)
         plain(path)
 
-    disk_module.fsync_directory = slow
+    disk_module.sync_directory = slow
     try:
         async with running_broker(directory=directory, flush_consumer_offset_interval=1) as broker:
             await broker.create_topic(TOPIC, 1)
@@ -168,7 +168,7 @@ async def longest_turn_while_saving(
                     longest = max(longest, time.monotonic() - before)
                 return longest, saves
     finally:
-        disk_module.fsync_directory = plain
+        disk_module.sync_directory = plain
 
 
 def test_saving_tables_never_stalls_the_loop(

@@ -322,7 +322,7 @@ def test_a_writer_on_another_host_takes_no_files_away_where_locks_do_not_reach(
     def starts_elsewhere(step: str) -> None:
         if step == "written":
             with monkeypatch.context() as patch:
-                patch.setattr("turbopump.durable_files.fcntl.flock", lambda *_: None)
+                patch.setattr("turbopump.disk.durable_files.fcntl.flock", lambda *_: None)
                 patch.setattr("socket.gethostname", lambda: "another")
                 with second.writing():
                     left = second.staging / staged_name("left.parquet")
@@ -366,7 +366,7 @@ def test_a_second_host_does_not_compact_beside_the_first_where_locks_do_not_reac
         for _ in range(BATCHES):
             append_next(first, first.snapshot(), no_step)
         with first.compacting(), monkeypatch.context() as patch:
-            patch.setattr("turbopump.durable_files.fcntl.flock", lambda *_: None)
+            patch.setattr("turbopump.disk.durable_files.fcntl.flock", lambda *_: None)
             patch.setattr("socket.gethostname", lambda: "another")
             with (
                 second.writing(),
@@ -388,7 +388,7 @@ def test_a_file_system_without_locks_is_said_so(
     def no_locks(*_: object) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr("turbopump.durable_files.fcntl.flock", no_locks)
+    monkeypatch.setattr("turbopump.disk.durable_files.fcntl.flock", no_locks)
     lake = create_or_open(tmp_path, definition("parquet"))
     with pytest.raises(LakeError, match=r"_lock cannot be locked \(No locks"), lake.writing():
         pass
@@ -481,7 +481,7 @@ def test_the_draft_of_a_version_stays_while_another_host_may_write_it(
 
     def starts_elsewhere(draft: Path, path: Path) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr("turbopump.durable_files.fcntl.flock", lambda *_: None)
+            patch.setattr("turbopump.disk.durable_files.fcntl.flock", lambda *_: None)
             patch.setattr("socket.gethostname", lambda: "another")
             with open_lake(tmp_path).writing():
                 pass

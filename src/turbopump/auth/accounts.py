@@ -265,7 +265,7 @@ def _merged(mine: Policies | None, info: AclInfo) -> Policies:
     for policy in info.policies:
         type_ = one_of(PolicyType, policy.policy_type or PolicyType.CUSTOM, "policy type")
         entries = [_entry(entry) for entry in policy.entries or ()]
-        merged = merged.with_entries(type_, entries, anew=mine is None)
+        merged = merged.with_entries(type_, entries, append=mine is None)
     return merged
 
 

@@ -234,16 +234,16 @@ class Policies:
         return (PolicyType.CUSTOM, self.custom), (PolicyType.DEFAULT, self.default)
 
     def with_entries(
-        self, type_: PolicyType, entries: Iterable[Entry], *, anew: bool = False
+        self, type_: PolicyType, entries: Iterable[Entry], *, append: bool = False
     ) -> Policies:
         """Return a copy with more entries. A new entry replaces the first one for the same
-        resource, unless ``anew`` is set. Raise ConfigError if there are no entries."""
+        resource, unless ``append`` is set. Raise ConfigError if there are no entries."""
         made, more = list(dict(self.by_type())[type_]), list(entries)
         if not more:
             raise ConfigError(f"The policy entries is empty: the {type_} policy needs some")
         for entry in more:
             same = [at for at, old in enumerate(made) if old.resource == entry.resource]
-            if same and not anew:
+            if same and not append:
                 made[same[0]] = entry
             else:
                 made.append(entry)

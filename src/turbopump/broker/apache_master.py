@@ -40,12 +40,12 @@ async def compare_with_apache(
         raise CopyError(
             f"the log here goes up to {end}, and that of the master at {master} only up to {ends}: "
             "it was restored from an older copy, or lost its tail. Nothing is cut by itself: make "
-            "this slave the master, or empty this store so that it is copied anew"
+            "this slave the master, or empty this store so that it is copied again"
         )
     if end < begins:
         raise CopyError(
             f"the log here ends at {end}, and that of the master at {master} begins at {begins}: "
-            "older files were deleted; empty this store so that it is copied anew"
+            "older files were deleted; empty this store so that it is copied again"
         )
     equal = 0
     samples = sorted(await ask(store.cold_reads, _samples(store)), reverse=True)
@@ -56,7 +56,7 @@ async def compare_with_apache(
                 raise ProtocolError(
                     f"the newest message here, at offset {offset}, is damaged or not yet on the "
                     "disk, so nobody knows whether the master has it; if this stays (turbopump "
-                    "store verify), empty this store so that it is copied anew"
+                    "store verify), empty this store so that it is copied again"
                 )
             continue
         if offset < begins:
@@ -74,7 +74,7 @@ async def compare_with_apache(
     if not equal:
         raise ProtocolError(
             f"no message here can be compared with one of the master at {master}, so nobody knows "
-            "whether it has the same log; empty this store so that it is copied anew"
+            "whether it has the same log; empty this store so that it is copied again"
         )
     return equal
 
@@ -118,5 +118,5 @@ def _another_log(master: str, here: StoredEntry) -> str:
         f"topic {here.message.topic} is here, stored at {stored:%Y-%m-%dT%H:%M:%SZ}, it has "
         "another message, or none begins there. Here are messages that it never had, or it has "
         "lost some. Nothing is cut by itself: look at what is here (turbopump store dump), then "
-        "empty this store so that it is copied anew"
+        "empty this store so that it is copied again"
     )

@@ -256,7 +256,7 @@ def weak_promises(config: BrokerConfig) -> list[str]:
         found.append(
             "haMasterAddress without namesrvAddr: the log here is copied on without a comparison "
             "with the master's, and may differ from it if this broker was a master, too; set "
-            "namesrvAddr, or empty such a store so that it is copied anew"
+            "namesrvAddr, or empty such a store so that it is copied again"
         )
     if config.ha_port_is_open and not config.is_slave:
         found.append(

@@ -370,7 +370,7 @@ def _fault(current: Mapping[str, str] | None, name: str, value: str, *, added: b
         return f"unsupported key: {name[:64]}; there are {', '.join(ATTRIBUTES)}"
     if current is not None and not attribute.changeable:
         if added and current.get(name) == value:
-            return None  # Apache refuses this too; the same wish twice should not fail
+            return None  # Apache refuses this too; the same request twice should not fail
         return (
             f"attempt to update an unchangeable attribute. key: {name}; it is set when a "
             "topic is made"

@@ -42,7 +42,7 @@ class Line:
         del self.requests[request]
 
     def unwatch(self) -> None:
-        """Stop watching for an empty line."""
+        """Stop watching what the line waits for. Called when the line is empty or wakes."""
 
 
 class WaitingRequest:
@@ -166,8 +166,8 @@ class WaitingRequests(Generic[LineT]):
         self._turns.run(self, self._answer_due(), self._all_answered, self._one_failed)
 
     def _answer_due(self) -> Steps[None]:
-        """Answer the due requests, one in a step. A request that ``again`` holds anew goes into
-        ``lines``, not to the due ones, so this ends."""
+        """Answer the due requests, one in a step. ``again`` may hold a request once more; it then
+        goes into ``lines``, not to the due ones, so this ends."""
         now = asyncio.get_running_loop().time
         while True:
             if self._due:

@@ -371,11 +371,11 @@ class RunningPush(RunningConsumer):
             balancer.divide = BrokerDivision(shared, self.assignment, balancer.divide).divide
         self.handlers: HandlerPool | None = None
         if settings.handler is not None:
-            fate = None
+            consequence = None
             if settings.broadcast and not settings.ordered:
-                fate = "is not delivered again (broadcasting)"
+                consequence = "is not delivered again (broadcasting)"
             self.handlers = HandlerPool(
-                settings.handler, self.ready, concurrency=concurrency, fate=fate
+                settings.handler, self.ready, concurrency=concurrency, consequence=consequence
             )
         super().__init__(instance, member, tracing, self.assignment, balancer)
 

@@ -32,6 +32,7 @@ from turbopump.disk.disk import (
     failure_of,
     read_now,
 )
+from turbopump.disk.durable_files import sync_directory
 from turbopump.disk.kernel_syncs import KernelSyncs, Loop
 from turbopump.disk.locks import FileLock, lock_directories
 from turbopump.disk.mapped_segments import FileSystems, MappedSegment, MappedSparseSegment
@@ -161,7 +162,7 @@ class SystemDisk(ReadOnlyDisk):
             os.link(path, link)
             os.replace(link, backup)
         os.replace(temporary, path)
-        fsync_directory(path.parent)
+        sync_directory(path.parent)
 
     def remove(self, path: Path) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -199,7 +200,7 @@ class SystemDisk(ReadOnlyDisk):
         return lost_pages()
 
     def sync_directory(self, path: Path) -> None:
-        fsync_directory(path)
+        sync_directory(path)
 
     def start(self, operation: Callable[[], None], done: Done) -> None:
         self._run(self._threads, lambda: partial(done, failure_of(operation)))
@@ -254,7 +255,7 @@ class SystemDisk(ReadOnlyDisk):
                     os.unlink(segment.path)
                 gone += 1
             for directory in dict.fromkeys(segment.path.parent for segment in batch):
-                fsync_directory(directory)
+                sync_directory(directory)
 
         def free() -> None:
             for fd in kept:
@@ -325,11 +326,3 @@ def _allocate(fd: int, size: int) -> None:
         os.posix_fallocate(fd, 0, size)
     else:
         os.ftruncate(fd, size)
-
-
-def fsync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -148,7 +148,7 @@ class Wire(asyncio.Protocol):
         # uvloop's transports are no subclasses of asyncio.Transport.
         self.transport = transport = cast(asyncio.Transport, transport)
         if self._tells_slow:
-            # To TLS 0 is reached by nothing that waits.
+            # TLS never reports a limit of 0 as reached, so it gets 1.
             self.encrypted = self._speaks_tls(transport)
             transport.set_write_buffer_limits(high=1 if self.encrypted else 0)
         else:

@@ -87,7 +87,7 @@ class CopiedLog:
         if start != log.end:
             raise CopyError(
                 f"the master sends its log from {start} on, and the log here ends at {log.end}; "
-                "empty the slave's store so that it is copied anew"
+                "empty the slave's store so that it is copied again"
             )
         if len(self._topics) > _TOPICS_KEPT:
             self._topics.clear()

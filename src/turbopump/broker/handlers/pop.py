@@ -108,7 +108,7 @@ class PopHandler:
         subscription = refused or self._subscription(request)
         if isinstance(subscription, Response):
             return subscription
-        wish = PopQuery(
+        query = PopQuery(
             group=request.consumer_group,
             topic=request.topic,
             count_max=max(request.max_msg_nums, 1),
@@ -127,7 +127,7 @@ class PopHandler:
         )
         deadline = context.peer.now() + left_s - EARLY_S
         return await self._take(
-            wish,
+            query,
             max(request.queue_id, ANY_QUEUE),
             context,
             deadline,
@@ -136,7 +136,7 @@ class PopHandler:
 
     async def _take(
         self,
-        wish: PopQuery,
+        query: PopQuery,
         queue_id: int,
         context: RequestContext,
         deadline: float,
@@ -144,18 +144,18 @@ class PopHandler:
         expired: bool,
     ) -> Ready[PopMessageReply]:
         """Return messages, an empty answer, or HELD if the pop waits."""
-        if self._groups.is_banned(wish.group, wish.topic):  # perhaps while it waited
-            remark = ban_remark(wish.group, wish.topic)
+        if self._groups.is_banned(query.group, query.topic):  # perhaps while it waited
+            remark = ban_remark(query.group, query.topic)
             return Response(PopMessageReply(), code=ResponseCode.NO_PERMISSION, remark=remark)
-        pop, line = self._pop, TopicGroup(wish.topic, wish.group)
-        revive_queue_id = ORDER_REVIVE_QUEUE if wish.ordered else pop.revive_log.next_queue()
+        pop, line = self._pop, TopicGroup(query.topic, query.group)
+        revive_queue_id = ORDER_REVIVE_QUEUE if query.ordered else pop.revive_log.next_queue()
         taken = PoppedEntries(self._clock.now_ms(), revive_queue_id)
-        if wish.revocations != pop.held.revocations:  # the next pop is authorised again
+        if query.revocations != pop.held.revocations:  # the next pop is authorised again
             pop.held.look(line)
-            return _nothing(wish, taken, ResponseCode.POLLING_TIMEOUT)
-        queues = self._drawn_queues(line, queue_id, retries=not wish.ordered)
+            return _nothing(query, taken, ResponseCode.POLLING_TIMEOUT)
+        queues = self._drawn_queues(line, queue_id, retries=not query.ordered)
         try:
-            await pop.reader.take(wish, queues, taken)
+            await pop.reader.take(query, queues, taken)
             if taken.checkpoint_stored is not None:
                 await self._forwarding.confirmed(taken.checkpoint_stored)
         except StoreError as error:
@@ -166,22 +166,22 @@ class PopHandler:
             raise
         pop.held.look(line)  # not in a finally: of a loop that has ended nobody waits
         if taken.count:
-            return _found(wish, taken)
+            return _found(query, taken)
         if taken.refused is not None:
             return Response(PopMessageReply(), code=ResponseCode.SYSTEM_ERROR, remark=taken.refused)
         left = deadline - context.peer.now()
-        if expired or left <= 0 or wish.revocations != pop.held.revocations:
-            return _nothing(wish, taken, ResponseCode.POLLING_TIMEOUT)
-        if not self._hold(wish, queue_id, context, deadline, left):
-            return _nothing(wish, taken, ResponseCode.POLLING_FULL)
+        if expired or left <= 0 or query.revocations != pop.held.revocations:
+            return _nothing(query, taken, ResponseCode.POLLING_TIMEOUT)
+        if not self._hold(query, queue_id, context, deadline, left):
+            return _nothing(query, taken, ResponseCode.POLLING_FULL)
         return HELD
 
     def _hold(
-        self, wish: PopQuery, queue_id: int, context: RequestContext, deadline: float, left: float
+        self, query: PopQuery, queue_id: int, context: RequestContext, deadline: float, left: float
     ) -> bool:
         """Hold the pop until messages arrive or its time is up. Return False if too many pops
         wait."""
-        held, line = self._pop.held, TopicGroup(wish.topic, wish.group)
+        held, line = self._pop.held, TopicGroup(query.topic, query.group)
 
         def again(expired: bool) -> None:
             if context.peer.closed:
@@ -192,13 +192,13 @@ class PopHandler:
                 return
             task = asyncio.ensure_future(
                 context.settle_awaited(
-                    self._take(wish, queue_id, context, deadline, expired=expired)
+                    self._take(query, queue_id, context, deadline, expired=expired)
                 )
             )
             self._woken.add(task)
             task.add_done_callback(self._woken.discard)
 
-        return held.hold(line, queue_id, left, again, context.served, ordered=wish.ordered)
+        return held.hold(line, queue_id, left, again, context.served, ordered=query.ordered)
 
     def _drawn_queues(self, line: TopicGroup, queue_id: int, *, retries: bool) -> list[GroupQueue]:
         """Return the queues to read, in random order. With ``retries`` the queues of the retry
@@ -401,21 +401,21 @@ class PopHandler:
         return subscription
 
 
-def _header(wish: PopQuery, taken: PoppedEntries) -> PopMessageReply:
+def _header(query: PopQuery, taken: PoppedEntries) -> PopMessageReply:
     return PopMessageReply(
         pop_time=taken.pop_time_ms,
-        invisible_time=wish.invisible_ms,
+        invisible_time=query.invisible_ms,
         revive_qid=taken.revive_queue_id,
         rest_num=taken.left,
         start_offset_info=encode_numbers(taken.starts),
         msg_offset_info=encode_offsets(taken.offsets),
-        order_count_info=encode_numbers(taken.order_counts) if wish.ordered else None,
+        order_count_info=encode_numbers(taken.order_counts) if query.ordered else None,
     )
 
 
-def _found(wish: PopQuery, taken: PoppedEntries) -> Response[PopMessageReply]:
-    return Response(_header(wish, taken), remark="FOUND", body=b"".join(taken.parts))
+def _found(query: PopQuery, taken: PoppedEntries) -> Response[PopMessageReply]:
+    return Response(_header(query, taken), remark="FOUND", body=b"".join(taken.parts))
 
 
-def _nothing(wish: PopQuery, taken: PoppedEntries, code: int) -> Response[PopMessageReply]:
-    return Response(_header(wish, taken), code=code, remark="NO_MESSAGE_IN_QUEUE")
+def _nothing(query: PopQuery, taken: PoppedEntries, code: int) -> Response[PopMessageReply]:
+    return Response(_header(query, taken), code=code, remark="NO_MESSAGE_IN_QUEUE")

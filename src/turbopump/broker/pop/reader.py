@@ -104,36 +104,36 @@ class PopReader:
     statistics: Statistics
     repair: LogRepair
 
-    async def take(self, wish: PopQuery, queues: list[GroupQueue], taken: PoppedEntries) -> None:
-        """Read each queue in turn, until ``wish`` is satisfied. Skip a queue that another pop is
+    async def take(self, query: PopQuery, queues: list[GroupQueue], taken: PoppedEntries) -> None:
+        """Read each queue in turn, until ``query`` is satisfied. Skip a queue that another pop is
         reading."""
         for queue in queues:
-            await wish.pause()
+            await query.pause()
             if self.view.is_at_end(queue):  # nearly all queues of nearly all pops
                 continue
             if not self.view.offsets.lock(queue):
                 taken.left += self._behind(queue)
                 continue
             try:
-                await self._take_of(wish, queue, taken)
+                await self._take_of(query, queue, taken)
             except (TurbopumpError, OSError) as error:
                 taken.refused = str(error)
                 _failed(*queue, error, kind=queue)
             finally:
                 self.view.offsets.unlock(queue)
 
-    async def _take_of(self, wish: PopQuery, queue: GroupQueue, taken: PoppedEntries) -> None:
-        start = self._start(queue, wish)
-        if wish.ordered:
+    async def _take_of(self, query: PopQuery, queue: GroupQueue, taken: PoppedEntries) -> None:
+        start = self._start(queue, query)
+        if query.ordered:
             now = self.view.clock.now_ms()
-            if self.view.order.blocked_until(queue, now, wish.attempt_id) is not None:
+            if self.view.order.blocked_until(queue, now, query.attempt_id) is not None:
                 return
         elif self.view.in_flight.is_full(queue):
             log.debug("too many messages unacknowledged group=%s topic=%s queue=%d", *queue)
             taken.left += self._behind(queue)
             return
-        codes, matches = wish.subscription.codes, wish.subscription.matches
-        wanted = wish.count_max - taken.count
+        codes, matches = query.subscription.codes, query.subscription.matches
+        wanted = query.count_max - taken.count
         if wanted <= 0:
             taken.left += max(self.view.end(queue) - start, 0)
             return
@@ -152,26 +152,31 @@ class PopReader:
             place = (queue.topic, queue.queue_id, damage.queue_offset, damage.offset)
             _damaged(*place, damage.fault, kind=damage.offset)
         if result.count:
-            self.statistics.got(wish.group, queue.topic, result.count, len(result.data))
-            await self._give(wish, queue, start, result, taken)
+            self.statistics.got(query.group, queue.topic, result.count, len(result.data))
+            await self._give(query, queue, start, result, taken)
         elif result.next_offset > start and result.status not in _EMPTY:
             self.view.offsets.commit(queue, result.next_offset, 0)
         taken.left += max(result.max_offset - result.next_offset, 0)
 
     async def _give(
-        self, wish: PopQuery, queue: GroupQueue, start: int, result: GetResult, taken: PoppedEntries
+        self,
+        query: PopQuery,
+        queue: GroupQueue,
+        start: int,
+        result: GetResult,
+        taken: PoppedEntries,
     ) -> None:
         offsets = queue_offsets(result.data)
         key = queue_key(queue_kind_of(queue.topic), queue.queue_id)
-        if wish.ordered:
+        if query.ordered:
             taken.order_counts += self.view.order.took(
                 queue,
                 offsets,
                 TakenInOrder(
                     pop_time=taken.pop_time_ms,
-                    invisible=wish.invisible_ms,
+                    invisible=query.invisible_ms,
                     last_consumed=self.view.clock.now_ms(),
-                    attempt_id=wish.attempt_id,
+                    attempt_id=query.attempt_id,
                 ),
                 result.next_offset,
             )
@@ -180,7 +185,7 @@ class PopReader:
             checkpoint = Checkpoint(
                 start_offset=start,
                 pop_time=taken.pop_time_ms,
-                invisible_time=wish.invisible_ms,
+                invisible_time=query.invisible_ms,
                 count=len(offsets),
                 queue_id=queue.queue_id,
                 topic=queue.topic,
@@ -196,24 +201,24 @@ class PopReader:
         taken.starts.append((key, start))
         taken.offsets.append((key, offsets))
         taken.count += result.count
-        if queue.topic == wish.topic or self.view.config.pop_response_return_actual_retry_topic:
+        if queue.topic == query.topic or self.view.config.pop_response_return_actual_retry_topic:
             taken.parts.append(result.data)
             return
         handle = PopHandle(
             start_offset=start,
             pop_time_ms=taken.pop_time_ms,
-            invisible_ms=wish.invisible_ms,
-            revive_queue_id=ORDER_REVIVE_QUEUE if wish.ordered else taken.revive_queue_id,
+            invisible_ms=query.invisible_ms,
+            revive_queue_id=ORDER_REVIVE_QUEUE if query.ordered else taken.revive_queue_id,
             kind=key.kind,
             broker_name=self.view.config.broker_name,
             queue_id=queue.queue_id,
         )
         taken.parts += [
-            as_of_topic(message, wish.topic, handle)
+            as_of_topic(message, query.topic, handle)
             for message in decode_entries(result.data, errors="surrogateescape")
         ]
 
-    def _start(self, queue: GroupQueue, wish: PopQuery) -> int:
+    def _start(self, queue: GroupQueue, query: PopQuery) -> int:
         reset = self.view.offsets.take_reset(queue)
         if reset is not None:
             self.view.order.forget(queue)
@@ -221,7 +226,7 @@ class PopReader:
             return reset
         start = self.view.offsets.find(queue)
         if start is None:
-            start = self.view.first_offset(queue, wish.init_mode)
+            start = self.view.first_offset(queue, query.init_mode)
             self.view.offsets.begin(queue, start)
         return start
 

@@ -101,8 +101,11 @@ class _Run:
 
 
 class HandlerPool:
-    """Call ``handler`` with messages of ``ready``, or lists of them. ``concurrency``: maximum
-    number of concurrent calls. ``fate``: text for log lines about what follows a failure."""
+    """Call ``handler`` with messages of ``ready``, or with lists of messages.
+
+    - ``concurrency``: maximum number of concurrent calls.
+    - ``consequence``: text for log lines, what happens to a message after a failure.
+    """
 
     # Workers (``_Run``) handle messages: a worker handles one after another, and ends when none is
     # ready. For a coroutine function it is a task. For a plain function it is one call in an
@@ -120,7 +123,7 @@ class HandlerPool:
         ready: ReadyMessages,
         *,
         concurrency: int,
-        fate: str | None = None,
+        consequence: str | None = None,
     ) -> None:
         self.concurrency = concurrency
         self._call = (
@@ -129,7 +132,7 @@ class HandlerPool:
             else cast(Callable[[Handled], object], handler)
         )
         self._ready = ready
-        self._fate = fate or COMES_AGAIN
+        self._consequence = consequence or COMES_AGAIN
         self._failed = RepeatedLine(
             log, logging.WARNING, "handler failed, the message %s %s cause=%s"
         )
@@ -469,7 +472,7 @@ class HandlerPool:
         if not message.settled:
             kind = type(error), _raised_at(error)
             cause = repr(error)
-            self._failed(self._fate, keys_of(message), cause, kind=kind, exc_info=error)
+            self._failed(self._consequence, keys_of(message), cause, kind=kind, exc_info=error)
             message.retry(reason=error)
 
     def _settle(self, message: Handled, result: object) -> None:

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import msgspec
 
-from turbopump.durable_files import FileLockedError, lock_file, sync_directory
+from turbopump.disk.durable_files import FileLockedError, lock_file, sync_directory
 from turbopump.errors import ResendError
 from turbopump.message.message import MessageQueue
 

@@ -275,10 +275,10 @@ class IdempotentConsumer:
             if done is not None:
                 await (self._finish(visit) if done else self._store.release(visit.key, visit.owner))
         except Exception as error:
-            fate = "will be handled again" if done else "waits for the lease to end"
+            consequence = "will be handled again" if done else "waits for the lease to end"
             log.error(
                 "not written down in the idempotence store, its next copy %s key=%s cause=%s",
-                fate,
+                consequence,
                 visit.key[:200],
                 error,
             )

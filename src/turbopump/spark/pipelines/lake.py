@@ -32,7 +32,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from turbopump.durable_files import FileLockedError, lock_file, now_text, sync_directory
+from turbopump.disk.durable_files import FileLockedError, lock_file, now_text, sync_directory
 from turbopump.errors import ConfigError, LakeError, LakeInUseError, OffsetGapError
 from turbopump.message.message import MessageQueue
 from turbopump.spark.offsets import Offsets

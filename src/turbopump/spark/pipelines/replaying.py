@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from turbopump.durable_files import replace_file
+from turbopump.disk.durable_files import replace_file
 from turbopump.errors import ConfigError, LakeError, RouteNotFoundError
 from turbopump.spark import archive as lakes
 from turbopump.spark.cluster import Cluster

@@ -185,7 +185,7 @@ class QueueRebuild:
             marked, self._marked = self._marked, {}
             for queue, index in marked.items():
                 key = queue.topic, queue.queue_id
-                self._parts[key] = yield from self._part_round(queue, index)
+                self._parts[key] = yield from self._damaged_part(queue, index)
             walk = SteppedWalk(
                 self.log,
                 self._put_entry,
@@ -244,7 +244,7 @@ class QueueRebuild:
                 break
             self.without_message.add((queue, index))
 
-    def _part_round(self, queue: ConsumeQueue, index: int) -> ReadSteps[DamagedPart]:
+    def _damaged_part(self, queue: ConsumeQueue, index: int) -> ReadSteps[DamagedPart]:
         """Return the part between two good units on both sides of ``index``, each about the
         nearest. The good unit before is included, because zeros behind it may have overwritten the
         end of its tags."""

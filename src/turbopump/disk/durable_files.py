@@ -1,11 +1,10 @@
 """Small disk operations of a client or a pipeline, each durable when it returns, and lock files
-between processes. Servers write through ``disk/``."""
+between processes. Servers write through a ``Disk``."""
 
 from __future__ import annotations
 
 import fcntl
 import os
-import socket
 import time
 from pathlib import Path
 
@@ -20,7 +19,7 @@ def lock_file(path: Path) -> int:
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        holder = f"process {os.getpid()} on {socket.gethostname()}, since {now_text()}"
+        holder = f"process {os.getpid()} on {os.uname().nodename}, since {now_text()}"
         os.ftruncate(lock, 0)
         os.pwrite(lock, holder.encode(), 0)
     except BlockingIOError:
