@@ -63,7 +63,7 @@ from turbopump.protocol.requests.topics import (
 from turbopump.remoting.client import RemotingClient
 from turbopump.replication.link import SlaveLink
 from turbopump.replication.slave import first_wanted
-from turbopump.store.timers.timer_log import TimerCheckpoint
+from turbopump.store.timers.timer_checkpoint import TimerCheckpoint
 
 TableT = TypeVar("TableT", bound=msgspec.Struct)
 

@@ -21,7 +21,7 @@ from turbopump.errors import StoreError
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.consume_queue import ConsumeQueue
 from turbopump.store.timers.pending_timers import PendingTimers
-from turbopump.store.timers.timer_log import TimerCheckpoint
+from turbopump.store.timers.timer_checkpoint import TimerCheckpoint
 
 OLDEST_EVERY_S: Final = 5.0
 """Minimum seconds between two searches for the oldest waiting message. The search runs only when

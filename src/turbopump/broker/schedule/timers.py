@@ -38,7 +38,8 @@ from turbopump.errors import MessageError, StoreDamagedError, StoreError
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE, unpack_unit
 from turbopump.store.timers.pending_timers import TIMER_TOPIC, PendingTimers, SlotUnits, TimerConfig
-from turbopump.store.timers.timer_log import MAGIC_DELETE, MAGIC_ROLL, TimerCheckpoint
+from turbopump.store.timers.timer_checkpoint import TimerCheckpoint
+from turbopump.store.timers.timer_log import MAGIC_DELETE, MAGIC_ROLL
 from turbopump.store.timers.timer_recovery import open_timers
 
 GATHER_S: Final = 0.02
