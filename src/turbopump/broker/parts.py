@@ -42,6 +42,7 @@ from turbopump.broker.transactions.transactions import Transactions
 from turbopump.config.addresses import bare_host, join_address
 from turbopump.config.broker_config import VIP_OFFSET, BrokerConfig, FlushDiskType
 from turbopump.errors import ConfigError
+from turbopump.protocol.requests.namesrv import RegisterBrokerReply
 from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.router import Authorise, Router
 from turbopump.remoting.server import RemotingServer
@@ -92,7 +93,6 @@ class Copying:
     """Parts that copy tables from a master, and parts that check and repair the log. Only a slave
     has ``slave_tables``."""
 
-    replication: Replication
     records: TopicRecords
     slave_tables: SlaveTables | None
     slave_accounts: SlaveAccounts | None
@@ -103,12 +103,6 @@ class Copying:
     def lacks_master(self) -> bool:
         """True for a slave that does not know its master."""
         return self.slave_tables is not None and self.slave_tables.master is None
-
-    def follow_master(self, address: str | None, ha_address: str | None) -> None:
-        """Let a slave follow the master at these addresses."""
-        if self.slave_tables is not None:
-            self.slave_tables.master_is_at(address)
-        self.replication.master_is_at(ha_address)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -330,14 +324,16 @@ def make_copies(
             asyncio.get_running_loop().time,
             lambda start, end: delivering.log_repair.fetch([Range(start, end)]),
         )
-    return Copying(
-        listening.replication,
-        records,
-        slave_tables,
-        slave_accounts,
-        scrubbing,
-        Cleaning(store, config),
-    )
+    return Copying(records, slave_tables, slave_accounts, scrubbing, Cleaning(store, config))
+
+
+def follow_master(
+    listening: Listening, copying: Copying, address: str | None, ha_address: str | None
+) -> None:
+    """Let a slave follow the master at these addresses."""
+    if copying.slave_tables is not None:
+        copying.slave_tables.master_is_at(address)
+    listening.replication.master_is_at(ha_address)
 
 
 def make_announcing(
@@ -345,12 +341,15 @@ def make_announcing(
 ) -> Announcing:
     config, topics = stored.config, stored.tables.topics
 
+    def registered(reply: RegisterBrokerReply) -> None:
+        follow_master(listening, copying, reply.master_addr, reply.ha_server_addr)
+
     registration = NameServerRegistration(
         config,
         topics,
         listening.address,
         listening.ha_address,
-        lambda reply: copying.follow_master(reply.master_addr, reply.ha_server_addr),
+        registered,
         signer,
         # a new one has no slave that is about to come back
         awaits_slaves=config.slave_acks > 0 and stored.store.log.end > 0,
