@@ -1,5 +1,5 @@
-"""Timer messages as ``rmq_sys_wheel_timer`` holds them: their slots, recalls that name them, and the
-properties of the copy that is stored when a slot is due.
+"""Timer messages as ``rmq_sys_wheel_timer`` holds them: their slots, recalls that name them, and
+the properties of the copy that is stored when a slot is due.
 
 The copy goes to consumers, or, if its time has not come, back to the timers for a later slot.
 Source: apache/rocketmq ``TimerMessageStore.convert``. As there, REAL_TOPIC, REAL_QID and all
