@@ -148,21 +148,26 @@ async def test_a_slave_that_does_not_trust_the_certificate_of_its_master_says_so
             user("secret"),
             user("guess"),
             "it has other innerClientAuthenticationCredentials",
-            "both need the same innerClientAuthenticationCredentials",
+            "both brokers need the same innerClientAuthenticationCredentials",
         ),
         (
             user("secret"),
             {},
-            "it shows no credentials",
+            "it sent no credentials",
             "refused this slave: read the reason in its log",
         ),
         (
             {"authentication_enabled": True},
             user("secret"),
             "this broker has no innerClientAuthenticationCredentials",
-            "both need the same innerClientAuthenticationCredentials",
+            "both brokers need the same innerClientAuthenticationCredentials",
         ),
-        ({}, user("secret"), "it speaks no HA", "refused this slave: read the reason in its log"),
+        (
+            {},
+            user("secret"),
+            "the slave does not speak the HA protocol",
+            "refused this slave: read the reason in its log",
+        ),
     ],
 )
 @in_loop
@@ -230,7 +235,7 @@ async def test_certificates_suffice_without_accounts(
     without = {**slaves, "tls_client_cert_path": "", "tls_client_key_path": ""}
     async with running(tmp_path / "m", **masters) as master:
         async with slave_of(master, tmp_path / "s"):
-            await until(lambda: "it does not speak TLS (tls.server.mode=enforcing)" in caplog.text)
+            await until(lambda: "it does not use TLS (tls.server.mode=enforcing)" in caplog.text)
         async with slave_of(master, tmp_path / "s", **without):
             await until(lambda: "read the reason in its log" in caplog.text)
             await until(lambda: "peer did not return a certificate" in caplog.text)
@@ -492,7 +497,7 @@ async def test_a_slave_that_cannot_prove_itself_takes_nothing_from_a_master_that
         running(tmp_path / "m") as master,
         slave_of(master, tmp_path / "s", **alone) as slave,
     ):
-        await until(lambda: "needs a master that can prove itself" in caplog.text)
+        await until(lambda: "has no credentials to authenticate its master" in caplog.text)
         assert master.parts.listening.replication.figures()["haSlaves"] == "0"
         assert slave.store.log.end == 0
 
