@@ -14,6 +14,7 @@ from tests.unit.broker.ha_brokers import running, slave_of, user
 from tests.unit.remoting.certificates import Pair
 from tests.unit.remoting.handshakes import Handshake
 from tests.unit.remoting.serving import RawPeer, raw_peer
+from tests.waits import until, until_logged
 
 from turbopump.auth.signatures import Credentials, RequestSigner
 from turbopump.broker import slave_tables
@@ -36,12 +37,6 @@ from turbopump.repeated_line import report_all
 from turbopump.replication import link
 from turbopump.replication.handshake import HELLO
 from turbopump.replication.stream import REPORT
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def sent(master: Broker, tls: ClientTls | None = None) -> None:
@@ -137,8 +132,8 @@ async def test_a_slave_that_does_not_trust_the_certificate_of_its_master_says_so
         running(tmp_path / "m", **user("secret"), **server) as master,
         slave_of(master, tmp_path / "s", **user("secret"), **tls),
     ):
-        await until(lambda: "its certificate is not trusted" in caplog.text)
-        await until(lambda: "TLS failed peer=127.0.0.1:" in caplog.text)
+        await until_logged(caplog, "its certificate is not trusted")
+        await until_logged(caplog, "TLS failed peer=127.0.0.1:")
 
 
 @pytest.mark.parametrize(
@@ -178,7 +173,7 @@ async def test_a_refused_slave_is_one_line_in_the_log_of_both(
         running(tmp_path / "m", **masters) as master,
         slave_of(master, tmp_path / "s", **slaves),
     ):
-        await until(lambda: at_slave in caplog.text)
+        await until_logged(caplog, at_slave)
         report_all()
         lines = [record.getMessage() for record in caplog.records]
         assert sum("HA connection" in line and at_master in line for line in lines) == 1, lines
@@ -230,10 +225,10 @@ async def test_certificates_suffice_without_accounts(
     without = {**slaves, "tls_client_cert_path": "", "tls_client_key_path": ""}
     async with running(tmp_path / "m", **masters) as master:
         async with slave_of(master, tmp_path / "s"):
-            await until(lambda: "it does not speak TLS (tls.server.mode=enforcing)" in caplog.text)
+            await until_logged(caplog, "it does not speak TLS (tls.server.mode=enforcing)")
         async with slave_of(master, tmp_path / "s", **without):
-            await until(lambda: "read the reason in its log" in caplog.text)
-            await until(lambda: "peer did not return a certificate" in caplog.text)
+            await until_logged(caplog, "read the reason in its log")
+            await until_logged(caplog, "peer did not return a certificate")
             assert master.parts.listening.replication.figures()["haSlaves"] == "0"
         async with slave_of(master, tmp_path / "s", **slaves) as slave:
             await copies(master, slave, tls)
@@ -298,7 +293,7 @@ async def test_a_slave_speaks_no_tls_to_a_master_of_apaches(
         slave_of(master, tmp_path / "s", **slaves, ha_master_address="") as slave,
     ):
         await told_of(master, slave)
-        await until(lambda: "is Apache's, which speaks no TLS there: name 127.0.0.1" in caplog.text)
+        await until_logged(caplog, "is Apache's, which speaks no TLS there: name 127.0.0.1")
         assert not ha_status(master).ha_connection_info
     slaves["ha_allowed_peers"] = "127.0.0.1"
     async with (
@@ -492,7 +487,7 @@ async def test_a_slave_that_cannot_prove_itself_takes_nothing_from_a_master_that
         running(tmp_path / "m") as master,
         slave_of(master, tmp_path / "s", **alone) as slave,
     ):
-        await until(lambda: "needs a master that can prove itself" in caplog.text)
+        await until_logged(caplog, "needs a master that can prove itself")
         assert master.parts.listening.replication.figures()["haSlaves"] == "0"
         assert slave.store.log.end == 0
 
