@@ -14,9 +14,8 @@ from tests.unit.client.push_consumers import committed, consumer_of, fill
 from tests.unit.client.scripted_cluster import refusal, scripted_cluster, until
 
 from turbopump.client.allocation import allocate_by_configuration
-from turbopump.client.consumer.assignment import Assignment
 from turbopump.client.consumer.delivery import Delivery
-from turbopump.client.consumer.rebalance import QueueChange
+from turbopump.client.consumer.queue_table import Assignment, QueueChange
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer, Retry
 from turbopump.errors import ConfigError, NotStartedError, RouteNotFoundError
 from turbopump.message.message import MessageQueue
