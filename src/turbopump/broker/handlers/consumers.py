@@ -15,8 +15,8 @@ from turbopump.broker.consumers import Member
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.held_pulls import HeldPulls
 from turbopump.broker.offsets import ConsumerOffsets
+from turbopump.broker.pop.group_queue import TopicGroup
 from turbopump.broker.pop.held_pops import HeldPops
-from turbopump.broker.pop.view import TopicGroup
 from turbopump.broker.reading import answer
 from turbopump.broker.saved_table import not_saved, table_answer
 from turbopump.broker.send_checks import topic_name_fault

@@ -19,7 +19,7 @@ from turbopump.client.consumer.delivery_policy import Membership
 from turbopump.client.consumer.queue_table import NO_CHANGE, Assignment, QueueChange, QueueTable
 from turbopump.client.consumer.subscription import ALL, tag_subscription
 from turbopump.client.instance import ClientInstance
-from turbopump.client.routes import TopicRoute
+from turbopump.client.topic_route import TopicRoute
 from turbopump.errors import BodyError, RemotingError, RouteNotFoundError
 from turbopump.message.handles import pop_retry_topic
 from turbopump.message.message import MessageQueue
