@@ -28,7 +28,7 @@ from tests.unit.broker.talking import Client, pull
 from tests.unit.broker.transacting import HALF, Transactor
 
 from turbopump.broker.broker import Broker
-from turbopump.broker.pop.offsets import GroupQueue
+from turbopump.broker.pop.group_queue import GroupQueue
 from turbopump.config.broker_config import BrokerRole
 from turbopump.message.codec import decode_entries
 from turbopump.message.message import MessageQueue

@@ -15,7 +15,7 @@ import msgspec
 
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.interceptors import Destination, Interceptor
-from turbopump.broker.schedule.delays import by_way_of_level
+from turbopump.broker.schedule.destinations import by_way_of_level
 from turbopump.broker.topics import TopicTable
 from turbopump.message.delivery_time import DelayLevels
 from turbopump.message.message import ReceivedMessage

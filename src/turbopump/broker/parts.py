@@ -30,8 +30,8 @@ from turbopump.broker.membership import Membership
 from turbopump.broker.pop.pop import Pop
 from turbopump.broker.registration import NameServerRegistration, TopicRoutes
 from turbopump.broker.replication import Replication
-from turbopump.broker.schedule.delays import Delays, delay_level_interceptor
-from turbopump.broker.schedule.timer_messages import timer_interceptor
+from turbopump.broker.schedule.delays import Delays
+from turbopump.broker.schedule.destinations import delay_level_interceptor, timer_interceptor
 from turbopump.broker.schedule.timers import Timers, timers_of
 from turbopump.broker.slave_accounts import SlaveAccounts
 from turbopump.broker.slave_tables import SlaveTables

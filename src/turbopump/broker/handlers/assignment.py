@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from turbopump.broker.pop.view import ANY_QUEUE
+from turbopump.broker.pop.group_queue import ANY_QUEUE
 from turbopump.broker.registration import TopicRoutes
 from turbopump.broker.saved_table import not_saved
 from turbopump.broker.stored import Stored

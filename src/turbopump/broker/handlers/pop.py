@@ -18,11 +18,10 @@ from turbopump.broker.consumers import (
     read_subscription,
 )
 from turbopump.broker.forwarding import Forwarding
-from turbopump.broker.pop.offsets import GroupQueue
+from turbopump.broker.pop.group_queue import ANY_QUEUE, GroupQueue, TopicGroup
 from turbopump.broker.pop.pop import Pop
 from turbopump.broker.pop.reader import PoppedEntries, PopQuery, peek
 from turbopump.broker.pop.records import COUNT_MAX
-from turbopump.broker.pop.view import ANY_QUEUE, TopicGroup
 from turbopump.broker.read_checks import (
     ban_remark,
     no_group_remark,
