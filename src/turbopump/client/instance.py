@@ -20,8 +20,9 @@ from turbopump.client.environment import Environment
 from turbopump.client.heartbeat import InstanceMember, heartbeat_data
 from turbopump.client.loop_stalls import LOOK_INTERVAL_S, LoopStalls
 from turbopump.client.operator_requests import add_operator_requests
-from turbopump.client.routes import Routes, TopicRoute
+from turbopump.client.routes import Routes
 from turbopump.client.settings import ClientSettings
+from turbopump.client.topic_route import TopicRoute
 from turbopump.message import properties as names
 from turbopump.message.codec import decode_entry
 from turbopump.message.message import ReceivedMessage

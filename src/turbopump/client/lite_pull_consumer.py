@@ -23,10 +23,10 @@ from turbopump.client.heartbeat import InstanceMember
 from turbopump.client.instance import ClientInstance
 from turbopump.client.lifecycle import Lifecycle
 from turbopump.client.namespace import unwrapped, wrap, wrapped
-from turbopump.client.routes import TopicRoute
 from turbopump.client.setting_rules import OFFSET, SettingRule, is_number, whole_from
 from turbopump.client.settings import keywords_of
 from turbopump.client.shared_instances import join_instance
+from turbopump.client.topic_route import TopicRoute
 from turbopump.client.tracing import Tracing
 from turbopump.errors import ConfigError
 from turbopump.message.message import MessageQueue, ReceivedMessage

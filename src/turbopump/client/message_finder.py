@@ -21,9 +21,9 @@ from turbopump.client.consumer.pull import pull, pull_request, wanted_messages
 from turbopump.client.consumer.subscription import ALL, tag_subscription
 from turbopump.client.instance import ClientInstance
 from turbopump.client.lifecycle import InContext
-from turbopump.client.routes import TopicRoute
 from turbopump.client.setting_rules import OFFSET, TOPIC, SettingRule, is_name, is_whole, whole_from
 from turbopump.client.settings import ClientSettings, keywords_of
+from turbopump.client.topic_route import TopicRoute
 from turbopump.config.addresses import join_address
 from turbopump.message.codec import decode_entry
 from turbopump.message.ids import decode_offset_msg_id

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from turbopump.client.allocation import Strategy
 from turbopump.client.instance import ClientInstance
-from turbopump.client.routes import TopicRoute
+from turbopump.client.topic_route import TopicRoute
 from turbopump.errors import BodyError, RemotingError, ResponseError, RouteNotFoundError
 from turbopump.message.message import MessageQueue
 from turbopump.message.rules import RETRY_PREFIX
