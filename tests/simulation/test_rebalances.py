@@ -22,7 +22,7 @@ from tests.simulation.world.process import ProcessKilled, SimulatedProcess
 from tests.simulation.world.simulation import Simulation, simulate
 
 from turbopump.broker.broker import Broker
-from turbopump.broker.handlers.clients import ClientsHandler
+from turbopump.broker.membership import Membership
 from turbopump.client.allocation import strategy_of
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.producer import Producer
@@ -296,18 +296,18 @@ def watched(world: World) -> Iterator[None]:
     from turbopump.client.consumer.queue_loop import AssignedQueue
 
     with pytest.MonkeyPatch.context() as patch:
-        notify, drop = ClientsHandler.notify, AssignedQueue.drop
+        notify, drop = Membership.notify_members, AssignedQueue.drop
 
-        def notify_and_tell(self: ClientsHandler, group: str) -> None:
+        def notify_and_tell(self: Membership, group: str) -> None:
             notify(self, group)
             if group == GROUP:
-                world.noticed(self.stored.clients.client_ids(group))
+                world.noticed(self._stored.clients.client_ids(group))
 
         def drop_and_tell(self: AssignedQueue) -> None:
             world.lost(self.queue, self.process_queue.next_offset)
             drop(self)
 
-        patch.setattr(ClientsHandler, "notify", notify_and_tell)
+        patch.setattr(Membership, "notify_members", notify_and_tell)
         patch.setattr(AssignedQueue, "drop", drop_and_tell)
         yield
 

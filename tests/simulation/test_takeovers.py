@@ -178,7 +178,7 @@ class Story:
 
         def has(broker: Broker) -> bool:
             groups = broker.tables.groups
-            found = groups.find(name) if groups.knows(name) else None
+            found = groups.get(name)
             return found is not None and found.retry_max_times == retries
 
         self.changed("groups", name, has)
