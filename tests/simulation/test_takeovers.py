@@ -29,7 +29,7 @@ from tests.unit.broker.talking import Client, pull
 from tests.unit.broker.transacting import HALF, Transactor
 
 from turbopump.broker.broker import Broker
-from turbopump.broker.pop.offsets import GroupQueue
+from turbopump.broker.pop.group_queue import GroupQueue
 from turbopump.config.broker_config import BrokerRole
 from turbopump.message.codec import decode_entries
 from turbopump.message.message import MessageQueue
@@ -179,7 +179,7 @@ class Story:
 
         def has(broker: Broker) -> bool:
             groups = broker.tables.groups
-            found = groups.find(name) if groups.knows(name) else None
+            found = groups.get(name)
             return found is not None and found.retry_max_times == retries
 
         self.changed("groups", name, has)

@@ -24,7 +24,7 @@ import msgspec
 from turbopump.broker.apache_master import compare_with_apache
 from turbopump.broker.background import stop_task
 from turbopump.broker.handlers.topics import TopicRecords
-from turbopump.broker.pop.offsets import OrderInfo, OrderInfoTable
+from turbopump.broker.pop.order_info import OrderInfo, OrderInfoTable
 from turbopump.broker.queue_locks import HeldLocks
 from turbopump.broker.schedule.delays import Delays
 from turbopump.broker.schedule.timers import Timers

@@ -19,7 +19,7 @@ from tests.waits import until
 from turbopump import ClientTls, Credentials, Producer, PushConsumer
 from turbopump.auth.accounts import Accounts
 from turbopump.auth.server_access import FILE_NAME, LOOK_INTERVAL_S, change_file
-from turbopump.broker.pop.view import TopicGroup
+from turbopump.broker.pop.group_queue import TopicGroup
 from turbopump.config.namesrv_config import NamesrvConfig
 from turbopump.config.tls import TlsMode
 from turbopump.disk.system_disk import SystemDisk

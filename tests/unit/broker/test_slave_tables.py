@@ -75,7 +75,7 @@ async def test_topics_groups_and_offsets_come_and_go_as_at_the_master(
     assert topic is not None
     assert topic.read_queue_nums == 3
     assert slave.tables.topics.version == master.tables.topics.version
-    assert slave.tables.groups.knows("g")
+    assert slave.tables.groups.get("g")
     assert await replicas.client_of(SLAVE).all_bodies() == [b"0", b"1", b"2", b"3", b"4"]
 
     assert (await client.code(DeleteTopic(topic="gone")))[0] == 0
@@ -83,7 +83,7 @@ async def test_topics_groups_and_offsets_come_and_go_as_at_the_master(
     await a_round_later(slave)
     assert slave.tables.topics.find("gone") is None
     assert slave.store.max_offset("gone", 0) == 0
-    assert not slave.tables.groups.knows("g")
+    assert slave.tables.groups.get("g") is None
 
 
 @in_loop(with_replicas)

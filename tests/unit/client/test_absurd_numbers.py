@@ -23,7 +23,7 @@ from turbopump import Producer, RouteNotFoundError
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.consumer.pop import PoppedDelivery, popped_messages
 from turbopump.client.consumer.pull import pulled_messages
-from turbopump.client.routes import topic_route
+from turbopump.client.topic_route import topic_route
 from turbopump.message.batch import COUNT_MAX, UNPACKED_MESSAGE_SIZE, UNPACKED_SIZE_MAX, encode_item
 from turbopump.message.message import MessageQueue
 from turbopump.message.properties import SysFlag

@@ -15,9 +15,8 @@ from tests.unit.client.scripted_cluster import refusal, scripted_cluster
 from tests.waits import until, until_count, until_some
 
 from turbopump.client.allocation import allocate_by_configuration
-from turbopump.client.consumer.assignment import Assignment
 from turbopump.client.consumer.delivery import Delivery
-from turbopump.client.consumer.rebalance import QueueChange
+from turbopump.client.consumer.queue_table import Assignment, QueueChange
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer, Retry
 from turbopump.errors import ConfigError, NotStartedError, RouteNotFoundError
 from turbopump.message.message import MessageQueue

@@ -10,7 +10,9 @@ from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.log_repair import LogRepair
 from turbopump.broker.offsets import ConsumerOffsets
 from turbopump.broker.pop.held_pops import HeldPops
-from turbopump.broker.pop.offsets import InFlight, OrderInfo, PopOffsets
+from turbopump.broker.pop.in_flight import InFlight
+from turbopump.broker.pop.offsets import PopOffsets
+from turbopump.broker.pop.order_info import OrderInfo
 from turbopump.broker.pop.reader import PopReader
 from turbopump.broker.pop.records import (
     CHECKPOINT_TAG,
@@ -20,7 +22,8 @@ from turbopump.broker.pop.records import (
     PopKey,
     ReviveLog,
 )
-from turbopump.broker.pop.reviving import Redelivery, Reviving
+from turbopump.broker.pop.redelivery import Redelivery
+from turbopump.broker.pop.reviving import Reviving
 from turbopump.broker.pop.view import PopView
 from turbopump.broker.schedule.timers import Timers
 from turbopump.broker.stored import Stored

@@ -15,7 +15,9 @@ from typing import Final
 
 from turbopump.broker.consumers import SubscriptionFilter
 from turbopump.broker.log_repair import LogRepair, damaged_ranges
-from turbopump.broker.pop.offsets import GroupQueue, PopOffsets, TakenInOrder
+from turbopump.broker.pop.group_queue import GroupQueue
+from turbopump.broker.pop.offsets import PopOffsets
+from turbopump.broker.pop.order_info import TakenInOrder
 from turbopump.broker.pop.records import Checkpoint, ReviveLog
 from turbopump.broker.pop.view import PopView
 from turbopump.broker.reading import read_queue

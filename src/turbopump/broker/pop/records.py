@@ -17,7 +17,7 @@ import msgspec
 
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.interceptors import Destination
-from turbopump.broker.schedule.timer_messages import by_way_of_timer
+from turbopump.broker.schedule.destinations import by_way_of_timer
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import MessageError

@@ -19,8 +19,7 @@ from typing import Final
 
 from turbopump.broker.background import RetryingTask, wait_for
 from turbopump.broker.forwarding import Forwarding
-from turbopump.broker.reading import ask
-from turbopump.broker.schedule.delays import read_units
+from turbopump.broker.reading import ask, read_units
 from turbopump.broker.schedule.timer_messages import (
     NEVER_WAITED,
     Recalls,

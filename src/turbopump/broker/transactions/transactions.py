@@ -13,7 +13,7 @@ from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.reading import ask, entry_for
 from turbopump.broker.stored import Stored
 from turbopump.broker.transactions.checks import TransactionChecks
-from turbopump.broker.transactions.endings import Endings, OpQueue, PendingHalves, SavedOffsets
+from turbopump.broker.transactions.endings import Endings, OpQueue, SavedOffsets
 from turbopump.broker.transactions.half_messages import (
     GIVEN_UP_TOPIC,
     GROUP,
@@ -23,6 +23,7 @@ from turbopump.broker.transactions.half_messages import (
     ended_offsets,
     half_of,
 )
+from turbopump.broker.transactions.pending_halves import PendingHalves
 from turbopump.errors import StoreError
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import (

@@ -12,7 +12,7 @@ from tests.unit.broker.popping import pop_request
 from tests.unit.broker.talking import Talk, converse, pull, talking, watched
 from tests.waits import until, until_count
 
-from turbopump.broker.pop.view import ANY_QUEUE, TopicGroup
+from turbopump.broker.pop.group_queue import ANY_QUEUE, TopicGroup
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command

@@ -199,7 +199,7 @@ async def test_a_group_s_first_heartbeat_makes_its_retry_topic(talk: Talk, /) ->
     retry = talk.broker.tables.topics.find("%RETRY%g")
     assert retry is not None
     assert (retry.read_queue_nums, retry.write_queue_nums, retry.perm) == (1, 1, 6)
-    assert talk.broker.tables.groups.knows("g")
+    assert talk.broker.tables.groups.get("g")
 
 
 @in_loop(converse, auto_create_subscription_group=False)

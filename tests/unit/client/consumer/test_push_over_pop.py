@@ -16,7 +16,7 @@ from tests.waits import until, until_count, until_equal, until_some
 from turbopump import MessageQueue, PushConsumer, Retry
 from turbopump.client.allocation import allocate_by_configuration
 from turbopump.client.consumer.delivery import Delivery
-from turbopump.client.consumer.popped_queue import LADDER_S
+from turbopump.client.consumer.delivery_policy import LADDER_S
 from turbopump.errors import ConfigError
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.requests.assignment import QueryAssignment
