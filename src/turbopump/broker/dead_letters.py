@@ -97,7 +97,7 @@ def retry_interceptor(
         ):
             return destination
         name = request.topic[len(RETRY_PREFIX) :]
-        group = groups.find(name)
+        group = groups.find_or_create(name)
         attempts_max = request.max_reconsume_times
         if attempts_max is None:
             attempts_max = group.retry_max_times if group is not None else 0

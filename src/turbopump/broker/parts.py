@@ -17,7 +17,6 @@ from turbopump.auth.server_access import ServerAccess
 from turbopump.auth.signatures import Credentials, RequestSigner
 from turbopump.broker.dead_letters import retry_interceptor
 from turbopump.broker.forwarding import FlushWait, Forwarding
-from turbopump.broker.handlers.clients import ClientsHandler
 from turbopump.broker.handlers.topics import TopicRecords
 from turbopump.broker.held_pulls import HeldPulls
 from turbopump.broker.housekeeping import Cleaning, Scrubbing
@@ -27,6 +26,7 @@ from turbopump.broker.interceptors import (
     refuse_unknown_kinds,
 )
 from turbopump.broker.log_repair import LogRepair, Range
+from turbopump.broker.membership import Membership
 from turbopump.broker.pop.pop import Pop
 from turbopump.broker.registration import NameServerRegistration, TopicRoutes
 from turbopump.broker.replication import Replication
@@ -61,7 +61,7 @@ class Listening:
     empty if no HA port listens. ``store_host`` is (ip, port) as written into entries.
     """
 
-    clients_handler: ClientsHandler
+    membership: Membership
     router: Router
     vip_router: Router
     server: RemotingServer
@@ -131,11 +131,11 @@ async def listen(
     that comes before them would be refused as unknown. Raises ConfigError."""
     config, store = stored.config, stored.store
     numeric = await _numeric(config.advertised_host)
-    clients_handler = ClientsHandler(stored, turns)
+    membership = Membership(stored, turns)
     router, vip_router = Router(authorise), Router(authorise)
     server = RemotingServer(
         router,
-        on_close=clients_handler.connection_lost,
+        on_close=membership.connection_lost,
         idle_timeout=float(config.server_channel_max_idle_time_seconds),
         backlog=stored.sends.backlog,
         turns=turns,
@@ -167,7 +167,7 @@ async def listen(
         ha_address = join_address(ha_host, ha_port)
     advertised_port = config.advertised_port or port
     return Listening(
-        clients_handler,
+        membership,
         router,
         vip_router,
         server,

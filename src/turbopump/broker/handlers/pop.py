@@ -358,7 +358,7 @@ class PopHandler:
             return refuse(
                 ResponseCode.INVALID_PARAMETER, no_queue_remark(queue_id, topic, group_name)
             )
-        group = self._groups.find(group_name)
+        group = self._groups.find_or_create(group_name)
         if group is None:
             return refuse(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, no_group_remark(group_name))
         if not group.consume_enable:

@@ -57,7 +57,7 @@ class Redelivery:
         queue = GroupQueue(key.group, key.topic, key.queue_id)
         self.view.in_flight.ended(queue, entry.left)
         config = self.view.topics.find(queue.line.topic)
-        if config is None or is_batch_cq(config) or not self.groups.knows(key.group):
+        if config is None or is_batch_cq(config) or self.groups.get(key.group) is None:
             log.warning(
                 "popped messages are not delivered again, the topic or group was deleted "
                 f"or is not served topic={key.topic} group={key.group}"
@@ -92,7 +92,7 @@ class Redelivery:
         return None
 
     async def _put(self, message: ReceivedMessage, key: records.PopKey) -> None:
-        group = self.groups.find(key.group)
+        group = self.groups.find_or_create(key.group)
         attempts_max = group.retry_max_times if group is not None else 0
         kept = {name: value for name, value in message.properties.items() if name != POP_CK}
         properties = dict(kept)

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from tests.loops import in_loop
 from tests.ports import free_ports
-from tests.unit.broker.talking import Talk, converse, until
+from tests.unit.broker.talking import Talk, converse
+from tests.waits import until
 
 from turbopump.message.batch import encode_batch
 from turbopump.message.codec import decode_entries
