@@ -3,15 +3,13 @@ fixes."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 
 import click
-from msgspec import to_builtins
 
 from turbopump.admin.cluster import Servers
 from turbopump.admin.doctor import Diagnosis, Doctor, Level
-from turbopump.cli.frame import client_command
+from turbopump.cli.frame import client_command, count_text, show
 from turbopump.cli.values import checked_topic
 from turbopump.clock import SystemClock
 
@@ -30,21 +28,18 @@ async def command(servers: Servers, output: str, topic: str | None, group: str |
     """
     doctor = Doctor(servers, SystemClock())
     await doctor.examine(topic, group)
-    if output == "json":
-        findings = [to_builtins(finding) for finding in doctor.findings]
-        click.echo(json.dumps({"healthy": doctor.healthy, "findings": findings}))
-    else:
-        for line in _lines(doctor.findings):
-            click.echo(line)
+    answer = {"healthy": doctor.healthy, "findings": doctor.findings}
+    show(output, answer, _lines(doctor.findings))
     return 0 if doctor.healthy else 1
 
 
 def _lines(findings: Sequence[Diagnosis]) -> Iterator[str]:
     for finding in findings:
-        level = finding.level.upper() if finding.level is Level.WRONG else finding.level
+        level: str = finding.level
+        if finding.level is Level.WRONG:
+            level = level.upper()
         yield f"{level:6} {finding.subject}: {finding.message}"
         if finding.fix:
             yield f"       -> {finding.fix}"
     wrong = sum(finding.level is Level.WRONG for finding in findings)
-    count = "1 problem" if wrong == 1 else f"{wrong} problems"
-    yield count if wrong else "no problem found"
+    yield count_text(wrong, "problem") if wrong else "no problem found"
