@@ -126,7 +126,7 @@ source_option = click.option(
     metavar="SECONDS",
     type=NumberOption(0.1),
     default=10.0,
-    help="With --follow: how long to wait when there is nothing more.",
+    help="With --follow: seconds to wait when there is nothing more.",
 )
 @click.option(
     "--rows-per-batch", type=click.IntRange(1), default=500_000, help="Messages of one commit."

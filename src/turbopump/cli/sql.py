@@ -41,7 +41,7 @@ CELL_WIDTH_MAX: Final = 60
     "lakes",
     metavar="[NAME=]DIR",
     multiple=True,
-    help="A lake as the table NAME; more than once.  [default name: lake]",
+    help="A lake as the table NAME; more than once.  [default: the name lake]",
 )
 @click.option("--json", "form", flag_value="json", help="Answer in JSON lines.")
 @click.option("--csv", "form", flag_value="csv", help="Answer in CSV, with a header.")
