@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 import click
 
 from turbopump.admin.cluster import Servers
-from turbopump.admin.doctor import Diagnosis, Doctor, Level
-from turbopump.cli.frame import client_command, count_text, show
+from turbopump.admin.doctor import Diagnosis, Level, examine_cluster
+from turbopump.cli.frame import client_command, show
 from turbopump.cli.values import checked_topic
 from turbopump.clock import SystemClock
+from turbopump.plural import counted
 
 
 @client_command(None, "doctor")
@@ -26,14 +27,13 @@ async def command(servers: Servers, output: str, topic: str | None, group: str |
 
     Exit code 0: no problem. 1: at least one problem.
     """
-    doctor = Doctor(servers, SystemClock())
-    await doctor.examine(topic, group)
-    answer = {"healthy": doctor.healthy, "findings": doctor.findings}
-    show(output, answer, _lines(doctor.findings))
-    return 0 if doctor.healthy else 1
+    findings = await examine_cluster(servers, SystemClock(), topic, group)
+    wrong = sum(finding.level is Level.WRONG for finding in findings)
+    show(output, {"healthy": not wrong, "findings": findings}, _lines(findings, wrong))
+    return min(wrong, 1)
 
 
-def _lines(findings: Sequence[Diagnosis]) -> Iterator[str]:
+def _lines(findings: Sequence[Diagnosis], wrong: int) -> Iterator[str]:
     for finding in findings:
         level: str = finding.level
         if finding.level is Level.WRONG:
@@ -41,5 +41,4 @@ def _lines(findings: Sequence[Diagnosis]) -> Iterator[str]:
         yield f"{level:6} {finding.subject}: {finding.message}"
         if finding.fix:
             yield f"       -> {finding.fix}"
-    wrong = sum(finding.level is Level.WRONG for finding in findings)
-    yield count_text(wrong, "problem") if wrong else "no problem found"
+    yield counted(wrong, "problem") if wrong else "no problem found"

@@ -46,12 +46,6 @@ def show(output: str, value: object, lines: Iterable[str]) -> None:
     click.echo(text)
 
 
-def count_text(number: int, what: str) -> str:
-    """Return a number of things, such as ``1 queue`` and ``1,000 queues``."""
-    plural = "" if number == 1 else "s"
-    return f"{number:,} {what}{plural}"
-
-
 def time_text(ms: int) -> str:
     """Return a time in ms since 1970 as readable text, or the number if it is out of range."""
     if not 0 < ms < 1 << 43:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 
 from turbopump.cli.entry import complain, drop_output
-from turbopump.cli.frame import client_command, count_text, who_and_how, without_connections
+from turbopump.cli.frame import client_command, who_and_how, without_connections
 from turbopump.cli.json_lines import (
     STANDARD_INPUT,
     LineDefaults,
@@ -35,6 +35,7 @@ from turbopump.client.sending.send_result import SendResult, SendStatus
 from turbopump.errors import MessageError, TurbopumpError
 from turbopump.message.message import MessageQueue
 from turbopump.message.user_properties import checked_properties
+from turbopump.plural import counted
 
 OUTSTANDING: Final = 64
 """Maximum number of lines that are sent at the same time."""
@@ -152,7 +153,7 @@ async def command(
         except asyncio.CancelledError:
             complain(f"stopped{sending.before or '; nothing is sent'}, perhaps more")
             raise
-    click.echo(f"sent {count_text(sending.sent, 'message')} to {topic}", err=True)
+    click.echo(f"sent {counted(sending.sent, 'message')} to {topic}", err=True)
     if sending.unsure:
         counts = ", ".join(f"{n} with {status}" for status, n in sorted(sending.unsure.items()))
         raise click.ClickException(
@@ -251,7 +252,7 @@ class _Sending:
         if not self.sent:
             return ""
         verb = "is" if self.sent == 1 else "are"
-        return f"; {count_text(self.sent, 'message')} {verb} sent"
+        return f"; {counted(self.sent, 'message')} {verb} sent"
 
 
 def _write(outcomes: Sequence[Outcome], sent: int) -> None:

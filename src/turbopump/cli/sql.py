@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from turbopump.cli.frame import count_text, name_server_option
+from turbopump.cli.frame import name_server_option
 from turbopump.cli.pipeline import master_option, source_option
 from turbopump.errors import ConfigError
+from turbopump.plural import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -195,7 +196,7 @@ def table_lines(names: list[str], rows: Iterator[tuple[Any, ...]], limit: int) -
     if more:
         yield f"the first {limit} rows; --limit N shows more"
     else:
-        yield count_text(len(values), "row")
+        yield counted(len(values), "row")
 
 
 _NOT_FINITE: Final = {math.inf: "Infinity", -math.inf: "-Infinity"}
