@@ -21,13 +21,13 @@ from turbopump.disk.disk import Disk, Segment
 from turbopump.errors import StoreDamagedError
 from turbopump.store.files import StorePaths
 from turbopump.store.log.cold_reads import ReadSteps
+from turbopump.store.timers.timer_checkpoint import TimerCheckpoint
 from turbopump.store.timers.timer_log import (
     LOG_FILE_SIZE,
     MAGIC_DEFAULT,
     MAGIC_DELETE,
     MAGIC_ROLL,
     TIMER_UNIT_SIZE,
-    TimerCheckpoint,
     TimerLog,
     read_unit,
 )

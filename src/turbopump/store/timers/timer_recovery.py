@@ -29,12 +29,8 @@ from turbopump.disk.disk import Disk
 from turbopump.errors import StoreError
 from turbopump.store.queues.consume_queue import ConsumeQueue
 from turbopump.store.timers.pending_timers import PendingTimers, TimerConfig
-from turbopump.store.timers.timer_log import (
-    TIMER_UNIT_SIZE,
-    TimerCheckpoint,
-    TimerUnit,
-    load_timer_checkpoint,
-)
+from turbopump.store.timers.timer_checkpoint import TimerCheckpoint, load_timer_checkpoint
+from turbopump.store.timers.timer_log import TIMER_UNIT_SIZE, TimerUnit
 from turbopump.store.timers.timer_wheel import Slot, TimerWheel, wheel_size
 
 

@@ -11,7 +11,8 @@ from turbopump.store.files import StorePaths
 from turbopump.store.log.cold_reads import finish_now
 from turbopump.store.queues.consume_queue import ConsumeQueue
 from turbopump.store.timers.pending_timers import PendingTimers, TimerConfig
-from turbopump.store.timers.timer_log import TIMER_UNIT_SIZE, TimerCheckpoint
+from turbopump.store.timers.timer_checkpoint import TimerCheckpoint
+from turbopump.store.timers.timer_log import TIMER_UNIT_SIZE
 from turbopump.store.timers.timer_recovery import open_timers
 
 NOW = 1_700_000_000_000

@@ -15,13 +15,8 @@ from turbopump.errors import StoreDamagedError
 from turbopump.store.files import StorePaths
 from turbopump.store.log.cold_reads import finish_now
 from turbopump.store.timers.pending_timers import SlotUnits, TimerConfig
-from turbopump.store.timers.timer_log import (
-    MAGIC_DEFAULT,
-    MAGIC_DELETE,
-    MAGIC_ROLL,
-    TimerCheckpoint,
-    load_timer_checkpoint,
-)
+from turbopump.store.timers.timer_checkpoint import TimerCheckpoint, load_timer_checkpoint
+from turbopump.store.timers.timer_log import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL
 
 
 @pytest.fixture
