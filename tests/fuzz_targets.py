@@ -30,7 +30,7 @@ from turbopump.auth.signatures import Credentials, signed_content
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.consumer.pop import PoppedDelivery, popped_messages
 from turbopump.client.consumer.pull import pulled_messages
-from turbopump.client.routes import topic_route
+from turbopump.client.topic_route import topic_route
 from turbopump.errors import BodyError, HeaderError, MessageError, ProtocolError
 from turbopump.message.batch import decode_batch, encode_batch
 from turbopump.message.message import Message, MessageQueue

@@ -22,7 +22,8 @@ from turbopump.errors import (
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.command import Command
-from turbopump.spark.cluster import Cluster, Link
+from turbopump.spark.blocking_connection import BlockingConnection
+from turbopump.spark.cluster import Cluster
 from turbopump.spark.decode import decode
 from turbopump.spark.offsets import OffsetRange
 from turbopump.spark.options import read_options
@@ -250,13 +251,13 @@ def test_a_link_to_nobody_says_to_whom() -> None:
     with FakeCluster({"T": 1}) as gone:
         pass
     with pytest.raises(ConnectError, match=f"no connection to {gone.address}"):
-        Link(gone.address, timeout=1)
+        BlockingConnection(gone.address, timeout=1)
 
 
 @pytest.mark.parametrize("address", ["mq..example:1", f"{'a' * 64}:1", "a b:1", "mq"])
 def test_an_advertised_address_that_is_none_is_one_that_cannot_be_reached(address: str) -> None:
     with pytest.raises(ConnectError, match=f"^no connection to {address}: "):
-        Link(address, timeout=1)
+        BlockingConnection(address, timeout=1)
 
 
 def test_the_second_name_server_is_asked_when_the_first_is_away() -> None:

@@ -13,7 +13,7 @@ from tests.spark.fake_cluster import FakeCluster, FakeQueue
 
 from turbopump.errors import ConfigError, DataLossError, RouteNotFoundError
 from turbopump.protocol.command import Command
-from turbopump.spark.cluster import Link
+from turbopump.spark.blocking_connection import BlockingConnection
 from turbopump.spark.options import read_options
 from turbopump.spark.reading import RangesPartition
 from turbopump.spark.stream import StreamReader
@@ -200,14 +200,14 @@ def test_queues_of_one_broker_are_asked_for_their_ends_together(
         fake.queues["T", queue_id] = FakeQueue()
     fake.fill("T", 70, 3)
     sent: list[int] = []
-    send_all = Link.send
+    send_all = BlockingConnection.send
 
-    def send(link: Link, requests: Sequence[Any], *, timeout: float) -> None:
+    def send(link: BlockingConnection, requests: Sequence[Any], *, timeout: float) -> None:
         sent.append(len(requests))
         send_all(link, requests, timeout=timeout)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Link, "send", send)
+        patch.setattr(BlockingConnection, "send", send)
         end = reader().reportLatestOffset()
     assert sent == [1, 64, 36]  # the route, then 100 queues
     assert end is not None

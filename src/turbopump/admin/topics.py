@@ -52,8 +52,7 @@ async def topic_names(servers: Servers, cluster: str | None = None) -> list[str]
 def users_topics(names: Iterable[str], info: ClusterInfo) -> list[str]:
     """Return the topics of users, without RocketMQ's own: topics named after brokers and clusters,
     and topics of groups (retries, dead letters)."""
-    clusters = info.cluster_addr_table
-    own = {*clusters, *(f"{cluster}_REPLY_TOPIC" for cluster in clusters), *info.broker_addr_table}
+    own = info.own_topics()
     return [
         name
         for name in names

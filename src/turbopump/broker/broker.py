@@ -20,11 +20,14 @@ from turbopump.auth.server_access import NoAccessControl, ServerAccess, inner_si
 from turbopump.broker.cold_flow import ColdFlow
 from turbopump.broker.handlers.assignment import AssignmentHandler
 from turbopump.broker.handlers.cleaning import CleaningHandler
-from turbopump.broker.handlers.clients import ClientQuestionsHandler
+from turbopump.broker.handlers.client_questions import ClientQuestionsHandler
+from turbopump.broker.handlers.clients import ClientsHandler
 from turbopump.broker.handlers.configuration import ConfigurationHandler
-from turbopump.broker.handlers.consumers import ConsumersHandler, GroupsHandler
+from turbopump.broker.handlers.consumers import ConsumersHandler
+from turbopump.broker.handlers.groups import GroupsHandler
 from turbopump.broker.handlers.locks import LocksHandler
-from turbopump.broker.handlers.offsets import OffsetControlHandler, OffsetsHandler
+from turbopump.broker.handlers.offset_control import OffsetControlHandler
+from turbopump.broker.handlers.offsets import OffsetsHandler
 from turbopump.broker.handlers.pop import PopHandler
 from turbopump.broker.handlers.pop_acks import PopAcksHandler
 from turbopump.broker.handlers.pull import PullHandler
@@ -261,7 +264,7 @@ class Broker:
         yield LocksHandler(tables.locks, topics, clients, self.clock)
         yield QueriesHandler(stored, repair)
 
-        yield listening.clients_handler
+        yield ClientsHandler(stored, listening.membership)
         yield AssignmentHandler(stored, announcing.routes)
         yield ClientQuestionsHandler(stored)
 
@@ -269,9 +272,7 @@ class Broker:
         yield CleaningHandler(copying.records, copying.cleaning)
         yield GroupsHandler(groups, offsets, held, pop.held)
         yield OffsetControlHandler(stored, held)
-        yield ConsumersHandler(
-            stored, "{}:{}".format(*listening.store_host), listening.clients_handler.conflicts
-        )
+        yield ConsumersHandler(stored, "{}:{}".format(*listening.store_host), listening.membership)
         yield StatisticsHandler(statistics, stored.runtime_info, store, reads)
         yield ColdFlowHandler(cold, store.log)
         yield ReplicationHandler(stored, listening, delivering, copying)
@@ -362,10 +363,7 @@ class Broker:
         every(SAMPLE_S, lambda: self._turns.run(statistics, statistics.sample()))
         every(LATENCY_LINE_S, lambda: log.info("%s", self.store.latency.end_minute()))
         silence = config.channel_expired_timeout / 1000
-        every(
-            CLIENT_CHECK_S,
-            lambda: parts.listening.clients_handler.close_silent(loop.time(), silence),
-        )
+        every(CLIENT_CHECK_S, lambda: parts.listening.membership.close_silent(loop.time(), silence))
 
 
 def _nothing() -> None:

@@ -17,7 +17,6 @@ from turbopump.auth.server_access import ServerAccess
 from turbopump.auth.signatures import Credentials, RequestSigner
 from turbopump.broker.dead_letters import retry_interceptor
 from turbopump.broker.forwarding import FlushWait, Forwarding
-from turbopump.broker.handlers.clients import ClientsHandler
 from turbopump.broker.handlers.topics import TopicRecords
 from turbopump.broker.held_pulls import HeldPulls
 from turbopump.broker.housekeeping import Cleaning, Scrubbing
@@ -27,11 +26,12 @@ from turbopump.broker.interceptors import (
     refuse_unknown_kinds,
 )
 from turbopump.broker.log_repair import LogRepair, Range
+from turbopump.broker.membership import Membership
 from turbopump.broker.pop.pop import Pop
 from turbopump.broker.registration import NameServerRegistration, TopicRoutes
 from turbopump.broker.replication import Replication
-from turbopump.broker.schedule.delays import Delays, delay_level_interceptor
-from turbopump.broker.schedule.timer_messages import timer_interceptor
+from turbopump.broker.schedule.delays import Delays
+from turbopump.broker.schedule.destinations import delay_level_interceptor, timer_interceptor
 from turbopump.broker.schedule.timers import Timers, timers_of
 from turbopump.broker.slave_accounts import SlaveAccounts
 from turbopump.broker.slave_tables import SlaveTables
@@ -42,6 +42,7 @@ from turbopump.broker.transactions.transactions import Transactions
 from turbopump.config.addresses import bare_host, join_address
 from turbopump.config.broker_config import VIP_OFFSET, BrokerConfig, FlushDiskType
 from turbopump.errors import ConfigError
+from turbopump.protocol.requests.namesrv import RegisterBrokerReply
 from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.router import Authorise, Router
 from turbopump.remoting.server import RemotingServer
@@ -60,7 +61,7 @@ class Listening:
     empty if no HA port listens. ``store_host`` is (ip, port) as written into entries.
     """
 
-    clients_handler: ClientsHandler
+    membership: Membership
     router: Router
     vip_router: Router
     server: RemotingServer
@@ -92,7 +93,6 @@ class Copying:
     """Parts that copy tables from a master, and parts that check and repair the log. Only a slave
     has ``slave_tables``."""
 
-    replication: Replication
     records: TopicRecords
     slave_tables: SlaveTables | None
     slave_accounts: SlaveAccounts | None
@@ -103,12 +103,6 @@ class Copying:
     def lacks_master(self) -> bool:
         """True for a slave that does not know its master."""
         return self.slave_tables is not None and self.slave_tables.master is None
-
-    def follow_master(self, address: str | None, ha_address: str | None) -> None:
-        """Let a slave follow the master at these addresses."""
-        if self.slave_tables is not None:
-            self.slave_tables.master_is_at(address)
-        self.replication.master_is_at(ha_address)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,11 +131,11 @@ async def listen(
     that comes before them would be refused as unknown. Raises ConfigError."""
     config, store = stored.config, stored.store
     numeric = await _numeric(config.advertised_host)
-    clients_handler = ClientsHandler(stored, turns)
+    membership = Membership(stored, turns)
     router, vip_router = Router(authorise), Router(authorise)
     server = RemotingServer(
         router,
-        on_close=clients_handler.connection_lost,
+        on_close=membership.connection_lost,
         idle_timeout=float(config.server_channel_max_idle_time_seconds),
         backlog=stored.sends.backlog,
         turns=turns,
@@ -173,7 +167,7 @@ async def listen(
         ha_address = join_address(ha_host, ha_port)
     advertised_port = config.advertised_port or port
     return Listening(
-        clients_handler,
+        membership,
         router,
         vip_router,
         server,
@@ -330,14 +324,16 @@ def make_copies(
             asyncio.get_running_loop().time,
             lambda start, end: delivering.log_repair.fetch([Range(start, end)]),
         )
-    return Copying(
-        listening.replication,
-        records,
-        slave_tables,
-        slave_accounts,
-        scrubbing,
-        Cleaning(store, config),
-    )
+    return Copying(records, slave_tables, slave_accounts, scrubbing, Cleaning(store, config))
+
+
+def follow_master(
+    listening: Listening, copying: Copying, address: str | None, ha_address: str | None
+) -> None:
+    """Let a slave follow the master at these addresses."""
+    if copying.slave_tables is not None:
+        copying.slave_tables.master_is_at(address)
+    listening.replication.master_is_at(ha_address)
 
 
 def make_announcing(
@@ -345,12 +341,15 @@ def make_announcing(
 ) -> Announcing:
     config, topics = stored.config, stored.tables.topics
 
+    def registered(reply: RegisterBrokerReply) -> None:
+        follow_master(listening, copying, reply.master_addr, reply.ha_server_addr)
+
     registration = NameServerRegistration(
         config,
         topics,
         listening.address,
         listening.ha_address,
-        lambda reply: copying.follow_master(reply.master_addr, reply.ha_server_addr),
+        registered,
         signer,
         # a new one has no slave that is about to come back
         awaits_slaves=config.slave_acks > 0 and stored.store.log.end > 0,

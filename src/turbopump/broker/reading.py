@@ -27,7 +27,8 @@ from turbopump.remoting.turns import awaited
 from turbopump.store.log.cold_reads import ColdReads, ReadState, ReadSteps
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.checked_entries import REBUILDING
-from turbopump.store.queues.lookup import Lookup, StoredEntry
+from turbopump.store.queues.consume_queue import ConsumeQueue
+from turbopump.store.queues.lookup import Lookup, StoredEntry, possible_units
 from turbopump.store.queues.matching import PropertyFilter
 from turbopump.store.queues.read_result import GetResult
 
@@ -135,6 +136,18 @@ async def read_queue(
             return result
         if result.unreadable is not REBUILDING or not await _rebuilt(store):
             raise StoreError(result.unreadable)
+
+
+async def read_units(store: MessageStore, queue: ConsumeQueue, index: int, count: int) -> bytes:
+    """Return raw units of a queue, at most ``count`` from ``index`` on. Raises StoreError, and
+    OSError, also while damaged units are being rebuilt."""
+    reads = store.cold_reads
+    units = await ask(reads, possible_units(queue, index, count, store.rebuild.mark))
+    if isinstance(units, OSError):
+        raise units
+    if not units:
+        raise StoreError(f"queue offset {index} of {queue.topic} cannot be found")
+    return units
 
 
 async def _rebuilt(store: MessageStore) -> bool:

@@ -171,7 +171,7 @@ class SendChecks:
         group = request.topic[len(RETRY_PREFIX) :]
         # RocketMQ: the rest is the group, whole, also that of a POP retry topic
         # (`%RETRY%group_topic`); if new, it is made
-        if self._groups.find(group) is not None:
+        if self._groups.find_or_create(group) is not None:
             return None
         return refusal(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from turbopump.client.consumer.delivery import Delivery
-from turbopump.client.routes import TopicRoute
+from turbopump.client.topic_route import TopicRoute
 from turbopump.message.message import MessageQueue, ReceivedMessage
 from turbopump.protocol.requests.clients import ConsumerData, HeartbeatData, ProducerData
 from turbopump.protocol.requests.consumers import ConsumeMessageDirectlyResult, ConsumerRunningInfo

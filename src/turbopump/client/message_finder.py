@@ -21,9 +21,9 @@ from turbopump.client.consumer.pull import pull, pull_request, wanted_messages
 from turbopump.client.consumer.subscription import ALL, tag_subscription
 from turbopump.client.instance import ClientInstance
 from turbopump.client.lifecycle import InContext
-from turbopump.client.routes import TopicRoute
 from turbopump.client.setting_rules import OFFSET, TOPIC, SettingRule, is_name, is_whole, whole_from
 from turbopump.client.settings import ClientSettings, keywords_of
+from turbopump.client.topic_route import TopicRoute
 from turbopump.config.addresses import join_address
 from turbopump.message.codec import decode_entry
 from turbopump.message.ids import decode_offset_msg_id
@@ -32,6 +32,7 @@ from turbopump.message.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY
 from turbopump.message.pulled import pulled_entries
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.pull import PullMessageReply, QueryMessage, ViewMessageById
+from turbopump.remoting.client import refused_by
 from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
@@ -320,9 +321,7 @@ class MessageFinder(InContext):
                 return []
             if answer.code == ResponseCode.SUCCESS:
                 return good_messages(answer.body, broker_name, address)
-            failure = errors.ResponseError(
-                answer.code, answer.remark, request="QueryMessage", address=address
-            )
+            failure = refused_by(address, request, answer)
         raise failure
 
     async def _from_time(

@@ -12,8 +12,8 @@ import asyncio
 from typing import Final
 
 from turbopump import errors
-from turbopump.client.routes import TopicRoute
 from turbopump.client.sending.sender import Sender
+from turbopump.client.topic_route import TopicRoute
 from turbopump.client.tracing import Tracing
 from turbopump.message.handles import RecallHandle
 from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX, topic_fault

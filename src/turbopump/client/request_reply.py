@@ -27,13 +27,13 @@ from turbopump import errors
 from turbopump.client.heartbeat import InstanceMember
 from turbopump.client.hooks import SendHooks
 from turbopump.client.instance import ClientInstance
-from turbopump.client.routes import TopicRoute
 from turbopump.client.sending.outgoing import Outgoing, Packer, SendFrames, refuse_changed_message
 from turbopump.client.sending.queue_chooser import FaultStrategy, NearFirst, RoundRobin, Target
 from turbopump.client.sending.send_attempts import deliver
 from turbopump.client.sending.send_result import SendResult, no_time
 from turbopump.client.sending.sender import PendingSends, Sender, SendRules
 from turbopump.client.setting_rules import check_timeout
+from turbopump.client.topic_route import TopicRoute
 from turbopump.message.message import Message, ReceivedMessage
 from turbopump.message.properties import CLUSTER, CORRELATION_ID, MESSAGE_TYPE, REPLY_TO_CLIENT, TTL
 from turbopump.message.rules import REPLY_TOPIC_END

@@ -1,4 +1,4 @@
-"""Cache of topic routes from the name servers, and the queues in them.
+"""Cache of topic routes from the name servers.
 
 One rule: a known route is used until a newer one replaces it. A name server that is down or has
 lost its data says nothing about the brokers. Name servers are asked in turn until one knows the
@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from math import inf
 from typing import Final
 
 from turbopump import errors
-from turbopump.message.message import MessageQueue
+from turbopump.client.topic_route import TopicRoute, inherited_route, topic_route
 from turbopump.message.rules import (
     DEFAULT_TOPIC,
     DLQ_PREFIX,
@@ -32,9 +32,8 @@ from turbopump.protocol.requests.namesrv import (
     GetAllTopicList,
     GetBrokerClusterInfo,
     GetRouteInfo,
-    TopicRouteData,
 )
-from turbopump.remoting.client import RemotingClient, outcome_of
+from turbopump.remoting.client import RemotingClient, outcome_of, refused_by
 from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
@@ -42,12 +41,6 @@ _differ = RepeatedLine(
     log, logging.WARNING, "name servers differ topic=%s knows=%s does_not_know=%s"
 )
 
-READABLE: Final = 4
-WRITABLE: Final = 2
-INHERITABLE: Final = 1
-DEFAULT_TOPIC_QUEUES: Final = 4
-"""Maximum number of queues per broker that a new topic gets from the default topic
-(``defaultTopicQueueNums``)."""
 SHRUNK_S: Final = 5.0
 """Seconds after which a route that has lost a broker is fetched again. All brokers register with a
 restarted name server within this time."""
@@ -58,104 +51,6 @@ DOUBT_S: Final = 1.0
 class NameServersSilentError(errors.RouteNotFoundError):
     """No name server knew the route, and at least one did not answer. A repeated request may
     succeed."""
-
-
-@dataclass(frozen=True, slots=True)
-class TopicRoute:
-    """Queues of one topic, and addresses of its brokers (broker name -> broker id -> ``host:port``;
-    id 0 is the master).
-
-    - ``inherited``: the topic does not exist yet; this is the route that the default topic
-      would give it.
-    - ``heirs``: brokers on which a new topic may inherit from this one, each with the number
-      of queues.
-    - ``clusters``: names of the clusters of its brokers.
-    - ``spread``: True if more than one broker has queues to send to.
-    """
-
-    topic: str
-    publish_queues: tuple[MessageQueue, ...]
-    subscribe_queues: tuple[MessageQueue, ...]
-    addresses: Mapping[str, Mapping[int, str]]
-    inherited: bool = False
-    heirs: Mapping[str, int] = field(default_factory=dict)
-    clusters: frozenset[str] = frozenset()
-    spread: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        brokers = {queue.broker_name for queue in self.publish_queues}
-        object.__setattr__(self, "spread", len(brokers) > 1)
-
-    def master(self, broker_name: str) -> str | None:
-        """Return the address of a broker's master, or None if there is none now."""
-        return self.addresses.get(broker_name, {}).get(MASTER_ID)
-
-    def readable_address(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
-        """Return the address of the broker's member with this id, or else of any member
-        (``findBrokerAddressInSubscribe``)."""
-        members = self.addresses.get(broker_name, {})
-        return members.get(broker_id) or next(iter(members.values()), None)
-
-    def every_address(self, *, slaves: bool) -> set[str]:
-        """Return the address of every master; with ``slaves``, of every broker."""
-        return {
-            address
-            for members in self.addresses.values()
-            for id_, address in members.items()
-            if slaves or id_ == MASTER_ID
-        }
-
-
-def topic_route(topic: str, data: TopicRouteData) -> TopicRoute:
-    """Convert a name server's answer to a route (apache/rocketmq
-    ``topicRouteData2TopicPublishInfo``, ``…SubscribeInfo``). Raises BodyError if a number is out of
-    bounds, RouteNotFoundError for a static topic."""
-    fault = data.fault()
-    if fault is not None:
-        raise errors.BodyError(f"the route of topic {topic!r} cannot be used: {fault}")
-    if data.topic_queue_mapping_by_broker:
-        # RocketMQ: ``topicRouteData2EndpointsForStaticTopic``. Taken for an ordinary one, its
-        # messages would go to queues in which no consumer looks for them.
-        raise errors.RouteNotFoundError(
-            f"{topic} is a static topic (its route has topicQueueMappingByBroker), and "
-            "this client knows ordinary topics only: use another topic, or Apache's client"
-        )
-    addresses = {
-        broker.broker_name or "": dict(sorted(broker.broker_addrs.items()))
-        for broker in data.broker_datas
-    }
-    publish: list[MessageQueue] = []
-    subscribe: list[MessageQueue] = []
-    heirs: dict[str, int] = {}
-    for queues in data.queue_datas:
-        name, writable = queues.broker_name or "", queues.write_queue_nums
-        if queues.perm & WRITABLE and MASTER_ID in addresses.get(name, {}):
-            publish += [MessageQueue(topic, name, number) for number in range(writable)]
-        if queues.perm & READABLE:
-            readable = range(queues.read_queue_nums)
-            subscribe += [MessageQueue(topic, name, number) for number in readable]
-        if queues.perm & INHERITABLE:
-            heirs[name] = writable
-    if data.order_topic_conf:
-        # a globally ordered topic has fixed queues, also while brokers are down
-        ordered = data.ordered_queues()
-        publish = [MessageQueue(topic, name, i) for name, count in ordered for i in range(count)]
-    clusters = frozenset(broker.cluster for broker in data.broker_datas if broker.cluster)
-    publish.sort()
-    subscribe.sort()
-    return TopicRoute(
-        topic, tuple(publish), tuple(subscribe), addresses, heirs=heirs, clusters=clusters
-    )
-
-
-def inherited_route(topic: str, default: TopicRoute) -> TopicRoute:
-    """Return the route of a new ``topic``: the default topic's queues, at most four per broker."""
-    queues = tuple(
-        MessageQueue(topic, q.broker_name, q.queue_id)
-        for q in default.publish_queues
-        if q.queue_id < DEFAULT_TOPIC_QUEUES
-    )
-    return replace(default, topic=topic, publish_queues=queues, subscribe_queues=(), inherited=True)
 
 
 class Routes:
@@ -196,12 +91,35 @@ class Routes:
         self, broker_name: str, broker_id: int = MASTER_ID, *, topic: str | None = None
     ) -> str | None:
         """Return a broker's address from the route of ``topic``, or else from any route."""
-        routes = [self.known[topic]] if topic in self.known else []
-        for route in [*routes, *self.known.values()]:
+        for route in self._routes_from(topic):
             address = route.readable_address(broker_name, broker_id)
             if address is not None:
                 return address
         return None
+
+    def require_address(
+        self, broker_name: str, broker_id: int = MASTER_ID, *, topic: str | None = None
+    ) -> str:
+        """Return the address as ``address_of`` does. Raises ConnectError if none is known."""
+        address = self.address_of(broker_name, broker_id, topic=topic)
+        if address is None:
+            raise errors.ConnectError(f"no address is known for broker {broker_name}")
+        return address
+
+    def require_master(self, broker_name: str, topic: str) -> str:
+        """Return the address of the broker's master by the route of ``topic``, or of any other
+        topic. Raises ConnectError if there is no master now."""
+        for route in self._routes_from(topic):
+            address = route.master(broker_name)
+            if address is not None:
+                return address
+        raise errors.ConnectError(f"no master of broker {broker_name} is known")
+
+    def _routes_from(self, topic: str | None) -> Iterator[TopicRoute]:
+        """Iterate over all known routes, that of ``topic`` first."""
+        if topic in self.known:
+            yield self.known[topic]
+        yield from self.known.values()
 
     async def get(self, topic: str, *, inherit: bool = False) -> TopicRoute:
         """Return the route of ``topic``, and fetch an unknown one. Raises RouteNotFoundError with
@@ -360,9 +278,7 @@ class Routes:
                     continue
                 refuse_other_than_name_server(address, command)
                 if command.code != ResponseCode.SUCCESS:
-                    raise errors.ResponseError(
-                        command.code, command.remark, request="GetRouteInfo", address=address
-                    )
+                    raise refused_by(address, request, command)
                 route = topic_route(topic, reply_in(command, request))
             except (errors.RemotingError, errors.BodyError) as error:
                 unusable = isinstance(error, errors.BodyError)

@@ -214,6 +214,12 @@ class ResponseCode(IntEnum):
     GO_AWAY = 1500
 
 
+TEMPORARY_REFUSALS: Final = frozenset(
+    (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY)
+)
+"""Response codes of a refusal for now: the same request may succeed later."""
+
+
 class LanguageCode(IntEnum):
     """Languages of peers. JSON headers carry the name, binary headers the number."""
 

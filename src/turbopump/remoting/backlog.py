@@ -30,6 +30,7 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
+from turbopump.errors import ProtocolError
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.frame import Frame
 from turbopump.remoting.response import Refusal, encoder_of, refusal
@@ -60,6 +61,18 @@ REFUSED_TOGETHER: Final = 32
 FOR_EVER: Final = float("inf")
 
 
+class WaitingRules(Protocol):
+    """The router, as the backlog sees it."""
+
+    def may_wait(self, frame: Frame) -> bool:
+        """Return True if a request may wait in the backlog."""
+
+    def refuse_frame(
+        self, frame: Frame, answer: Callable[[int], bytes], connection: PeerRequests
+    ) -> None:
+        """Answer a request that was not handled. ``answer`` makes the frame from the request id."""
+
+
 class PeerRequests(Protocol):
     """Requests of one connection (``Served``), as the backlog sees them. ``in_line`` is the number
     of its requests in the backlog."""
@@ -68,11 +81,12 @@ class PeerRequests(Protocol):
     in_line: int
     interrupted: bool
 
+    @property
+    def router(self) -> WaitingRules:
+        """Router of the port of this connection."""
+
     def take(self, frame: Frame) -> None:
         """Handle one frame now."""
-
-    def may_wait(self, frame: Frame) -> bool:
-        """Return True if a request may wait in the backlog."""
 
     def stops(self, rest: Iterable[Frame], began: float) -> bool:
         """Set the rest aside if it must wait after a frame that has set ``interrupted``. Return
@@ -81,8 +95,8 @@ class PeerRequests(Protocol):
     def set_aside(self, frames: Iterable[Frame], *, first: bool = False) -> None:
         """Store frames in the connection, to be handled later."""
 
-    def refuse(self, frame: Frame, answer: Callable[[int], bytes]) -> None:
-        """Send a refusal of a request that was not handled."""
+    def give_up(self, error: ProtocolError) -> None:
+        """Close the connection: a frame is invalid."""
 
     def resume(self) -> None:
         """Continue with the stored frames, in turn with other connections."""
@@ -222,7 +236,7 @@ class Backlog:
         """Put frames that may wait into the backlog, and handle the others. When this turn is used
         up, set all remaining frames aside in the connection."""
         for frame in frames:
-            if connection.may_wait(frame):
+            if connection.router.may_wait(frame):
                 self._wait(_QueuedRequest(connection, frame, arrived))
             elif self._turn_ends is not None and self._loop.time() >= self._turn_ends:
                 connection.set_aside(chain((frame,), frames))
@@ -407,13 +421,13 @@ class Backlog:
             waiting = line.popleft()
             self._size -= _size(waiting.frame)
             waiting.connection.in_line -= 1
-            waiting.connection.refuse(waiting.frame, answer)
+            waiting.connection.router.refuse_frame(waiting.frame, answer, waiting.connection)
         self.refused[why] += before - len(line) - 1
 
     def _refuse_one(self, waiting: _QueuedRequest, why: BacklogRefusal) -> None:
         """Refuse a request that is not in the backlog."""
         answer = self._answer(why, self._loop.time(), waiting.arrived, len(self))
-        waiting.connection.refuse(waiting.frame, answer)
+        waiting.connection.router.refuse_frame(waiting.frame, answer, waiting.connection)
 
     def _answer(
         self, why: BacklogRefusal, now: float, arrived: float, left: int

@@ -37,6 +37,7 @@ from turbopump.protocol.command import (
 )
 from turbopump.protocol.frame import JSON, Frame
 from turbopump.protocol.request import ReplyT, Request, header_from_ext
+from turbopump.remoting.backlog import PeerRequests
 from turbopump.remoting.response import Refusal, Response, encode_response, refusal, response_steps
 from turbopump.remoting.served import Served, size_of
 from turbopump.remoting.turns import Steps
@@ -366,17 +367,19 @@ class Router:
             return None
         return found
 
-    def refuse_frame(self, frame: Frame, answer: Callable[[int], bytes], served: Served) -> None:
+    def refuse_frame(
+        self, frame: Frame, answer: Callable[[int], bytes], connection: PeerRequests
+    ) -> None:
         """Answer a request that was not handled. ``answer`` makes the frame from the request id."""
         head: Any = self._number(frame)
         if head is None:
             try:
                 head = decode_command(frame)
             except ProtocolError as error:
-                served.give_up(error)
+                connection.give_up(error)
                 return
         if not head.flag & FLAG_ONEWAY:
-            served.wire.send_frame(answer(head.opaque))
+            connection.wire.send_frame(answer(head.opaque))
 
     def typed(self, header: bytes) -> tuple[TypedJsonHeader[Any], RequestHandler] | None:
         """Decode a JSON header in one pass, and return it with its handler. Return None for an

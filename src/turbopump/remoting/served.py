@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from turbopump.errors import ProtocolError
 from turbopump.protocol.frame import FRAME_SIZE_MAX, JSON, Frame
-from turbopump.remoting.backlog import FULL_READ, TURN_S, Backlog
+from turbopump.remoting.backlog import FULL_READ, TURN_S, Backlog, WaitingRules
 from turbopump.remoting.connection_memory import ConnectionMemory
 from turbopump.remoting.turns import Steps, Turns
 from turbopump.remoting.wire import WAITING_MAX, Wire
@@ -61,17 +61,11 @@ class Keeper(NamedTuple):
     drop: Callable[[Any], object]
 
 
-class RequestTable(Protocol):
+class RequestTable(WaitingRules, Protocol):
     """The router, as this module sees it."""
 
     def handle(self, frame: Frame, served: Served) -> None:
         """Handle a request now, or pass an answer to the call that waits for it."""
-
-    def refuse_frame(self, frame: Frame, answer: Callable[[int], bytes], served: Served) -> None:
-        """Answer a request that was not handled. ``answer`` makes the frame from the request id."""
-
-    def may_wait(self, frame: Frame) -> bool:
-        """Return True if a request may wait in the server's backlog."""
 
 
 class Served:
@@ -97,10 +91,10 @@ class Served:
         "_memory",
         "_peer_ended",
         "_rests",
-        "_router",
         "_tasks",
         "in_line",
         "interrupted",
+        "router",
         "turns",
         "wire",
     )
@@ -130,7 +124,7 @@ class Served:
         self.in_line = 0
         """Number of the peer's requests in the backlog. Requests behind these must not overtake
         them."""
-        self._router = router
+        self.router = router
         self._memory = memory
         self._backlog = backlog if backlog is not None else Backlog.never_busy()
         self._lag: _Lag | None = None
@@ -169,7 +163,7 @@ class Served:
             return
         backlog.credit -= size
         if backlog.credit > 0:  # the usual case
-            typed, handle, rest = wire.calls.typed, self._router.handle, iter(frames)
+            typed, handle, rest = wire.calls.typed, self.router.handle, iter(frames)
             for frame in rest:
                 if typed:
                     self.take(frame)
@@ -231,15 +225,7 @@ class Served:
         calls = self.wire.calls
         if calls.typed and frame.serialize_type == JSON and calls.settle_typed(frame.header):
             return
-        self._router.handle(frame, self)
-
-    def may_wait(self, frame: Frame) -> bool:
-        """Return True if a request may wait in the backlog."""
-        return self._router.may_wait(frame)
-
-    def refuse(self, frame: Frame, answer: Callable[[int], bytes]) -> None:
-        """Answer a request that was not handled. ``answer`` makes the frame from the request id."""
-        self._router.refuse_frame(frame, answer, self)
+        self.router.handle(frame, self)
 
     def put_off(self, frame: Frame) -> None:
         """Return a request to the backlog until its handler has room. All requests behind it wait
@@ -405,7 +391,7 @@ class Served:
             lag.due.popleft()()
         elif lag.unhandled:
             frame = lag.next_frame()
-            if (self.in_line or self._backlog.held) and self.may_wait(frame):
+            if (self.in_line or self._backlog.held) and self.router.may_wait(frame):
                 self._backlog.wait_all(self, iter((frame,)), wire.now())
             else:  # the backlog gets its own share of each turn
                 self.take(frame)

@@ -2,28 +2,25 @@
 pulls. All calls block.
 
 Only requests that may be repeated are sent (105, 106, 206, 351, 11, 14, 15, 29, 30, 31). A failed
-call is repeated on a new connection. The name servers tell which broker has the queue then. The use
-of the messages is unknown here.
+call is repeated on a new connection, after the name servers were asked for the route again.
+``client/topic_route.py`` has the rules of routes. The use of the messages is unknown here.
 """
 
 from __future__ import annotations
 
-import socket
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from itertools import chain, groupby, repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from turbopump.auth.signatures import Credentials, RequestSigner
-from turbopump.config.addresses import name_fault, parse_address
+from turbopump.client.topic_route import TopicRoute, topic_route
 from turbopump.config.tls import ClientTls
 from turbopump.errors import (
     BodyError,
     CallTimeoutError,
     ClientError,
-    ConfigError,
     ConnectError,
     ConnectionLostError,
     HeaderError,
@@ -33,31 +30,18 @@ from turbopump.errors import (
 )
 from turbopump.message.message import MessageQueue
 from turbopump.message.rules import is_system_topic
-from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.command import (
-    Command,
-    decode_command,
-    encode_command,
-    reply_in,
-    request_command,
-)
-from turbopump.protocol.frame import FrameReader
+from turbopump.protocol.codes import TEMPORARY_REFUSALS, ResponseCode
+from turbopump.protocol.command import Command, reply_in
 from turbopump.protocol.request import Request
 from turbopump.protocol.requests import offsets
-from turbopump.protocol.requests.namesrv import (
-    GetAllTopicList,
-    GetBrokerClusterInfo,
-    GetRouteInfo,
-    TopicRouteData,
-)
+from turbopump.protocol.requests.namesrv import GetAllTopicList, GetBrokerClusterInfo, GetRouteInfo
 from turbopump.protocol.requests.pull import PullMessage, PullSysFlag
 from turbopump.protocol.requests.topics import GetTopicConfig
+from turbopump.spark.blocking_connection import BlockingConnection
 from turbopump.spark.decode import decode
 from turbopump.spark.offsets import Offsets
 
 if TYPE_CHECKING:
-    import ssl
-
     from turbopump.remoting.tls import ClientContext
 
 GROUP: Final = "TURBOPUMP_SPARK"
@@ -77,10 +61,6 @@ READING_PATIENCE_S: Final = 30.0
 """Seconds that a read waits for a broker; long enough for a restart."""
 
 _PAUSES_S: Final = (0.05, 0.1, 0.2, 0.4, 0.8)
-_READABLE: Final = 4
-_TRY_AGAIN: Final = frozenset(
-    (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY)
-)
 
 T = TypeVar("T")
 
@@ -126,9 +106,8 @@ class Cluster:
         self._patience = patience
         self._broker_patience = patience if broker_patience is None else broker_patience
         self._signer = None if credentials is None else RequestSigner(credentials)
-        self._links: dict[str, Link] = {}
-        self._brokers: dict[tuple[str, str], str] = {}
-        self._without_master: set[tuple[str, str]] = set()
+        self._connections: dict[str, BlockingConnection] = {}
+        self._routes: dict[str, TopicRoute] = {}
 
     def __enter__(self) -> Cluster:
         return self
@@ -137,12 +116,12 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        while self._links:
-            self._links.popitem()[1].close()
+        while self._connections:
+            self._connections.popitem()[1].close()
 
     def forget_routes(self) -> None:
         """Drop all routes, so that the next call asks the name servers again."""
-        self._brokers.clear()
+        self._routes.clear()
 
     def topics(self) -> list[str]:
         """Return all topics of users, sorted. Retry and dead-letter topics are included, the
@@ -151,40 +130,25 @@ class Cluster:
         _check(listed, "GetAllTopicList", self._name_servers[0])
         answer = self._ask_name_server(GetBrokerClusterInfo())
         _check(answer, "GetBrokerClusterInfo", self._name_servers[0])
-        info = reply_in(answer, GetBrokerClusterInfo())
-        clusters = info.cluster_addr_table.keys()
-        # RocketMQ: each broker makes topics named as itself and its cluster.
-        own = {*info.broker_addr_table, *clusters, *(f"{name}_REPLY_TOPIC" for name in clusters)}
+        own = reply_in(answer, GetBrokerClusterInfo()).own_topics()
         names = reply_in(listed, GetAllTopicList()).topic_list
         return sorted({name for name in names if not is_system_topic(name)} - own)
 
     def queues(self, topic: str) -> list[MessageQueue]:
         """Return the readable queues of a topic, sorted. Raises RouteNotFoundError, RemotingError
         if no name server answers, or BodyError for a route with numbers out of range."""
-        route = self._route(topic)
-        readable = {
-            data.broker_name: data.read_queue_nums
-            for data in route.queue_datas
-            if data.perm & _READABLE
-        }
-        found: list[MessageQueue] = []
-        for broker in route.broker_datas:
-            name = broker.broker_name or ""
-            if broker.broker_addrs and name in readable:
-                # RocketMQ: a consumer reads from a slave where there is no master.
-                broker_id = min(broker.broker_addrs)
-                self._brokers[topic, name] = broker.broker_addrs[broker_id]
-                if broker_id == 0:
-                    self._without_master.discard((topic, name))
-                else:
-                    self._without_master.add((topic, name))
-                found += (MessageQueue(topic, name, queue_id) for queue_id in range(readable[name]))
-        return sorted(found)
+        route = self._routes[topic] = self._fetch_route(topic)
+        return [
+            queue
+            for queue in route.subscribe_queues
+            if route.readable_address(queue.broker_name) is not None
+        ]
 
     def is_read_from_slave(self, queue: MessageQueue) -> bool:
         """Return True if the queue's broker had no master in its last route. A slave may lack
         messages of its master."""
-        return (queue.topic, queue.broker_name) in self._without_master
+        route = self._routes.get(queue.topic)
+        return route is not None and route.master(queue.broker_name) is None
 
     def queues_of_known(self, topic: str) -> list[MessageQueue]:
         """Return the queues of a topic that existed before, like ``queues``. If there is no route,
@@ -244,7 +208,7 @@ class Cluster:
                 except ResponseError as error:
                     if error.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
                         raise
-                    self.pull(queues[0], [(wanted[queues[0]], 1)], group=group)
+                    self.start_pull(queues[0], [(wanted[queues[0]], 1)], group=group)()
                     self._ask_broker(queues[0], some, self._timeout)
 
     def may_hold_inner_batches(self, queue: MessageQueue) -> bool:
@@ -284,22 +248,11 @@ class Cluster:
             range(low, high), timestamp_ms, key=lambda offset: self.stored_ms(queue, offset)
         )
 
-    def pull(
-        self,
-        queue: MessageQueue,
-        begins: Sequence[tuple[int, int]],
-        *,
-        hold_ms: int = 0,
-        wanted: PullFilter = EVERY_MESSAGE,
-        group: str = GROUP,
-    ) -> list[Command]:
-        """Send several pulls of one queue at once and return their answers in order. Each pull has
-        an offset and a maximum number of messages that are ``wanted``.
-
-        Answers have the codes 0, 19, 20 or 21. If an offset has no message yet, the broker may hold
-        its pull for ``hold_ms``.
-        """
-        return self.start_pull(queue, begins, hold_ms=hold_ms, wanted=wanted, group=group)()
+    def pull(self, queue: MessageQueue, offset: int, rows_max: int) -> Command:
+        """Pull at most ``rows_max`` messages from an offset on, and return the answer
+        (``start_pull``)."""
+        (answer,) = self.start_pull(queue, [(offset, rows_max)])()
+        return answer
 
     def start_pull(
         self,
@@ -310,8 +263,14 @@ class Cluster:
         wanted: PullFilter = EVERY_MESSAGE,
         group: str = GROUP,
     ) -> Callable[[], list[Command]]:
-        """Send pulls like ``pull``, and return a function that waits for the answers. The caller
-        can work in the meantime, but no other call may be made before the answers are read."""
+        """Send several pulls of one queue at once. Each has an offset and a maximum number of
+        messages that are ``wanted``. Return a function that waits for the answers, in the same
+        order. The caller can work in the meantime, but no other call may be made before the answers
+        are read.
+
+        Answers have the codes 0, 19, 20 or 21. If an offset has no message yet, the broker may hold
+        its pull for ``hold_ms``.
+        """
         requests = [
             PullMessage(
                 consumer_group=group,
@@ -328,34 +287,37 @@ class Cluster:
             for offset, rows_max in begins
         ]
         timeout = self._timeout + hold_ms / 1000
-        address = self._brokers.get((queue.topic, queue.broker_name))
-        link = self._links.get(address) if address is not None else None
-        started = False
-        if link is not None:
+        connection = self._connections.get(self._known_address(queue) or "")
+        if connection is not None:
             try:
-                link.send(requests, timeout=timeout)
-                started = True
+                connection.send(requests, timeout=timeout)
             except RemotingError:
-                self._drop(queue, link)
+                self._drop(queue, connection)
+                connection = None
 
         def answers() -> list[Command]:
-            if started and link is not None and address is not None:
+            if connection is not None:
                 try:
-                    found = link.receive(timeout=timeout)
+                    found = connection.receive(timeout=timeout)
                     for answer in found:
-                        _check(answer, "PullMessage", address)
+                        _check(answer, "PullMessage", connection.address)
                     return found
                 except RemotingError:
-                    self._drop(queue, link)
+                    self._drop(queue, connection)
             return self._ask_broker(queue, requests, timeout)
 
         return answers
 
-    def _drop(self, queue: MessageQueue, link: Link) -> None:
+    def _drop(self, queue: MessageQueue, connection: BlockingConnection) -> None:
         """Drop a connection; the next request uses a new connection and a new route."""
-        link.close()
-        self._links.pop(link.address, None)
-        self._brokers.pop((queue.topic, queue.broker_name), None)
+        connection.close()
+        self._connections.pop(connection.address, None)
+        self._routes.pop(queue.topic, None)
+
+    def _known_address(self, queue: MessageQueue) -> str | None:
+        """Return the address to read a queue from, by the known route; None without one."""
+        route = self._routes.get(queue.topic)
+        return None if route is None else route.readable_address(queue.broker_name)
 
     def _offsets(
         self,
@@ -376,7 +338,7 @@ class Cluster:
     def stored_ms(self, queue: MessageQueue, offset: int) -> int:
         """Return the store time of the message at this offset. Raises ClientError if there is
         none."""
-        (answer,) = self.pull(queue, [(offset, 1)])
+        answer = self.pull(queue, offset, 1)
         for batch in decode(answer.body, queue.broker_name, ("storeTimestamp",)):
             return int(batch.column(0)[0].value) // 1000
         raise ClientError(
@@ -384,7 +346,7 @@ class Cluster:
             f"{answer.code}, {answer.remark})"
         )
 
-    def _route(self, topic: str) -> TopicRouteData:
+    def _fetch_route(self, topic: str) -> TopicRoute:
         request = GetRouteInfo(topic=topic)
         answer = self._ask_name_server(request)
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
@@ -393,11 +355,10 @@ class Cluster:
                 "was never written or created there"
             )
         _check(answer, "GetRouteInfo", self._name_servers[0])
-        route = reply_in(answer, request)
-        if (fault := route.fault()) is not None:
-            servers = ";".join(self._name_servers)
-            raise BodyError(f"{servers}: the route of topic {topic!r} cannot be used: {fault}")
-        return route
+        try:
+            return topic_route(topic, reply_in(answer, request))
+        except BodyError as error:
+            raise BodyError(f"{';'.join(self._name_servers)}: {error}") from None
 
     def _ask_name_server(self, request: Request[Any]) -> Command:
         def ask() -> Command:
@@ -415,10 +376,10 @@ class Cluster:
         self, queue: MessageQueue, requests: Sequence[Request[Any]], timeout: float
     ) -> list[Command]:
         def ask() -> list[Command]:
-            address = self._brokers.get((queue.topic, queue.broker_name))
+            address = self._known_address(queue)
             if address is None:
                 self.queues(queue.topic)
-                address = self._brokers.get((queue.topic, queue.broker_name))
+                address = self._known_address(queue)
             if address is None:
                 raise RouteNotFoundError(
                     f"broker {queue.broker_name!r} of {queue} is not in the route of its topic: "
@@ -427,7 +388,7 @@ class Cluster:
             try:
                 answers = self._exchange(address, requests, timeout)
             except RemotingError:
-                self._brokers.pop((queue.topic, queue.broker_name), None)
+                self._routes.pop(queue.topic, None)
                 raise
             for answer in answers:
                 _check(answer, type(requests[0]).__name__, address)
@@ -439,14 +400,15 @@ class Cluster:
     def _exchange(
         self, address: str, requests: Sequence[Request[Any]], timeout: float
     ) -> list[Command]:
-        link = self._links.pop(address, None)
-        link = link or Link(address, timeout=self._timeout, signer=self._signer, tls=self._tls)
+        connection = self._connections.pop(address, None) or BlockingConnection(
+            address, timeout=self._timeout, signer=self._signer, tls=self._tls
+        )
         try:
-            answers = link.exchange_all(requests, timeout=timeout)
+            answers = connection.exchange_all(requests, timeout=timeout)
         except BaseException:
-            link.close()
+            connection.close()
             raise
-        self._links[address] = link
+        self._connections[address] = connection
         return answers
 
     def _again(
@@ -459,7 +421,7 @@ class Cluster:
             try:
                 return ask()
             except passing as error:
-                final = isinstance(error, ResponseError) and error.code not in _TRY_AGAIN
+                final = isinstance(error, ResponseError) and error.code not in TEMPORARY_REFUSALS
                 if final or time.monotonic() + pause > deadline:
                     raise
             time.sleep(pause)
@@ -497,115 +459,3 @@ def _offset_in(answer: Command, queue: MessageQueue) -> int:
 def _check(answer: Command, request: str, address: str) -> None:
     if answer.code not in _ANSWERS:
         raise ResponseError(answer.code, answer.remark, request=request, address=address)
-
-
-# One blocking connection to a name server or broker: it sends a request and reads the answer.
-# Spark's Python workers do one thing at a time, so a socket and a deadline are all they need. The
-# rule: after any error the connection is dead, and a retry opens a new one.
-_RECEIVE_SIZE: Final = 256 << 10
-
-
-class Link:
-    """Connection to ``address`` (``host:port``). Raises ConnectError if it cannot be opened within
-    ``timeout`` seconds."""
-
-    def __init__(
-        self,
-        address: str,
-        *,
-        timeout: float,
-        signer: RequestSigner | None = None,
-        tls: ClientContext | None = None,
-    ) -> None:
-        self.address = address
-        self._signer = signer
-        self._frames = FrameReader()
-        self._asked = range(1, 1)
-        self._what = ""
-        try:
-            host, port = parse_address(address)
-        except ConfigError as error:  # the address comes from a server
-            raise ConnectError(f"no connection to {address}: {error}") from None
-        fault = name_fault(host)
-        if fault is not None:
-            raise ConnectError(f"no connection to {address}: {fault}")
-        try:
-            self._socket = socket.create_connection((host, port), timeout)
-        except OSError as error:
-            raise ConnectError(f"no connection to {address}: {error.strerror or error}") from None
-        if tls is not None:
-            self._speak(tls.at(time.monotonic()), host)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    def _speak(self, context: ssl.SSLContext, host: str) -> None:
-        try:
-            self._socket = context.wrap_socket(self._socket, server_hostname=host)
-        except OSError as error:
-            self._socket.close()
-            from turbopump.remoting.tls import failure_words
-
-            why = failure_words(error)
-            raise ConnectError(f"no TLS connection to {self.address}: {why}") from None
-
-    def exchange_all(self, requests: Sequence[Request[Any]], *, timeout: float) -> list[Command]:
-        """Send all requests at once and return their answers in the order of the requests, whatever
-        their codes. Raises CallTimeoutError, ConnectionLostError, FrameError or HeaderError."""
-        self.send(requests, timeout=timeout)
-        return self.receive(timeout=timeout)
-
-    def send(self, requests: Sequence[Request[Any]], *, timeout: float) -> None:
-        """Send the requests; ``receive`` must follow. The two are the halves of
-        ``exchange_all``."""
-        self._asked = range(self._asked.stop, self._asked.stop + len(requests))
-        self._what = type(requests[0]).__name__
-        commands = [
-            request_command(each, opaque=at) for at, each in zip(self._asked, requests, strict=True)
-        ]
-        if self._signer is not None:
-            for command in commands:
-                command.ext = self._signer(command.ext, command.body)
-        with self._socket_errors_translated(timeout):
-            self._socket.settimeout(timeout)
-            self._socket.sendall(b"".join(map(encode_command, commands)))
-
-    def receive(self, *, timeout: float) -> list[Command]:
-        """Return the answers to the last ``send``."""
-        deadline = time.monotonic() + timeout
-        answers: list[Command | None] = [None] * len(self._asked)
-        missing = len(answers)
-        with self._socket_errors_translated(timeout):
-            while missing:
-                self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
-                data = self._socket.recv(_RECEIVE_SIZE)
-                if not data:
-                    raise ConnectionLostError(
-                        f"{self.address} closed the connection before it answered {self._what}"
-                    )
-                for frame in self._frames.feed(data):
-                    command = decode_command(frame)
-                    at = command.opaque - self._asked.start
-                    # A broker may also send requests (such as 40, the group changed); they are
-                    # ignored.
-                    if command.is_response and 0 <= at < len(answers) and answers[at] is None:
-                        answers[at] = command
-                        missing -= 1
-                if self._frames.error is not None:
-                    raise self._frames.error
-        return [answer for answer in answers if answer is not None]
-
-    @contextmanager
-    def _socket_errors_translated(self, timeout: float) -> Iterator[None]:
-        try:
-            yield
-        except TimeoutError:
-            raise CallTimeoutError(
-                f"{self.address} did not answer {self._what} within {timeout:g} s"
-            ) from None
-        except OSError as error:
-            raise ConnectionLostError(
-                f"the connection to {self.address} broke during {self._what}: "
-                f"{error.strerror or error}"
-            ) from None
-
-    def close(self) -> None:
-        self._socket.close()

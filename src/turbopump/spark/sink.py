@@ -44,7 +44,7 @@ from turbopump.errors import (
     WriteError,
 )
 from turbopump.message.message import MessageQueue
-from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.codes import TEMPORARY_REFUSALS, ResponseCode
 from turbopump.spark.encode import (
     Encoded,
     Mask,
@@ -72,10 +72,6 @@ SETTLE_S: Final = 3.0
 """Seconds after a lost answer, after which a message that is not in its queue will not be stored
 any more."""
 PAUSES_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6)
-_PASSES: Final = frozenset(
-    (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY)
-)
-"""Response codes of temporary refusals."""
 
 
 @dataclass(frozen=True)
@@ -447,4 +443,6 @@ def may_be_stored(error: Exception) -> bool:
 def passes(error: Exception) -> bool:
     """Return True if the same send may succeed later, because a broker is busy, offline, or
     restarting."""
-    return not isinstance(error, SendError) or error.code is None or error.code in _PASSES
+    return (
+        not isinstance(error, SendError) or error.code is None or error.code in TEMPORARY_REFUSALS
+    )

@@ -330,7 +330,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return max(1, int(sum(piece.count for piece in waiting) * share))
 
     def _average_size(self, queue: MessageQueue, offset: int) -> float:
-        (answer,) = self._connected().pull(queue, [(offset, _SAMPLE_ROWS)])
+        answer = self._connected().pull(queue, offset, _SAMPLE_ROWS)
         sizes = [len(entry) for entry in pulled_entries(answer.body, lambda _damage: None)]
         return sum(sizes) / len(sizes) if sizes else 0.0
 

@@ -16,13 +16,14 @@ from tests.simulation.world.simulation import Simulation
 from tests.unit.client import push_consumers
 from tests.unit.client.producers import producer_of
 from tests.unit.client.scripted_answers import entry, reply
-from tests.unit.client.scripted_cluster import ScriptedNameServer, scripted_cluster, until
+from tests.unit.client.scripted_cluster import ScriptedNameServer, scripted_cluster
+from tests.waits import until, until_none
 
 from turbopump import Producer, RouteNotFoundError
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.consumer.pop import PoppedDelivery, popped_messages
 from turbopump.client.consumer.pull import pulled_messages
-from turbopump.client.routes import topic_route
+from turbopump.client.topic_route import topic_route
 from turbopump.message.batch import COUNT_MAX, UNPACKED_MESSAGE_SIZE, UNPACKED_SIZE_MAX, encode_item
 from turbopump.message.message import MessageQueue
 from turbopump.message.properties import SysFlag
@@ -141,7 +142,7 @@ async def test_more_members_than_can_share_queues_are_a_warning_and_queues_stay_
             message.done()
             script = cluster.broker.script[RequestCode.GET_CONSUMER_LIST_BY_GROUP]
             script.extend([answer] * 3)
-            await until(lambda: not script)
+            await until_none(script)
             push_consumers.fill(cluster, 1)
             (message,) = await consumer.take(1)
             message.done()

@@ -17,7 +17,7 @@ from tests.unit.client.scripted_answers import entry, reply
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.consumer.pop import PoppedDelivery, popped_messages
 from turbopump.client.consumer.pull import pulled_messages
-from turbopump.client.routes import topic_route
+from turbopump.client.topic_route import topic_route
 from turbopump.errors import BodyError, MessageError, TurbopumpError
 from turbopump.message.batch import COUNT_MAX
 from turbopump.message.message import MessageQueue

@@ -19,9 +19,9 @@ from turbopump.client.consumer.process_queue import ProcessQueue, PullLimits
 from turbopump.client.consumer.rebalance import queue_change
 from turbopump.client.consumer.subscription import tag_subscription
 from turbopump.client.environment import Environment, name_server_addresses, program_name
-from turbopump.client.routes import inherited_route, topic_route
 from turbopump.client.sending.outgoing import Outgoing, SendFrames
 from turbopump.client.sending.queue_chooser import FaultStrategy, LatencyFaults, RoundRobin
+from turbopump.client.topic_route import inherited_route, topic_route
 from turbopump.message.codec import decode_entry, encode_entry, encode_host
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.command import decode_command, request_command

@@ -23,6 +23,7 @@ from turbopump.remoting.backlog import (
     Backlog,
     BacklogLimits,
     BacklogRefusal,
+    PeerRequests,
 )
 from turbopump.remoting.response import Response, encode_response, encoder_of, refusal
 from turbopump.remoting.router import NO_ROOM, Outcome, RequestContext, Router
@@ -78,13 +79,16 @@ class Stage:
         self.before: dict[int, Callable[[], None]] = {}
         self.backlog = Backlog(limits, self._refuse)
         self.turns = Turns()
-        router = Router()
+        router = SlowlyRefusing(self)
         router.add(GetMaxOffset, self._slow, may_wait=True)
         router.add(GetMinOffset, self._quick)
         self.router = router
 
     def connect(self) -> tuple[Wire, KeptAnswers]:
-        connection, transport = StagedRequests(self).wire, KeptAnswers()
+        connection, transport = (
+            Served(self.router, backlog=self.backlog, turns=self.turns).wire,
+            KeptAnswers(),
+        )
         connection.connection_made(transport)
         return connection, transport
 
@@ -116,16 +120,18 @@ class Stage:
         return Response(code=ResponseCode.SYSTEM_BUSY, remark=why.name)
 
 
-class StagedRequests(Served):
-    """Takes the stage's time for what it refuses."""
+class SlowlyRefusing(Router):
+    """Router that takes the stage's time for each refusal."""
 
     def __init__(self, stage: Stage) -> None:
-        super().__init__(stage.router, backlog=stage.backlog, turns=stage.turns)
+        super().__init__()
         self._stage = stage
 
-    def refuse(self, frame: Frame, answer: Callable[[int], bytes]) -> None:
+    def refuse_frame(
+        self, frame: Frame, answer: Callable[[int], bytes], connection: PeerRequests
+    ) -> None:
         self._stage.loop.now += self._stage.refusal_cost
-        super().refuse(frame, answer)
+        super().refuse_frame(frame, answer, connection)
 
 
 class Bystander:

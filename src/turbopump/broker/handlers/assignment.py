@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from turbopump.broker.pop.view import ANY_QUEUE
+from turbopump.broker.pop.group_queue import ANY_QUEUE
 from turbopump.broker.registration import TopicRoutes
 from turbopump.broker.saved_table import not_saved
 from turbopump.broker.stored import Stored
@@ -91,7 +91,7 @@ class AssignmentHandler:
             return refusal(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
         if self.stored.tables.topics.find(topic) is None:
             return refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
-        if self.stored.tables.groups.find(group) is None:
+        if self.stored.tables.groups.find_or_create(group) is None:
             return refusal(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist"
             )

@@ -18,11 +18,10 @@ from turbopump.broker.consumers import (
     read_subscription,
 )
 from turbopump.broker.forwarding import Forwarding
-from turbopump.broker.pop.offsets import GroupQueue
+from turbopump.broker.pop.group_queue import ANY_QUEUE, GroupQueue, TopicGroup
 from turbopump.broker.pop.pop import Pop
 from turbopump.broker.pop.reader import PoppedEntries, PopQuery, peek
 from turbopump.broker.pop.records import COUNT_MAX
-from turbopump.broker.pop.view import ANY_QUEUE, TopicGroup
 from turbopump.broker.read_checks import (
     ban_remark,
     no_group_remark,
@@ -359,7 +358,7 @@ class PopHandler:
             return refuse(
                 ResponseCode.INVALID_PARAMETER, no_queue_remark(queue_id, topic, group_name)
             )
-        group = self._groups.find(group_name)
+        group = self._groups.find_or_create(group_name)
         if group is None:
             return refuse(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, no_group_remark(group_name))
         if not group.consume_enable:

@@ -10,7 +10,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from turbopump.broker.parts import Copying, Delivering, Listening
+from turbopump.broker.parts import Copying, Delivering, Listening, follow_master
 from turbopump.broker.saved_table import SavedTable, table_answer
 from turbopump.broker.stored import Stored
 from turbopump.protocol import fastjson
@@ -99,7 +99,9 @@ class ReplicationHandler:
         """Return the addresses of a master, or set a slave's new master. RocketMQ: the reported
         flushed offset is that of the start, and a slave keeps the new address."""
         if request.master_ha_address is not None:
-            self.copying.follow_master(request.master_address, request.master_ha_address)
+            follow_master(
+                self.listening, self.copying, request.master_address, request.master_ha_address
+            )
             return Response(ExchangeHAInfoReply())
         if self.listening.replication.master is None:
             return Response(ExchangeHAInfoReply())

@@ -57,7 +57,7 @@ class SendBackHandler:
                 "no master available along with this broker, which is a slave: send the message to "
                 "the group's retry topic on another broker",
             )
-        group = self.stored.tables.groups.find(request.group)
+        group = self.stored.tables.groups.find_or_create(request.group)
         if group is None:
             return refusal(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from turbopump.client.instance import ClientInstance
 from turbopump.client.namespace import unwrap, unwrapped
-from turbopump.client.routes import TopicRoute
+from turbopump.client.topic_route import TopicRoute
 from turbopump.client.user_function import NotCalledError, UserFunction
 from turbopump.errors import RouteNotFoundError
 from turbopump.message.message import MessageQueue

@@ -18,8 +18,8 @@ import msgspec
 
 from turbopump.auth.signatures import RequestSigner
 from turbopump.client.namespace import INSTANCE_ID, wrap
-from turbopump.client.routes import DEFAULT_TOPIC_QUEUES
 from turbopump.client.setting_rules import is_collection
+from turbopump.client.topic_route import DEFAULT_TOPIC_QUEUES
 from turbopump.errors import MessageError
 from turbopump.event_loop import PureThreads
 from turbopump.message.batch import decode_batch, encode_item, identified_item

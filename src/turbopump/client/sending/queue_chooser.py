@@ -14,7 +14,6 @@ from typing import Final, Protocol
 
 from turbopump.client.instance import ClientInstance
 from turbopump.client.namespace import unwrapped, wrapped
-from turbopump.client.routes import TopicRoute
 from turbopump.client.selectors import Selector, by_hash
 from turbopump.client.sending.outgoing import refuse_changed_message
 from turbopump.client.setting_rules import (
@@ -25,6 +24,7 @@ from turbopump.client.setting_rules import (
     is_whole,
     setting,
 )
+from turbopump.client.topic_route import TopicRoute
 from turbopump.errors import ConfigError, RemotingError
 from turbopump.message.message import Message, MessageQueue
 from turbopump.message.properties import SHARDING_KEY

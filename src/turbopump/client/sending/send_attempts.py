@@ -21,7 +21,7 @@ import msgspec
 
 from turbopump import errors
 from turbopump.client.hooks import MessageKind, SendContext
-from turbopump.client.routes import DOUBT_S, TopicRoute
+from turbopump.client.routes import DOUBT_S
 from turbopump.client.sending.outgoing import DELAYING, LARGE_BODY_SIZE, Outgoing
 from turbopump.client.sending.queue_chooser import Target
 from turbopump.client.sending.send_result import (
@@ -42,6 +42,7 @@ from turbopump.client.sending.send_result import (
     send_failure,
 )
 from turbopump.client.sending.sender import Sender, is_usual
+from turbopump.client.topic_route import TopicRoute
 from turbopump.message import properties as names
 from turbopump.message.message import MessageQueue
 from turbopump.message.user_properties import text_pairs

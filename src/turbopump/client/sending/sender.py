@@ -15,16 +15,11 @@ from typing import Final
 from turbopump.client.hooks import SendHooks
 from turbopump.client.instance import ClientInstance
 from turbopump.client.namespace import unwrap
-from turbopump.client.routes import (
-    DEFAULT_TOPIC_QUEUES,
-    READABLE,
-    WRITABLE,
-    NameServersSilentError,
-    TopicRoute,
-)
+from turbopump.client.routes import NameServersSilentError
 from turbopump.client.sending import send_result
 from turbopump.client.sending.outgoing import Outgoing, Packer, SendFrames
 from turbopump.client.sending.queue_chooser import FaultStrategy, QueueSelection
+from turbopump.client.topic_route import DEFAULT_TOPIC_QUEUES, READABLE, WRITABLE, TopicRoute
 from turbopump.errors import CallTimeoutError, ClientErrorCode, RemotingError, RouteNotFoundError
 from turbopump.message.message import MessageQueue
 from turbopump.message.rules import DEFAULT_TOPIC

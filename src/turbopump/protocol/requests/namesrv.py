@@ -231,6 +231,12 @@ class ClusterInfo(msgspec.Struct, kw_only=True, rename="camel"):
     broker_addr_table: dict[str, BrokerData] = {}
     cluster_addr_table: dict[str, tuple[str, ...]] = {}
 
+    def own_topics(self) -> set[str]:
+        """Return the topics that brokers create for themselves, named after broker and cluster."""
+        clusters = self.cluster_addr_table
+        replies = {f"{cluster}_REPLY_TOPIC" for cluster in clusters}
+        return {*self.broker_addr_table, *clusters, *replies}
+
 
 class GetBrokerClusterInfo(Request[ClusterInfo], kw_only=True):
     """Ask for all clusters and brokers."""

@@ -82,7 +82,7 @@ def message_at(
     cluster: Cluster, queue: MessageQueue, offset: int, columns: tuple[str, ...]
 ) -> Row | None:
     """Return these columns of the broker's message; None if there is no readable message."""
-    (answer,) = cluster.pull(queue, [(offset, 1)])
+    answer = cluster.pull(queue, offset, 1)
     try:
         found = decode(
             answer.body, queue.broker_name, columns, queue_offsets=range(offset, offset + 1)
