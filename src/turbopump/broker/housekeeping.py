@@ -202,7 +202,7 @@ class Scrubbing:
                 f"scrub passed through the commit log passes={numbers.passes} "
                 f"bytes={numbers.bytes_checked} entries={numbers.entries_checked} "
                 f"damaged_ranges={numbers.damaged_ranges} damaged_bytes={numbers.damaged_bytes} "
-                f"wrong_units={numbers.wrong_units} damaged_indexes={numbers.damaged_indexes}"
+                f"wrong_units={numbers.wrong_units}"
             )
         return pause
 

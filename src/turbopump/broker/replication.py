@@ -29,9 +29,10 @@ from turbopump.protocol.requests.replication import (
 )
 from turbopump.replication.handshake import PeerRules
 from turbopump.replication.history import LogHistory
-from turbopump.replication.link import MasterLink, SlaveLink, SlavePeer
 from turbopump.replication.master import MasterSettings
+from turbopump.replication.master_link import MasterLink, SlavePeer
 from turbopump.replication.slave import SlaveSettings
+from turbopump.replication.slave_link import SlaveLink
 from turbopump.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)

@@ -11,9 +11,9 @@ from tests.unit.broker.replicas import (
     MASTER,
     SLAVE,
     Replicas,
-    eventually,
     log_of,
     same_logs,
+    until_fault,
     with_replicas,
 )
 
@@ -83,7 +83,7 @@ async def test_a_slave_with_messages_of_its_own_is_refused_whatever_their_sizes(
     kept = log_of(back.store)
     link = back.parts.listening.replication.slave
     assert link is not None
-    await eventually(lambda: "another log" in (link.fault or ""))
+    await until_fault(link, "another log")
     assert log_of(back.store) == kept
 
 

@@ -90,7 +90,7 @@ class Pop:
             before = topics.find(name) if name.startswith(REVIVE_TOPIC_PREFIX) else None
             if before is None or name == topic:
                 continue
-            log.info(f"pops of an earlier brokerClusterName are settled too topic={name}")
+            log.info(f"pops of an earlier brokerClusterName are settled as well topic={name}")
             earlier = ReviveLog(config, forwarding, clock, name)
             self._earlier_logs.append(earlier)
             self.reviving += [
@@ -191,7 +191,7 @@ def recover_offsets(store: MessageStore, offsets: ConsumerOffsets) -> None:
         at = result.next_offset
     for (group, topic, queue_id), offset in reached.items():
         log.info(
-            f"pops go on where they were group={group} topic={topic} queue={queue_id} "
-            f"offset={offset}"
+            f"pops continue at a recovered offset group={group} topic={topic} "
+            f"queue={queue_id} offset={offset}"
         )
         offsets.commit(group, topic, queue_id, offset)

@@ -131,7 +131,7 @@ class TimerSaving:
             pending.write_checkpoint(checkpoint)
         except OSError as error:
             pending.report(
-                f"the checkpoint of the timers could not be saved ({error.strerror or error})"
+                f"checkpoint of the timers could not be saved ({error.strerror or error})"
             )
         else:
             pending.saved = checkpoint
@@ -157,7 +157,7 @@ class TimerSaving:
             found = await ask(self.store.cold_reads, self.pending.oldest(), self.turns)
             self._oldest = end if found is None else found
         except StoreError as error:
-            log.warning("the oldest timer message cannot be looked for now cause=%s", error)
+            log.warning("oldest timer message cannot be found now cause=%s", error)
         finally:
             self._looked_at = asyncio.get_running_loop().time()
             self._looking = None
@@ -200,8 +200,8 @@ class TimerSaving:
         if error is not None:
             self._changed = True
             pending.report(
-                f"the checkpoint of the timers could not be saved ({error.strerror or error}); "
-                "it is tried again"
+                "checkpoint of the timers could not be saved, trying again "
+                f"({error.strerror or error})"
             )
         self._trim()
 

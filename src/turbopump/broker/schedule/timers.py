@@ -222,7 +222,7 @@ class Timers:
             await self._saving.begin()
             if pending.queue_offset < queue.min_index:
                 log.error(
-                    "timer messages are lost, deleted with the log "
+                    "timer messages are lost, they were deleted with the log "
                     f"first={pending.queue_offset} end={queue.min_index}"
                 )
                 pending.queue_offset = queue.min_index
@@ -279,8 +279,8 @@ class Timers:
         """Handle a clock that was set back. Raises StoreError until the progress is saved."""
         if self.pending.saved.read_time < self.pending.read_time:
             self._saving.touch()
-            raise StoreError("the clock was set back, which is to be noted first")
-        log.warning("the clock was set back: times that had passed come again")
+            raise StoreError("the clock was set back; the timers wait until this is saved")
+        log.warning("clock was set back, slots of the past accept messages again")
         self.pending.rewind(now)
         self._overdue_in = -1
 
@@ -360,7 +360,7 @@ class Timers:
                     self._pass_over(-1, offset, message)
                 elif not rolls and message.due > due.time:
                     self._pass_over(
-                        message.message.queue_offset, offset, "it is not the one that was put there"
+                        message.message.queue_offset, offset, "another message is at its offset"
                     )
                 elif magic & MAGIC_DELETE and not rolls:
                     pass

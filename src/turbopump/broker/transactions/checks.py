@@ -214,15 +214,15 @@ class TransactionChecks:
                 step = await self._look_at(offset)
             except (OSError, StoreError) as error:
                 log.warning(
-                    f"a round of checks was broken off, the next goes on offset={offset} "
-                    f"cause={error}"
+                    "round of transaction checks stopped, the next one continues "
+                    f"offset={offset} cause={error}"
                 )
                 step = _Step(due=begun, stop=True)
             except MessageError as error:
                 step = self._not_treated(offset, str(error))
             except Exception:  # of any kind: those behind it must not wait for ever
                 log.exception("half message cannot be processed offset=%d", offset)
-                step = self._not_treated(offset, "it cannot be processed")
+                step = self._not_treated(offset, "an unexpected error, logged before")
             copies += step.copied
             soonest = min(soonest, step.due)
             if step.stop:
@@ -247,8 +247,7 @@ class TransactionChecks:
         half = half_of(entry)
         if half is None:
             log.error(
-                "half message does not say whose it is or where it goes, passed over "
-                f"offset={offset}"
+                f"half message skipped, it has no producer group or no destination offset={offset}"
             )
             pending.passed(offset)
             return _Step()
@@ -281,7 +280,7 @@ class TransactionChecks:
         except MessageError as error:
             # of another broker's directory, with no room for what a copy adds
             log.error(
-                f"half message cannot be stored again, it is given up offset={offset} cause={error}"
+                f"half message cannot be stored again and is given up offset={offset} cause={error}"
             )
             await self._give_up(half)
             return _Step()
@@ -310,7 +309,7 @@ class TransactionChecks:
         if times < TRIED_ROUNDS:
             self._failed = {offset: times}
             return _Step(due=0, stop=True)
-        log.error("half message passed over offset=%d cause=%s", offset, fault)
+        log.error("half message skipped offset=%d cause=%s", offset, fault)
         self._failed = {}
         self.endings.pending.passed(offset)
         return _Step()
@@ -385,8 +384,8 @@ class TransactionChecks:
         if half.group not in self._missed:
             self._missed.add(half.group)
             log.warning(
-                "transactions wait, no producer of their group is connected; that is not counted "
-                "as a check group=%s",
+                "transactions wait: no producer of their group is connected, so they are "
+                "not checked group=%s",
                 half.group,
             )
         before, offset = self._absent.pop(half.offset, None), half.offset
@@ -451,6 +450,6 @@ class TransactionChecks:
             )
         if given_up:
             log.warning(
-                f"transactions given up, their messages went to {GIVEN_UP_TOPIC} "
+                f"transactions given up, their messages are in {GIVEN_UP_TOPIC} "
                 f"count={given_up} transactionCheckMax={self.config.transaction_check_max}"
             )
