@@ -176,7 +176,7 @@ class SlaveTables:
         if not end:
             return first_wanted(start, masters_end, self.stored.store.log.segment_size)
         equal = await compare_with_apache(
-            self.stored.store, self.remoting, self.master, start, masters_end
+            self.stored.store, self.stored.turns, self.remoting, self.master, start, masters_end
         )
         log.info(
             "the master has the same messages master=%s compared=%d of those here",
@@ -434,7 +434,7 @@ class SlaveTables:
             return
         self._made.setdefault(name, (offset, topic))
         topics.restore(name, made)
-        log.info("topic is served by what the log has topic=%s queue=%d", name, queue_id)
+        log.info("topic restored from the log of this slave topic=%s queue=%d", name, queue_id)
 
 
 def _pause_after(answer: Command) -> float:

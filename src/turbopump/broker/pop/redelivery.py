@@ -79,7 +79,7 @@ class Redelivery:
     async def _put_back_one(self, key: records.PopKey, offset: int) -> str | None:
         """Store a copy of one message. Return the reason if that is impossible, or None."""
         question = self.view.store.lookup.entry_in_queue(key.topic, key.queue_id, offset)
-        found = await ask(self.view.store.cold_reads, question)
+        found = await ask(self.view.store.cold_reads, question, self.forwarding.turns)
         if found is None:
             return "the message is no longer in the log"
         if found.fault is not None:
