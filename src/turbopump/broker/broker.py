@@ -333,7 +333,7 @@ class Broker:
         because they are older."""
         parts.listening.replication.room_made()
         parts.delivering.forwarding.room_made()
-        parts.stored.sends.backlog.release()
+        parts.stored.sends.backlog.release_held()
 
     def _begin_repeating(self) -> None:
         config, every = self.config, self._timetable.every
