@@ -349,7 +349,7 @@ class Broker:
         )
         if self.access is not None:
             self.access.control.on_permissions_reduced = self._revoke_held
-            every(ACCESS_LOOK_S, self.access.look)
+            every(ACCESS_LOOK_S, self.access.check_file)
         if config.is_slave:
             every(MASTER_LOOK_S, self._look_for_master)
         every(LOOK_INTERVAL_S, StallWatch(loop.time, parts.stored.sends.stood_still).look)
