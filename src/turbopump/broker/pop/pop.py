@@ -32,7 +32,6 @@ from turbopump.errors import StoreError
 from turbopump.message.codec import decode_entries
 from turbopump.message.properties import REAL_TOPIC
 from turbopump.protocol import fastjson
-from turbopump.remoting.turns import Turns
 from turbopump.store.log.commit_log import PutResult
 from turbopump.store.message_store import MessageStore
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
@@ -49,12 +48,7 @@ class Pop:
     """The POP of one broker. ``start``, then ``stop``."""
 
     def __init__(
-        self,
-        stored: Stored,
-        turns: Turns,
-        timers: Timers,
-        forwarding: Forwarding,
-        repair: LogRepair,
+        self, stored: Stored, timers: Timers, forwarding: Forwarding, repair: LogRepair
     ) -> None:
         config, store, tables, clock = stored.config, stored.store, stored.tables, stored.clock
         self._store = store
@@ -73,7 +67,9 @@ class Pop:
             config.pop_inflight_message_threshold if config.enable_pop_message_threshold else None
         )
         self.view = PopView(config, store, topics, self.offsets, self.order, self.in_flight, clock)
-        self.held = HeldPops(turns, self.view, config.pop_polling_size, config.max_pop_polling_size)
+        self.held = HeldPops(
+            stored.turns, self.view, config.pop_polling_size, config.max_pop_polling_size
+        )
         self.reader = PopReader(self.view, self.revive_log, stored.statistics, repair)
         topic, queues = self.revive_log.topic, config.revive_queue_num
         known = topics.find(topic)

@@ -21,7 +21,7 @@ from turbopump.broker.pop.group_queue import GroupQueue, TopicGroup
 from turbopump.broker.pop.open_checkpoints import OpenCheckpoint
 from turbopump.broker.pop.view import PopView
 from turbopump.broker.reading import ask
-from turbopump.broker.topics import is_batch_cq
+from turbopump.broker.topic_attributes import is_batch_cq
 from turbopump.errors import MessageError
 from turbopump.message.handles import original_topic
 from turbopump.message.message import ReceivedMessage
@@ -79,7 +79,7 @@ class Redelivery:
     async def _put_back_one(self, key: records.PopKey, offset: int) -> str | None:
         """Store a copy of one message. Return the reason if that is impossible, or None."""
         question = self.view.store.lookup.entry_in_queue(key.topic, key.queue_id, offset)
-        found = await ask(self.view.store.cold_reads, question)
+        found = await ask(self.view.store.cold_reads, question, self.forwarding.turns)
         if found is None:
             return "the message is no longer in the log"
         if found.fault is not None:

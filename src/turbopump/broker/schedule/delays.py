@@ -263,7 +263,9 @@ class DelayLevel:
         until the first one is."""
         queue = self.queue
         begin = self.position = max(self.position, queue.min_index)
-        units = await read_units(self.store, queue, begin, min(SLICE, queue.end.value - begin))
+        units = await read_units(
+            self.store, queue, begin, min(SLICE, queue.end.value - begin), self.forwarding.turns
+        )
         now, due_count = self.clock.now_ms(), 0
         for at in range(0, len(units), UNIT_SIZE):
             _, size, due_ms = unpack_unit(units, at)

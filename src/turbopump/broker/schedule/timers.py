@@ -104,7 +104,9 @@ class Timers:
         self._forwarding = forwarding
         self._clock = clock
         self._queue = store.queues.find_or_make(TIMER_TOPIC, 0)
-        self._saving = TimerSaving(pending, store, self._queue, disk, clock, flush_interval)
+        self._saving = TimerSaving(
+            pending, store, self._queue, disk, clock, flush_interval, forwarding.turns
+        )
         self._repair = TimerRepair(pending, store, self._queue, self._pass_over, forwarding.turns)
         self._task = RetryingTask(
             "timers",
@@ -225,7 +227,13 @@ class Timers:
                 )
                 pending.queue_offset = queue.min_index
             first = pending.queue_offset
-            units = await read_units(self._store, queue, first, min(SLICE, queue.end.value - first))
+            units = await read_units(
+                self._store,
+                queue,
+                first,
+                min(SLICE, queue.end.value - first),
+                self._forwarding.turns,
+            )
             positions = first_slice(
                 unpack_unit(units, at)[:2] for at in range(0, len(units), UNIT_SIZE)
             )
@@ -310,7 +318,7 @@ class Timers:
         newest = self.pending.newest(time)
         if self._ahead is None or (self._ahead.time, self._ahead.newest) != (time, newest):
             self._ahead = None
-            due = await ask(self._store.cold_reads, self.pending.due(time))
+            due = await ask(self._store.cold_reads, self.pending.due(time), self._forwarding.turns)
             found = await self._repair.read(_slice_of(due, self.pending.delivered))
             self._ahead = PrefetchedSlot(time, newest, due, found)
         return self._ahead

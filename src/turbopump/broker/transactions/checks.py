@@ -237,7 +237,8 @@ class TransactionChecks:
     async def _look_at(self, offset: int) -> _Step:
         """Check the half message at ``offset``, or give it up, or skip it."""
         lookup, pending = self.store.lookup, self.endings.pending
-        entry = await ask(self.store.cold_reads, lookup.entry_in_queue(HALF_TOPIC, QUEUE, offset))
+        steps = lookup.entry_in_queue(HALF_TOPIC, QUEUE, offset)
+        entry = await ask(self.store.cold_reads, steps, self.forwarding.turns)
         if entry is None:  # a gap, or retention was here
             pending.passed(offset)
             return _Step()
@@ -286,7 +287,7 @@ class TransactionChecks:
 
     async def _is_there(self, half: HalfMessage, steps: ReadSteps[StoredEntry | None]) -> bool:
         """Return True if the entry that ``steps`` find is a copy of this half message."""
-        copy = half_of(await ask(self.store.cold_reads, steps))
+        copy = half_of(await ask(self.store.cold_reads, steps, self.forwarding.turns))
         return copy is not None and copy.is_the_same_as(half)
 
     async def _ask_or_put_off(self, half: HalfMessage) -> _Step:
@@ -343,7 +344,7 @@ class TransactionChecks:
         if half.offset == half.origin:
             return stored
         lookup = self.store.lookup.entry_in_queue(HALF_TOPIC, QUEUE, half.origin)
-        first = half_of(await ask(self.store.cold_reads, lookup))
+        first = half_of(await ask(self.store.cold_reads, lookup, self.forwarding.turns))
         if first is not None and first.is_the_same_as(half):
             return first.message.store_timestamp
         return min(half.message.born_timestamp, stored)

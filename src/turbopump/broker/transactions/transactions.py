@@ -221,7 +221,7 @@ class Transactions:
         """Run a read, and repeat it while too many reads wait for the disk."""
         while True:
             try:
-                return await ask(self._store.cold_reads, steps())
+                return await ask(self._store.cold_reads, steps(), self._forwarding.turns)
             except StoreError as error:
                 log.warning("half messages cannot be read now, trying again cause=%s", error)
                 await asyncio.sleep(1)
@@ -233,7 +233,8 @@ class Transactions:
         If the broker promises so, wait until the message is on the disk."""
         if self._store.confirmed.value <= offset < self._store.log.end:
             await self._flush.confirmed(offset + 1)  # its producer did not want to wait
-        entry = await ask(self._store.cold_reads, entry_for(context, self._store.lookup, offset))
+        steps = entry_for(context, self._store.lookup, offset)
+        entry = await ask(self._store.cold_reads, steps, context.served.turns)
         return entry.message if entry is not None and entry.fault is None else None
 
     async def end(self, half: HalfMessage, outcome: TransactionOutcome, *, lasting: bool) -> bool:
