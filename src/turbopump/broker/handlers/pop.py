@@ -29,7 +29,7 @@ from turbopump.broker.read_checks import (
     no_topic_remark,
 )
 from turbopump.broker.stored import Stored
-from turbopump.broker.topics import is_batch_cq
+from turbopump.broker.topic_attributes import is_batch_cq
 from turbopump.errors import StoreError
 from turbopump.message.handles import ORDER_REVIVE_QUEUE, encode_numbers, encode_offsets
 from turbopump.protocol.codes import ResponseCode

@@ -21,7 +21,7 @@ from turbopump.broker.pop.group_queue import GroupQueue, TopicGroup
 from turbopump.broker.pop.open_checkpoints import OpenCheckpoint
 from turbopump.broker.pop.view import PopView
 from turbopump.broker.reading import ask
-from turbopump.broker.topics import is_batch_cq
+from turbopump.broker.topic_attributes import is_batch_cq
 from turbopump.errors import MessageError
 from turbopump.message.handles import original_topic
 from turbopump.message.message import ReceivedMessage
