@@ -14,7 +14,7 @@ from turbopump.broker.broker import Broker
 from turbopump.config.broker_config import BrokerConfig, BrokerRole
 from turbopump.config.namesrv_config import NamesrvConfig
 from turbopump.namesrv.server import NameServer
-from turbopump.replication.link import SlaveLink
+from turbopump.replication.slave_link import SlaveLink
 from turbopump.store.message_store import MessageStore
 
 NAMESRV, MASTER, SLAVE, SECOND_SLAVE = "10.0.0.9", "10.0.1.1", "10.0.1.2", "10.0.1.3"

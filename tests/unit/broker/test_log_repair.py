@@ -103,7 +103,7 @@ async def test_a_reader_gets_what_a_copy_has(replicas: Replicas, /, host: str, a
         (20, COUNT.to_bytes(8), "another log: queue offset 19 of T is at"),
         (20, (5).to_bytes(8), "another log: queue offset 5 of T is at"),
         (100, (5).to_bytes(2), "the lengths of body, topic and properties do not add up"),
-        (99, b"/", "the topic of its message there is no name of a topic"),
+        (99, b"/", "the topic of its message there has an invalid name"),
     ],
     ids=["far", "negative", "behind the end", "another's", "length of properties", "topic"],
 )

@@ -35,7 +35,7 @@ from turbopump.protocol.requests.replication import ExchangeHAInfo
 from turbopump.protocol.requests.send import EndTransaction, SendMessageV2
 from turbopump.remoting.router import Router
 from turbopump.remoting.server import RemotingServer
-from turbopump.replication.link import TURN_SIZE, UNSENT_MAX
+from turbopump.replication.master_link import TURN_SIZE, UNSENT_MAX
 from turbopump.replication.stream import REPORT, TRANSFER_HEAD
 
 
@@ -154,8 +154,8 @@ async def test_a_slave_says_that_the_ha_port_of_its_master_was_taken(
     await replicas.master()
     await replicas.slave()
     await asyncio.sleep(100)
-    told = [one for one in caplog.messages if "the master takes no slaves" in one]
-    assert told == ["the master takes no slaves: set its haListenPort to a free one"]
+    told = [one for one in caplog.messages if "the master accepts no slaves" in one]
+    assert told == ["the master accepts no slaves: set its haListenPort to a free port"]
     assert "cannot be reached" not in caplog.text
 
 

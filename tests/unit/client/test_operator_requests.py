@@ -264,4 +264,4 @@ async def test_what_cannot_be_handled_on_request_is_refused_with_the_cause(
         answer = await ask(
             ConsumeMessageDirectly(consumer_group="g", client_id=consumer.client_id, msg_id="x")
         )
-        assert "no offset message id" in (answer.remark or "")
+        assert "not an offset message id" in (answer.remark or "")

@@ -29,7 +29,7 @@ from turbopump.broker.read_checks import (
     no_topic_remark,
 )
 from turbopump.broker.stored import Stored
-from turbopump.broker.topics import is_batch_cq
+from turbopump.broker.topic_attributes import is_batch_cq
 from turbopump.errors import StoreError
 from turbopump.message.handles import ORDER_REVIVE_QUEUE, encode_numbers, encode_offsets
 from turbopump.protocol.codes import ResponseCode
@@ -60,8 +60,8 @@ EARLY_S: Final = 0.05
 HOLD_MAX_S: Final = 120.0
 """Maximum seconds for which a pop is held."""
 _POP_AT_SLAVE: Final = (
-    "this broker is a slave (brokerRole=SLAVE), and cannot note what it lends; pop from its "
-    "master. It can be pulled from"
+    "this broker is a slave (brokerRole=SLAVE) and cannot record pops; pop from its "
+    "master, or pull from here"
 )
 
 
