@@ -22,6 +22,7 @@ from turbopump.broker.handlers.assignment import AssignmentHandler
 from turbopump.broker.handlers.cleaning import CleaningHandler
 from turbopump.broker.handlers.client_questions import ClientQuestionsHandler
 from turbopump.broker.handlers.clients import ClientsHandler
+from turbopump.broker.handlers.cold_flow import ColdFlowHandler
 from turbopump.broker.handlers.configuration import ConfigurationHandler
 from turbopump.broker.handlers.consumers import ConsumersHandler
 from turbopump.broker.handlers.groups import GroupsHandler
@@ -37,7 +38,7 @@ from turbopump.broker.handlers.replication import ReplicationHandler
 from turbopump.broker.handlers.replies import RepliesHandler
 from turbopump.broker.handlers.send import SendHandler
 from turbopump.broker.handlers.send_back import SendBackHandler
-from turbopump.broker.handlers.statistics import ColdFlowHandler, StatisticsHandler
+from turbopump.broker.handlers.statistics import StatisticsHandler
 from turbopump.broker.handlers.topics import TopicsHandler
 from turbopump.broker.handlers.transactions import TransactionsHandler
 from turbopump.broker.handlers.unserved import UnservedHandler
@@ -52,7 +53,7 @@ from turbopump.broker.log_repair import Range
 from turbopump.broker.parts import Parts, listen, make_announcing, make_copies, make_deliveries
 from turbopump.broker.saved_table import in_time
 from turbopump.broker.statistics import SAMPLE_S
-from turbopump.broker.store_opening import store_config
+from turbopump.broker.store_settings import store_config
 from turbopump.broker.stored import Stored, open_stored
 from turbopump.broker.tables import SAVE_AGAIN_S, Tables
 from turbopump.clock import Clock, SystemClock
