@@ -293,7 +293,7 @@ class World:
 @contextmanager
 def watched(world: World) -> Iterator[None]:
     """The broker's notices and the queues that members lose are told to ``world``."""
-    from turbopump.client.consumer.assigned_queue import AssignedQueue
+    from turbopump.client.consumer.queue_loop import AssignedQueue
 
     with pytest.MonkeyPatch.context() as patch:
         notify, drop = Membership.notify_members, AssignedQueue.drop
@@ -397,7 +397,7 @@ def test_an_ordered_queue_that_is_given_away_too_early_is_found_out(
 ) -> None:
     """The same for order: a member that does not wait for the handler of a queue that it gives
     away."""
-    from turbopump.client.consumer.assigned_queue import AssignedQueue
+    from turbopump.client.consumer.queue_loop import AssignedQueue
 
     async def at_once(self: AssignedQueue) -> None:
         pass

@@ -8,6 +8,7 @@ import random
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from tests.unit.broker.replicas import (
     a_round_later,
     eventually,
     started,
+    until_joined,
 )
 from tests.unit.broker.talking import Client, pull
 from tests.unit.broker.transacting import HALF, Transactor
@@ -73,7 +75,7 @@ class TopicState:
     changed: float = float("-inf")
     deleted: float = float("-inf")
     settings: dict[str, Any] = field(default_factory=dict)
-    bodies: dict[int, list[bytes]] = field(default_factory=lambda: defaultdict(list))
+    bodies: dict[int, list[bytes]] = field(default_factory=partial(defaultdict, list))
 
 
 @dataclass
@@ -117,7 +119,7 @@ class Story:
             await self.client.send(topic="ordered")
 
     async def in_sync(self) -> None:
-        await eventually(lambda: not self.replicas.brokers[MASTER].store.confirmed.alone)
+        await until_joined(self.replicas.brokers[MASTER])
         await a_round_later(self.replicas.brokers[SLAVE])
 
     def changed(self, kind: str, key: str, is_at: Callable[[Broker], bool]) -> None:

@@ -22,6 +22,7 @@ from turbopump.broker.handlers.assignment import AssignmentHandler
 from turbopump.broker.handlers.cleaning import CleaningHandler
 from turbopump.broker.handlers.client_questions import ClientQuestionsHandler
 from turbopump.broker.handlers.clients import ClientsHandler
+from turbopump.broker.handlers.cold_flow import ColdFlowHandler
 from turbopump.broker.handlers.configuration import ConfigurationHandler
 from turbopump.broker.handlers.consumers import ConsumersHandler
 from turbopump.broker.handlers.groups import GroupsHandler
@@ -37,7 +38,7 @@ from turbopump.broker.handlers.replication import ReplicationHandler
 from turbopump.broker.handlers.replies import RepliesHandler
 from turbopump.broker.handlers.send import SendHandler
 from turbopump.broker.handlers.send_back import SendBackHandler
-from turbopump.broker.handlers.statistics import ColdFlowHandler, StatisticsHandler
+from turbopump.broker.handlers.statistics import StatisticsHandler
 from turbopump.broker.handlers.topics import TopicsHandler
 from turbopump.broker.handlers.transactions import TransactionsHandler
 from turbopump.broker.handlers.unserved import UnservedHandler
@@ -52,7 +53,7 @@ from turbopump.broker.log_repair import Range
 from turbopump.broker.parts import Parts, listen, make_announcing, make_copies, make_deliveries
 from turbopump.broker.saved_table import in_time
 from turbopump.broker.statistics import SAMPLE_S
-from turbopump.broker.store_opening import store_config
+from turbopump.broker.store_settings import store_config
 from turbopump.broker.stored import Stored, open_stored
 from turbopump.broker.tables import SAVE_AGAIN_S, Tables
 from turbopump.clock import Clock, SystemClock
@@ -62,7 +63,6 @@ from turbopump.disk.disk import Disk
 from turbopump.disk.system_disk import SystemDisk
 from turbopump.errors import NotStartedError
 from turbopump.remoting.router import Authorise, Router
-from turbopump.remoting.turns import Turns
 from turbopump.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -113,7 +113,6 @@ class Broker:
         self._random = source or random.Random()
         self._ends = AsyncExitStack()
         self._timetable = Timetable()
-        self._turns = Turns()
         self.access: ServerAccess | None = None
         self._parts: Parts | None = None
         self.host = config.bind_address
@@ -172,13 +171,13 @@ class Broker:
         disk = self._disk or SystemDisk(
             loop.call_soon_threadsafe, loop if settings.flushed_only else None
         )
-        stored = open_stored(config, settings, disk, self.clock, self._random, self._turns)
+        stored = open_stored(config, settings, disk, self.clock, self._random)
         self._ends.callback(self._close_stored, stored)
         self._open_access(disk)
-        listening = await listen(stored, self._authorise, self._turns, self._ends)
+        listening = await listen(stored, self._authorise, self._ends)
         self.host, self.port, self.address = listening.host, listening.port, listening.address
         signer = inner_signer(config)
-        delivering = make_deliveries(stored, listening, self.access, self._turns, signer)
+        delivering = make_deliveries(stored, listening, self.access, signer)
         copying = make_copies(stored, listening, delivering, self.access, signer)
         announcing = make_announcing(stored, listening, copying, signer)
         return Parts(stored, listening, delivering, copying, announcing)
@@ -360,7 +359,7 @@ class Broker:
         every(SPACE_INTERVAL_S, parts.copying.cleaning.look)
         every(config.clean_resource_interval / 1000, parts.copying.cleaning.round)
         statistics = parts.stored.statistics
-        every(SAMPLE_S, lambda: self._turns.run(statistics, statistics.sample()))
+        every(SAMPLE_S, lambda: parts.stored.turns.run(statistics, statistics.sample()))
         every(LATENCY_LINE_S, lambda: log.info("%s", self.store.latency.end_minute()))
         silence = config.channel_expired_timeout / 1000
         every(CLIENT_CHECK_S, lambda: parts.listening.membership.close_silent(loop.time(), silence))

@@ -14,14 +14,15 @@ from typing import Any
 import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
+from tests.stand_ins import does_nothing, returns
 from tests.unit.client.producers import producer_of
 from tests.unit.client.scripted_cluster import (
     ScriptedBroker,
     ScriptedCluster,
     refusal,
     scripted_cluster,
-    until,
 )
+from tests.waits import until, until_count
 
 from turbopump.client.producer import Producer
 from turbopump.client.routes import SHRUNK_S
@@ -198,7 +199,7 @@ async def test_what_may_be_stored_is_not_sent_again_but_the_next_send_finds_the_
         with pytest.raises(SendError, match=r"1 attempt in .*may be stored all the same"):
             await sending
         failed = simulation.loop.time()
-        await until(lambda: len(cluster.name_server.asked) == 2)
+        await until_count(cluster.name_server.asked, 2)
         assert simulation.loop.time() - failed < 1
         await asyncio.sleep(0.1)
         await to_a_queue(producer)
@@ -364,7 +365,7 @@ async def test_a_recall_that_the_broker_of_the_old_route_cannot_know_goes_to_the
 
 
 def ends(broker: ScriptedBroker) -> None:
-    broker.further.append((EndTransaction, lambda _request, _context: None))
+    broker.further.append((EndTransaction, does_nothing))
 
 
 @in_loop(simulated)
@@ -376,7 +377,7 @@ async def test_the_end_of_a_transaction_reaches_a_broker_that_has_moved(
         TransactionProducer(
             cluster.name_server.address,
             group="sellers",
-            checker=lambda _: TransactionState.UNKNOWN,
+            checker=returns(TransactionState.UNKNOWN),
             **cluster.settings,
         ) as producer,
     ):
@@ -389,7 +390,7 @@ async def test_the_end_of_a_transaction_reaches_a_broker_that_has_moved(
         assert (
             await producer.send_in_transaction(Message("orders", b"x"), "moves", executor=work)
         ).told
-        await until(lambda: len(cluster.broker.requests(EndTransaction)) == 1)
+        await until(cluster.broker.has_got, EndTransaction, 1)
         assert not (
             await producer.send_in_transaction(Message("orders", b"x"), "stops", executor=work)
         ).told

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
 from tests.unit.client.push_consumers import broadcasting
-from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
+from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster
+from tests.waits import until
 
 from turbopump import blocking
 from turbopump.auth.signatures import Credentials
@@ -308,7 +310,7 @@ def test_a_name_is_free_again_when_the_loop_of_who_had_it_is_dropped() -> None:
         return instance.client_id
 
     async def joins(settings: ClientSettings) -> tuple[ClientSettings, ClientInstance]:
-        member = InstanceMember("readers", consumer=lambda: ConsumerData("readers"))
+        member = InstanceMember("readers", consumer=partial(ConsumerData, "readers"))
         return join_broadcasting(settings, settings.environment(), member)
 
     with warnings.catch_warnings():

@@ -106,15 +106,15 @@ class HalfMessageInterceptor:
         if timer is not None:
             return refusal(
                 ResponseCode.MESSAGE_ILLEGAL,
-                "the message of a transaction cannot be a timer message (property "
-                f"{timer[1]}); send it without",
+                "the message of a transaction cannot be a timer message; send it without "
+                f"the property {timer[1]}",
             )
         group = property_value(text, PRODUCER_GROUP) or request.producer_group
         if not group:
             return refusal(
                 ResponseCode.MESSAGE_ILLEGAL,
-                "the message of a transaction names no producer group (property PGROUP), "
-                "so nobody could be asked about it",
+                "the message of a transaction has no producer group, so the broker could "
+                "not check it; set the property PGROUP",
             )
         added = {
             PRODUCER_GROUP: group,
@@ -129,9 +129,9 @@ class HalfMessageInterceptor:
         if size > self._size_max:
             return refusal(
                 ResponseCode.MESSAGE_ILLEGAL,
-                f"the properties of this message take {size} bytes with those that its transaction "
-                f"adds; {self._size_max} are allowed, for it is stored again, with more, whenever "
-                "its producer is asked about it",
+                f"the properties of this message, with those of its transaction, have {size} "
+                f"bytes; {self._size_max} are allowed, because each check stores the message again "
+                "with more of them",
             )
         sys_flag = destination.sys_flag & ~TRANSACTION_MASK
         return msgspec.structs.replace(
@@ -180,21 +180,21 @@ class HalfMessage(msgspec.Struct, frozen=True):
         """The ``sysFlag`` of the message once it is committed."""
         return self.message.sys_flag & ~TRANSACTION_MASK | SysFlag.TRANSACTION_COMMIT
 
-    def put_off(self) -> str:
+    def moved_properties(self) -> str:
         """Return the properties of the copy that is stored behind the others."""
         text = _without(self.message.properties_text, CRC32)
         return _with(text, TRANSACTION_PREPARED_QUEUE_OFFSET, self.origin)
 
-    def asked_again(self) -> str:
+    def checked_properties(self) -> str:
         """Return the properties of the copy after one more check."""
-        return _with(self.put_off(), TRANSACTION_CHECK_TIMES, self.checks + 1)
+        return _with(self.moved_properties(), TRANSACTION_CHECK_TIMES, self.checks + 1)
 
-    def resumed(self) -> str:
+    def resumed_properties(self) -> str:
         """Return the properties of the copy of a half message that was given up and is to be
         checked again."""
         return _with(_without(self.message.properties_text, CRC32), TRANSACTION_CHECK_TIMES, 0)
 
-    def question(
+    def check_request(
         self, properties: str, stored: PutResult, broker_name: str
     ) -> tuple[CheckTransactionState, bytes]:
         """Return the check for a producer, header and body. ``stored``: position of the newest

@@ -5,12 +5,14 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.loops import in_loop
-from tests.unit.broker.talking import Talk, pull, talking, until, watched
+from tests.unit.broker.talking import Talk, pull, talking, watched
 from tests.unit.store.segments import Plain, RealSegment, forget_all, replace
+from tests.waits import until, until_count, until_none
 
 from turbopump.disk.disk import Found, Piece
 from turbopump.disk.system_disk import SystemDisk
@@ -42,7 +44,7 @@ class Reads:
             if self.open:
                 plain(disk, pieces, done)
             else:
-                self.held.append(lambda: plain(disk, pieces, done))
+                self.held.append(partial(plain, disk, pieces, done))
 
         monkeypatch.setattr(SystemDisk, "start_read", start_read)
 
@@ -140,7 +142,7 @@ async def test_a_pull_held_behind_cold_messages_of_other_tags_is_woken_by_one_of
 ) -> None:
     reads.let_go()
     pulling = asyncio.ensure_future(talk.client.pull(COUNT, tags="c", suspend_ms=60_000))
-    await until(lambda: len(talk.broker.parts.delivering.held_pulls) == 1)
+    await until_count(talk.broker.parts.delivering.held_pulls, 1)
     await talk.client.send(b"no", properties="TAGS\x01a\x02")
     await talk.client.send(b"yes", properties="TAGS\x01c\x02")
     answer, header = await pulling
@@ -157,7 +159,7 @@ async def test_a_client_that_left_is_not_read_for(talk: Talk, /, reads: Reads) -
     await asyncio.gather(*pulls, return_exceptions=True)
     server = talk.broker.parts.listening.server
     assert server is not None
-    await until(lambda: not server.connections)
+    await until_none(server.connections)
     before = talk.broker.store.cold_reads.numbers.pieces_from_disk
     reads.let_go()
     await until(lambda: talk.broker.store.cold_reads.waiting == 0)

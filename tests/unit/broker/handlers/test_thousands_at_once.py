@@ -5,22 +5,16 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from typing import Any
 
 import pytest
 from tests.loops import in_loop
 from tests.simulation.world.simulation import Simulation
-from tests.unit.broker.talking import (
-    Client,
-    Talk,
-    consumer,
-    converse,
-    in_virtual_time,
-    talking,
-    until,
-)
+from tests.unit.broker.talking import Client, Talk, consumer, converse, in_virtual_time, talking
 from tests.unit.metered_loop import TURN_MAX_S, BlockingClient, Metered, metered
+from tests.waits import until, until_some
 
 from turbopump.broker.broker import Broker
 from turbopump.broker.membership import NOTICE_PAUSE_S
@@ -66,7 +60,7 @@ REQUESTS: dict[str, Frames] = {
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Metered[Broker]]:
     directory = tmp_path_factory.mktemp("thousands")
     settings = {"broker_fast_failure_enable": False}  # a slow machine refuses no send
-    with metered(lambda: talking(directory, **settings)) as running:
+    with metered(partial(talking, directory, **settings)) as running:
         yield Metered(running.loop, running.server.broker)
 
 
@@ -126,7 +120,7 @@ async def test_of_a_client_that_goes_away_within_its_heartbeat_nothing_is_left(
     ((request, body),) = REQUESTS["a heartbeat"]([f"g{number}" for number in range(COUNT)])
     client, clients = talk.another(), talk.broker.parts.stored.clients
     await client.remoting.send_oneway(client.address, request, body)
-    await until(lambda: clients.groups)
+    await until_some(clients.groups)
     await client.close()
     assert 0 < len(clients.groups) < COUNT
     await until(lambda: not clients.groups and not talk.broker.parts.listening.server.connections)
