@@ -1,4 +1,4 @@
-# spark/decode.py: where stored entries lie, and the properties of many of them at once.
+# spark/entries.py and spark/property_columns.py: where stored entries lie, and the properties of many of them at once.
 
 
 def walk_entries(data, begin, limit):

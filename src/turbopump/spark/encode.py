@@ -25,6 +25,7 @@ from turbopump.message.java import java_hash
 from turbopump.message.message import BODY_SIZE_MAX, MessageQueue
 from turbopump.message.rules import NOT_SENDABLE_TOPICS, RETRY_PREFIX, topic_fault
 from turbopump.message.user_properties import LEFT_BEHIND, RESERVED
+from turbopump.spark.arrow_arrays import Ints, Mask
 from turbopump.spark.write_options import Layout
 
 MARK: Final = "SPARK_WRITE"
@@ -42,8 +43,6 @@ Queues = Callable[[str], Sequence[MessageQueue]]
 """Function that returns the writable queues of a topic."""
 NewIds = Callable[[int], pa.StringArray]
 """Function that returns the given number of new message ids."""
-Ints = np.ndarray[Any, np.dtype[np.int64]]
-Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 def unique_ids(source: UniqueIds, count: int) -> pa.StringArray:
