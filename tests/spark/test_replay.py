@@ -21,7 +21,7 @@ from turbopump.cli import main
 from turbopump.errors import ConfigError, LakeError, LakeInUseError
 from turbopump.spark.pipelines import ReplayReport, archive, replay, replaying
 from turbopump.spark.pipelines.replaying import REPLAY_ID, REPLAYED_FROM, ReplayRun
-from turbopump.spark.pipelines.running import Progress
+from turbopump.spark.pipelines.running import RowProgress
 from turbopump.testing import BrokerThread
 
 Replay = Callable[..., ReplayReport]
@@ -247,7 +247,7 @@ def test_a_stop_ends_a_replay_between_batches_and_the_rate_is_kept(
     assert report.agrees
     assert all(59_000 < each / (report.sent or 1) * 60 < 60_001_000 for each in waited[-1:])
     stop.set()
-    stopped = run("stopped", stop=stop, progress=Progress())
+    stopped = run("stopped", stop=stop, progress=RowProgress())
     assert (stopped.sent, stopped.found, stopped.stopped, stopped.agrees) == (0, 0, True, True)
 
 

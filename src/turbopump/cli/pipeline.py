@@ -191,8 +191,8 @@ def archive_command(
 
     from turbopump.spark.pipelines import archive, avro_bodies, json_bodies
     from turbopump.spark.pipelines.running import (
-        Progress,
         ProgressLine,
+        RowProgress,
         command_session,
         stopped_by_signals,
     )
@@ -224,7 +224,7 @@ def archive_command(
                 max_rejected=max_rejected,
                 options=further,
                 stop=stop,
-                progress=Progress(shown=line),
+                progress=RowProgress(shown=line),
             )
         finally:
             line.close()
@@ -323,8 +323,8 @@ def replay_command(
 
     from turbopump.spark.pipelines import replay
     from turbopump.spark.pipelines.running import (
-        Progress,
         ProgressLine,
+        RowProgress,
         command_session,
         stopped_by_signals,
     )
@@ -347,7 +347,7 @@ def replay_command(
                 rows_per_batch=rows_per_batch,
                 options=further,
                 stop=stop,
-                progress=Progress(shown=line),
+                progress=RowProgress(shown=line),
             )
         finally:
             line.close()

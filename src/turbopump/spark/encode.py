@@ -39,7 +39,7 @@ _SHOWN: Final = 60
 _TAKEN_MAX: Final = 1 << 15
 _DIGITS: Final = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 
-Queues = Callable[[str], Sequence[MessageQueue]]
+QueuesOfTopic = Callable[[str], Sequence[MessageQueue]]
 """Function that returns the writable queues of a topic."""
 NewIds = Callable[[int], pa.StringArray]
 """Function that returns the given number of new message ids."""
@@ -163,7 +163,11 @@ class Encoded:
 
 
 def encode(
-    batch: pa.RecordBatch, layout: Layout, queues: Queues, new_ids: NewIds, mark: str | None = None
+    batch: pa.RecordBatch,
+    layout: Layout,
+    queues: QueuesOfTopic,
+    new_ids: NewIds,
+    mark: str | None = None,
 ) -> Encoded:
     """Encode the rows of ``batch``. Rows with idempotency keys also get ``mark``. Raises RowError
     for the first row that cannot be sent, and RouteNotFoundError for a missing topic."""
@@ -455,7 +459,7 @@ class _Rows:
         )
         return keys
 
-    def queues(self, topics: Sequence[str], topic_of: Ints, queues: Queues) -> Ints:
+    def queues(self, topics: Sequence[str], topic_of: Ints, queues: QueuesOfTopic) -> Ints:
         """Return for each row an index into the queues of its topic, or -1."""
         count = self._batch.num_rows
         found = np.full(count, -1, np.int64)
@@ -530,7 +534,12 @@ def _zeros(count: int) -> pa.Array:
 
 
 def pack_rows(
-    encoded: Encoded, queues: Queues, *, rows_max: int, size_max: int, keep: Mask | None = None
+    encoded: Encoded,
+    queues: QueuesOfTopic,
+    *,
+    rows_max: int,
+    size_max: int,
+    keep: Mask | None = None,
 ) -> list[PackedRows]:
     """Pack rows into requests of at most ``rows_max`` rows and ``size_max`` bytes. Rows for one
     queue stay in their order. ``keep`` selects rows; None: all."""

@@ -126,7 +126,7 @@ EVERY_BROKER: Final = "*"
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class ReadBound:
     """Begin or end of a read. For each queue, the first of these fields with a value is used. Times
     are ms since 1970 UTC."""
 
@@ -177,10 +177,10 @@ class ReadOptions:
     credentials: Credentials | None = None
     tls: ClientTls | None = None
 
-    def begin(self, default: WantedOffsets) -> Bound:
+    def begin(self, default: WantedOffsets) -> ReadBound:
         """Return the begin of the read; ``default`` if no option sets one."""
         left = default if self.starting_group is None else "earliest"
-        return Bound(
+        return ReadBound(
             "starting",
             self.starting_timestamp_ms,
             self.starting_timestamps,
@@ -189,8 +189,8 @@ class ReadOptions:
             self.starting_time_beyond,
         )
 
-    def end(self) -> Bound:
-        return Bound(
+    def end(self) -> ReadBound:
+        return ReadBound(
             "ending",
             self.ending_timestamp_ms,
             self.ending_timestamps,

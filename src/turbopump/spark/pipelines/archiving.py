@@ -42,13 +42,13 @@ from turbopump.spark.pipelines.lake import (
     DATA,
     FORMATS,
     REJECTED,
-    Batch,
+    ArchivedRanges,
     Bodies,
     DataFile,
     Definition,
     Lake,
+    LakeBatch,
     Snapshot,
-    Stretches,
     check_shape,
     create_or_open,
     definition_at,
@@ -57,7 +57,7 @@ from turbopump.spark.pipelines.lake import (
     open_lake,
     staged_name,
 )
-from turbopump.spark.pipelines.running import Progress, error_inside
+from turbopump.spark.pipelines.running import RowProgress, error_inside
 from turbopump.spark.pipelines.writing import (
     REPORT_COLUMN,
     Fetching,
@@ -163,7 +163,7 @@ def archive(
     max_rejected: int | str | None = None,
     options: Mapping[str, str] | None = None,
     stop: threading.Event | None = None,
-    progress: Progress | None = None,
+    progress: RowProgress | None = None,
     at_step: Callable[[str], None] = no_step,
 ) -> ArchiveReport:
     """Append the messages of ``topics`` that ``lake`` lacks, up to their present end. With
@@ -204,7 +204,7 @@ def archive(
         at_step=at_step,
     )
     stop = stop or threading.Event()
-    progress = progress or Progress()
+    progress = progress or RowProgress()
     began = time.monotonic()
     run.check()
     run.spark = spark or rocketmq_session()
@@ -398,11 +398,11 @@ class ArchiveRun:
                 first.add_note(f"{self.messages:,} messages of the others were archived")
             raise first
 
-    def _queues(self, stretches: Stretches) -> list[MessageQueue]:
+    def _queues(self, ranges: ArchivedRanges) -> list[MessageQueue]:
         """Return the queues of all existing topics. A missing topic is a fault, except for one in
         the lake if the run follows its topics or may lose messages."""
         found: list[MessageQueue] = []
-        known = {queue.topic for queue in stretches}
+        known = {queue.topic for queue in ranges}
         for topic in self.topics:
             try:
                 found += self.cluster.queues(topic)
@@ -430,13 +430,13 @@ class ArchiveRun:
         return snapshot, {queue: end for queue, end in ends.items() if queue not in self.changed}
 
     def _ends(self, snapshot: Snapshot) -> Offsets:
-        found = self.cluster.offsets_max(self._queues(snapshot.stretches))
+        found = self.cluster.offsets_max(self._queues(snapshot.ranges))
         self._look_for_absent(snapshot, found)
         self.compared &= found.keys()
         self.changed.clear()
         same = set[MessageQueue]()
         for queue, end in list(found.items()):
-            there = snapshot.stretches.get(queue)
+            there = snapshot.ranges.get(queue)
             if there is None:
                 self._look_for_old_name(snapshot, queue, end)
             elif there.end <= end:
@@ -475,7 +475,7 @@ class ArchiveRun:
         mins = self.cluster.offsets_min(self.changed)
         begins: Offsets = {}
         for queue in sorted(self.changed):
-            there = snapshot.stretches[queue]
+            there = snapshot.ranges[queue]
             low, high = max(there.begin, mins[queue]), min(there.end, ends[queue])
             at = made_again.first_difference(
                 self.cluster, self.lake, snapshot, queue, low, max(low, high)
@@ -496,7 +496,7 @@ class ArchiveRun:
         self.renamed[queue] = None
         alike = {
             old: min(there.end, end) - 1
-            for old, there in snapshot.stretches.items()
+            for old, there in snapshot.ranges.items()
             if (old.topic, old.queue_id) == (queue.topic, queue.queue_id)
             and there.begin < min(there.end, end)
         }
@@ -512,7 +512,7 @@ class ArchiveRun:
                 )  # fmt: skip
 
     def plan(
-        self, snapshot: Snapshot, ends: Offsets, rows_max: int, progress: Progress
+        self, snapshot: Snapshot, ends: Offsets, rows_max: int, progress: RowProgress
     ) -> tuple[Offsets, Offsets]:
         """Return the begins and ends of the next batch; empty if there is nothing to read.
 
@@ -525,7 +525,7 @@ class ArchiveRun:
             queue: end for queue, end in (snapshot.unfinished or {}).items() if queue in ends
         }
         if unfinished:
-            known = {queue: stretch.end for queue, stretch in snapshot.stretches.items()}
+            known = {queue: archived.end for queue, archived in snapshot.ranges.items()}
             return {
                 queue: known.get(queue, min(begins[queue], end))
                 for queue, end in unfinished.items()
@@ -533,7 +533,7 @@ class ArchiveRun:
         at_end = {
             queue: end
             for queue, end in ends.items()
-            if queue not in snapshot.stretches
+            if queue not in snapshot.ranges
             and begins[queue] == end
             and (self.starting == "latest" or self.renamed.get(queue) is not None)
         }
@@ -544,12 +544,12 @@ class ArchiveRun:
         return {queue: begins[queue] for queue in read}, {queue: ends[queue] for queue in read}
 
     def archive_batch(
-        self, before: Snapshot, begins: Offsets, ends: Offsets, progress: Progress
+        self, before: Snapshot, begins: Offsets, ends: Offsets, progress: RowProgress
     ) -> Snapshot:
         """Read, write and commit one batch."""
         if begins == ends:
             return self.lake.append(
-                before, Batch(begins=begins, ends=ends, lost={}, files=()), self.at_step
+                before, LakeBatch(begins=begins, ends=ends, lost={}, files=()), self.at_step
             )
         staging = str(self.lake.staging.absolute())
         stem = staged_name(f"{before.version + 1:08d}")
@@ -560,7 +560,7 @@ class ArchiveRun:
         files = tuple(file for task in tasks for file in task.files)
         self._check_files(files)
         self.at_step("written")
-        batch = Batch(begins=begins, ends=ends, lost=lost, files=files)
+        batch = LakeBatch(begins=begins, ends=ends, lost=lost, files=files)
         after = self.lake.append(before, batch, self.at_step)
         count = sum(ends[queue] - begins[queue] for queue in ends)
         self.messages += count
@@ -586,7 +586,7 @@ class ArchiveRun:
         return numbers.mapInArrow(Fetching(tasks, options, writing), f"{REPORT_COLUMN} string")
 
     def _begin(self, snapshot: Snapshot, queue: MessageQueue, end: int) -> int:
-        there = snapshot.stretches.get(queue)
+        there = snapshot.ranges.get(queue)
         if there is not None:
             return there.end
         renamed = self.renamed.get(queue)
@@ -594,7 +594,7 @@ class ArchiveRun:
             return renamed
         if isinstance(self.starting, int):
             return min(end, self.cluster.offset_at(queue, self.starting))
-        is_new_topic = all(known.topic != queue.topic for known in snapshot.stretches)
+        is_new_topic = all(known.topic != queue.topic for known in snapshot.ranges)
         if self.starting == "latest" and is_new_topic:
             return end
         return self.cluster.offset_min(queue)
@@ -603,7 +603,7 @@ class ArchiveRun:
         """Log queues of the lake that have no broker now, once. Record a fault for queues that no
         longer exist."""
         present = {(queue.topic, queue.broker_name) for queue in found}
-        absent = snapshot.stretches.keys() - found.keys()
+        absent = snapshot.ranges.keys() - found.keys()
         was_absent, self.absent = self.absent, frozenset(absent)
         for queue in sorted(absent):
             if queue.topic not in self.topics:

@@ -29,7 +29,7 @@ from turbopump.spark.cluster import Cluster
 from turbopump.spark.offsets import Offsets, decode_offsets, encode_offsets
 from turbopump.spark.options import OPTIONS, Option, did_you_mean, given_values, read_options
 from turbopump.spark.pipelines.lake import lake_place, locked, no_step, open_lake
-from turbopump.spark.pipelines.running import Progress, unlogged_errors
+from turbopump.spark.pipelines.running import RowProgress, unlogged_errors
 from turbopump.spark.reading import connected
 from turbopump.spark.session import rocketmq_session
 from turbopump.spark.write_options import WRITE_OPTIONS
@@ -132,7 +132,7 @@ def replay(
     rows_per_batch: int = ROWS_PER_BATCH,
     options: Mapping[str, str] | None = None,
     stop: threading.Event | None = None,
-    progress: Progress | None = None,
+    progress: RowProgress | None = None,
     at_step: Callable[[str], None] = no_step,
 ) -> ReplayReport:
     """Send the lake's messages of ``topic`` to ``target``, in the order of store times. Ids, keys,
@@ -153,7 +153,7 @@ def replay(
     """
     lake = lake_place(lake)
     spark = spark or rocketmq_session()
-    progress = progress or Progress()
+    progress = progress or RowProgress()
     stop = stop or threading.Event()
     if rows_per_batch < 1:
         raise ConfigError(f"rows_per_batch is {rows_per_batch}: expected 1 or more")
