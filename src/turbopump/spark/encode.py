@@ -277,10 +277,8 @@ class _Rows:
     ) -> tuple[pa.StringArray, Mask]:
         """Return the property text of each row, and a mask of the delayed rows."""
         parts: list[Any] = []
-        pairs = 0
         if self._has("properties"):
-            text, pairs = self._map_texts()
-            parts.append(text)
+            parts.append(self._map_texts())
         for column, name in _OWN_COLUMNS.items():
             if self._has(column):
                 parts.append(self._pair(name, self._words(column)))
@@ -293,7 +291,10 @@ class _Rows:
             parts.append(pc.binary_join_element_wise(f"{KEY}\x01", keys, "\x02", ""))
             parts.append(pa.array([f"{MARK}\x01{mark}\x02"]).take(_zeros(self._batch.num_rows)))
         texts = parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, "")
-        self._check_texts(texts, parts, pairs)
+        self._first(
+            _sizes(texts) > names.PROPERTIES_SIZE_MAX,
+            f"its properties take more than {names.PROPERTIES_SIZE_MAX} bytes",
+        )
         return texts, alone
 
     def _words(self, column: str) -> pa.StringArray:
@@ -314,7 +315,8 @@ class _Rows:
         text = pc.binary_join_element_wise(f"{name}\x01", values, "\x02", "").fill_null("")
         return pc.if_else(pc.equal(pc.binary_length(values).fill_null(0), 0), "", text)
 
-    def _map_texts(self) -> tuple[pa.StringArray, int]:
+    def _map_texts(self) -> pa.StringArray:
+        """Return the encoded properties of each row's map."""
         found = self._batch.column(self._layout.columns["properties"])
         offsets = np.asarray(found.offsets.to_numpy(zero_copy_only=False))
         begin, end = int(offsets[0]), int(offsets[-1])
@@ -332,7 +334,7 @@ class _Rows:
         if pc.any(dropped).as_py():
             pairs = pc.if_else(dropped, "", pairs)
         lists = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pairs)
-        return pc.binary_join(lists, ""), len(pairs)
+        return pc.binary_join(lists, "")
 
     @property
     def _hidden(self) -> set[str]:
@@ -433,12 +435,6 @@ class _Rows:
         if absent.any():
             own = pc.replace_with_mask(own, pa.array(absent), new_ids(int(absent.sum())))
         return pc.binary_join_element_wise(f"{names.UNIQ_KEY}\x01", own, "\x02", "")
-
-    def _check_texts(self, texts: pa.StringArray, parts: Sequence[Any], pairs: int) -> None:
-        self._first(
-            _sizes(texts) > names.PROPERTIES_SIZE_MAX,
-            f"its properties take more than {names.PROPERTIES_SIZE_MAX} bytes",
-        )
 
     # --- destination and type of the message
 

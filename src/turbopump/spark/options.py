@@ -24,6 +24,7 @@ from turbopump.config.tls import VARIABLES, ClientTls, tls_of
 from turbopump.errors import ConfigError
 from turbopump.filtering.sql92 import SqlError, compile_sql
 from turbopump.filtering.tag import list_fault
+from turbopump.message.message import MessageQueue
 from turbopump.message.rules import group_fault
 from turbopump.spark.offsets import Offsets, decode_offsets
 
@@ -138,6 +139,12 @@ class ReadBound:
     offsets: WantedOffsets
     time_beyond: str
     """Handling of a time after the last stored message: ``latest`` or ``error``."""
+
+    def time_of(self, queue: MessageQueue) -> int | None:
+        """Return the time that was given for a queue, or None."""
+        if self.timestamp_ms is not None:
+            return self.timestamp_ms
+        return self.timestamps.get(queue)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -594,4 +601,3 @@ OPTIONS: Final[Mapping[str, Option]] = {
     "brokerOfflineStrategy": Option("broker_offline", _one_of("fail", "skip")),
 }
 """Every option of a read. docs/reference/spark.md has their meanings."""
-OPTION_NAMES: Final = tuple(OPTIONS)

@@ -180,9 +180,7 @@ def _offset_at(
 ) -> int:
     """Return the offset of one queue. EARLIEST and LATEST are returned as they are, to be looked up
     for all queues together."""
-    time_ms = bound.timestamp_ms
-    if time_ms is None:
-        time_ms = bound.timestamps.get(queue)
+    time_ms = bound.time_of(queue)
     if time_ms is not None:
         offset = cluster.offset_at(queue, time_ms)
         if bound.time_beyond == "error" and offset >= cluster.offset_max(queue):
@@ -241,9 +239,7 @@ def check_begins_before_end(
 
 def _said_of(bound: ReadBound, queue: MessageQueue) -> tuple[int | None, int | None]:
     """Return the time, or else the offset, that was given as a number for a queue."""
-    time_ms = bound.timestamp_ms
-    if time_ms is None:
-        time_ms = bound.timestamps.get(queue)
+    time_ms = bound.time_of(queue)
     if time_ms is not None or bound.group is not None or isinstance(bound.offsets, str):
         return time_ms, None
     offset = bound.offsets.get(queue, EARLIEST)

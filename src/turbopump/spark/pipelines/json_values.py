@@ -30,7 +30,6 @@ UNIT_KEY: Final = "timestampUnit"
 SHOWN: Final = 80
 """Maximum characters of a value in a reason."""
 
-_DAY: Final = timedelta(days=1)
 _EPOCH: Final = datetime(1970, 1, 1)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _FIRST: Final = (datetime.min - _EPOCH) // _MICROSECOND

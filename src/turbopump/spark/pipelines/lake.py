@@ -304,7 +304,7 @@ class Lake(ABC):
             "writes to this lake, which takes one writer at a time: wait until it ends, or use "
             "another directory"
         )
-        with locked(self.root / _LOCK, self.root, alone):
+        with locked_file(self.root / _LOCK, self.root, alone):
             self.recover()
             yield
 
@@ -468,7 +468,7 @@ def _class_of(format_name: str) -> type[Lake]:
 
 
 @contextmanager
-def locked(path: Path, what: Path, alone: str) -> Iterator[None]:
+def locked_file(path: Path, what: Path, alone: str) -> Iterator[None]:
     """Hold a lock file, which also names its holder. If another process has it, raise
     LakeInUseError with ``what`` is locked, the holder, and the sentence ``alone``."""
     try:
