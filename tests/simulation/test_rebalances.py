@@ -22,7 +22,7 @@ from tests.simulation.world.process import ProcessKilled, SimulatedProcess
 from tests.simulation.world.simulation import Simulation, simulate
 
 from turbopump.broker.broker import Broker
-from turbopump.broker.handlers.clients import ClientsHandler
+from turbopump.broker.membership import Membership
 from turbopump.client.allocation import strategy_of
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.producer import Producer
@@ -293,21 +293,21 @@ class World:
 @contextmanager
 def watched(world: World) -> Iterator[None]:
     """The broker's notices and the queues that members lose are told to ``world``."""
-    from turbopump.client.consumer.assigned_queue import AssignedQueue
+    from turbopump.client.consumer.queue_loop import AssignedQueue
 
     with pytest.MonkeyPatch.context() as patch:
-        notify, drop = ClientsHandler.notify, AssignedQueue.drop
+        notify, drop = Membership.notify_members, AssignedQueue.drop
 
-        def notify_and_tell(self: ClientsHandler, group: str) -> None:
+        def notify_and_tell(self: Membership, group: str) -> None:
             notify(self, group)
             if group == GROUP:
-                world.noticed(self.stored.clients.client_ids(group))
+                world.noticed(self._stored.clients.client_ids(group))
 
         def drop_and_tell(self: AssignedQueue) -> None:
             world.lost(self.queue, self.process_queue.next_offset)
             drop(self)
 
-        patch.setattr(ClientsHandler, "notify", notify_and_tell)
+        patch.setattr(Membership, "notify_members", notify_and_tell)
         patch.setattr(AssignedQueue, "drop", drop_and_tell)
         yield
 
@@ -397,7 +397,7 @@ def test_an_ordered_queue_that_is_given_away_too_early_is_found_out(
 ) -> None:
     """The same for order: a member that does not wait for the handler of a queue that it gives
     away."""
-    from turbopump.client.consumer.assigned_queue import AssignedQueue
+    from turbopump.client.consumer.queue_loop import AssignedQueue
 
     async def at_once(self: AssignedQueue) -> None:
         pass

@@ -23,12 +23,13 @@ from tests.unit.broker.replicas import (
     a_round_later,
     eventually,
     started,
+    until_joined,
 )
 from tests.unit.broker.talking import Client, pull
 from tests.unit.broker.transacting import HALF, Transactor
 
 from turbopump.broker.broker import Broker
-from turbopump.broker.pop.offsets import GroupQueue
+from turbopump.broker.pop.group_queue import GroupQueue
 from turbopump.config.broker_config import BrokerRole
 from turbopump.message.codec import decode_entries
 from turbopump.message.message import MessageQueue
@@ -117,7 +118,7 @@ class Story:
             await self.client.send(topic="ordered")
 
     async def in_sync(self) -> None:
-        await eventually(lambda: not self.replicas.brokers[MASTER].store.confirmed.alone)
+        await until_joined(self.replicas.brokers[MASTER])
         await a_round_later(self.replicas.brokers[SLAVE])
 
     def changed(self, kind: str, key: str, is_at: Callable[[Broker], bool]) -> None:
@@ -178,7 +179,7 @@ class Story:
 
         def has(broker: Broker) -> bool:
             groups = broker.tables.groups
-            found = groups.find(name) if groups.knows(name) else None
+            found = groups.get(name)
             return found is not None and found.retry_max_times == retries
 
         self.changed("groups", name, has)

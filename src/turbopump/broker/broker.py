@@ -20,11 +20,15 @@ from turbopump.auth.server_access import NoAccessControl, ServerAccess, inner_si
 from turbopump.broker.cold_flow import ColdFlow
 from turbopump.broker.handlers.assignment import AssignmentHandler
 from turbopump.broker.handlers.cleaning import CleaningHandler
-from turbopump.broker.handlers.clients import ClientQuestionsHandler
+from turbopump.broker.handlers.client_questions import ClientQuestionsHandler
+from turbopump.broker.handlers.clients import ClientsHandler
+from turbopump.broker.handlers.cold_flow import ColdFlowHandler
 from turbopump.broker.handlers.configuration import ConfigurationHandler
-from turbopump.broker.handlers.consumers import ConsumersHandler, GroupsHandler
+from turbopump.broker.handlers.consumers import ConsumersHandler
+from turbopump.broker.handlers.groups import GroupsHandler
 from turbopump.broker.handlers.locks import LocksHandler
-from turbopump.broker.handlers.offsets import OffsetControlHandler, OffsetsHandler
+from turbopump.broker.handlers.offset_control import OffsetControlHandler
+from turbopump.broker.handlers.offsets import OffsetsHandler
 from turbopump.broker.handlers.pop import PopHandler
 from turbopump.broker.handlers.pop_acks import PopAcksHandler
 from turbopump.broker.handlers.pull import PullHandler
@@ -34,7 +38,7 @@ from turbopump.broker.handlers.replication import ReplicationHandler
 from turbopump.broker.handlers.replies import RepliesHandler
 from turbopump.broker.handlers.send import SendHandler
 from turbopump.broker.handlers.send_back import SendBackHandler
-from turbopump.broker.handlers.statistics import ColdFlowHandler, StatisticsHandler
+from turbopump.broker.handlers.statistics import StatisticsHandler
 from turbopump.broker.handlers.topics import TopicsHandler
 from turbopump.broker.handlers.transactions import TransactionsHandler
 from turbopump.broker.handlers.unserved import UnservedHandler
@@ -49,7 +53,7 @@ from turbopump.broker.log_repair import Range
 from turbopump.broker.parts import Parts, listen, make_announcing, make_copies, make_deliveries
 from turbopump.broker.saved_table import in_time
 from turbopump.broker.statistics import SAMPLE_S
-from turbopump.broker.store_opening import store_config
+from turbopump.broker.store_settings import store_config
 from turbopump.broker.stored import Stored, open_stored
 from turbopump.broker.tables import SAVE_AGAIN_S, Tables
 from turbopump.clock import Clock, SystemClock
@@ -59,7 +63,6 @@ from turbopump.disk.disk import Disk
 from turbopump.disk.system_disk import SystemDisk
 from turbopump.errors import NotStartedError
 from turbopump.remoting.router import Authorise, Router
-from turbopump.remoting.turns import Turns
 from turbopump.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -110,7 +113,6 @@ class Broker:
         self._random = source or random.Random()
         self._ends = AsyncExitStack()
         self._timetable = Timetable()
-        self._turns = Turns()
         self.access: ServerAccess | None = None
         self._parts: Parts | None = None
         self.host = config.bind_address
@@ -169,13 +171,13 @@ class Broker:
         disk = self._disk or SystemDisk(
             loop.call_soon_threadsafe, loop if settings.flushed_only else None
         )
-        stored = open_stored(config, settings, disk, self.clock, self._random, self._turns)
+        stored = open_stored(config, settings, disk, self.clock, self._random)
         self._ends.callback(self._close_stored, stored)
         self._open_access(disk)
-        listening = await listen(stored, self._authorise, self._turns, self._ends)
+        listening = await listen(stored, self._authorise, self._ends)
         self.host, self.port, self.address = listening.host, listening.port, listening.address
         signer = inner_signer(config)
-        delivering = make_deliveries(stored, listening, self.access, self._turns, signer)
+        delivering = make_deliveries(stored, listening, self.access, signer)
         copying = make_copies(stored, listening, delivering, self.access, signer)
         announcing = make_announcing(stored, listening, copying, signer)
         return Parts(stored, listening, delivering, copying, announcing)
@@ -261,7 +263,7 @@ class Broker:
         yield LocksHandler(tables.locks, topics, clients, self.clock)
         yield QueriesHandler(stored, repair)
 
-        yield listening.clients_handler
+        yield ClientsHandler(stored, listening.membership)
         yield AssignmentHandler(stored, announcing.routes)
         yield ClientQuestionsHandler(stored)
 
@@ -269,9 +271,7 @@ class Broker:
         yield CleaningHandler(copying.records, copying.cleaning)
         yield GroupsHandler(groups, offsets, held, pop.held)
         yield OffsetControlHandler(stored, held)
-        yield ConsumersHandler(
-            stored, "{}:{}".format(*listening.store_host), listening.clients_handler.conflicts
-        )
+        yield ConsumersHandler(stored, "{}:{}".format(*listening.store_host), listening.membership)
         yield StatisticsHandler(statistics, stored.runtime_info, store, reads)
         yield ColdFlowHandler(cold, store.log)
         yield ReplicationHandler(stored, listening, delivering, copying)
@@ -359,13 +359,10 @@ class Broker:
         every(SPACE_INTERVAL_S, parts.copying.cleaning.look)
         every(config.clean_resource_interval / 1000, parts.copying.cleaning.round)
         statistics = parts.stored.statistics
-        every(SAMPLE_S, lambda: self._turns.run(statistics, statistics.sample()))
+        every(SAMPLE_S, lambda: parts.stored.turns.run(statistics, statistics.sample()))
         every(LATENCY_LINE_S, lambda: log.info("%s", self.store.latency.end_minute()))
         silence = config.channel_expired_timeout / 1000
-        every(
-            CLIENT_CHECK_S,
-            lambda: parts.listening.clients_handler.close_silent(loop.time(), silence),
-        )
+        every(CLIENT_CHECK_S, lambda: parts.listening.membership.close_silent(loop.time(), silence))
 
 
 def _nothing() -> None:

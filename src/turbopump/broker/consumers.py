@@ -11,7 +11,7 @@ Source: apache/rocketmq ``ConsumerManager``, ``ConsumerGroupInfo``, ``ProducerMa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Iterator
+from collections.abc import Generator, Hashable, Iterable, Iterator
 from typing import Final, Generic, TypeVar
 
 import msgspec
@@ -44,6 +44,15 @@ SUBSCRIPTIONS_MAX: Final = 10_000
 LOCKS_TELL_S: Final = 60.0
 """Seconds after a lock request for which a member counts as ordered; clients renew locks every 20
 s."""
+
+DEPRECATED_BEGINNINGS: Final = frozenset(
+    {
+        ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST,
+        ConsumeFromWhere.CONSUME_FROM_MIN_OFFSET,
+        ConsumeFromWhere.CONSUME_FROM_MAX_OFFSET,
+    }
+)
+"""Values that mean the last offset: apache/rocketmq ``RebalancePushImpl.computePullFromWhere``."""
 
 ALL_CODES: Final = frozenset[int]()
 
@@ -372,8 +381,7 @@ def member_info(data: ConsumerData) -> MemberInfo:
     consume_from = data.consume_from_where
     if data.consume_type is ConsumeType.CONSUME_ACTIVELY:
         consume_from = None
-    elif consume_from is not None and consume_from not in BEGINNINGS:
-        # deprecated: apache/rocketmq ``RebalancePushImpl.computePullFromWhere``
+    elif consume_from in DEPRECATED_BEGINNINGS:
         consume_from = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
     return MemberInfo(
         wants=subscription_keys(data.subscription_data_set),
@@ -402,7 +410,7 @@ def _expression(data: SubscriptionData) -> str:
 
 
 def read_subscriptions(data: ConsumerData) -> Generator[None, None, dict[str, SubscriptionFilter]]:
-    """Return the subscriptions of a consumer by topic, decoded a few at a time. Raises ValueError
+    """Return the subscriptions of a consumer by topic, one in a step. Raises ValueError
     as ``read_subscription`` does, and if there are too many."""
     if len(data.subscription_data_set) > SUBSCRIPTIONS_MAX:
         raise ValueError(
@@ -410,11 +418,10 @@ def read_subscriptions(data: ConsumerData) -> Generator[None, None, dict[str, Su
             f"most {SUBSCRIPTIONS_MAX} topics can be subscribed"
         )
     found: dict[str, SubscriptionFilter] = {}
-    for number, subscription in enumerate(data.subscription_data_set, 1):
+    for subscription in data.subscription_data_set:
         if subscription.topic:
             found[subscription.topic] = read_subscription(subscription)
-        if number % 16 == 0 or subscription.expression_type == SQL92:
-            yield
+        yield
     return found
 
 
@@ -445,154 +452,3 @@ def no_property_filter(kind: str | None) -> Refusal:
         f"The broker does not support consumer to filter message by {kind} "
         "(enablePropertyFilter=false)",
     )
-
-
-# --- Members of one consumer group that cannot get along: they subscribe or consume differently, or
-# two of them have one client id.
-#
-# A connection that has died and is not closed yet is no second client: both must have sent
-# heartbeats since the younger of the two came. What a member has not said is never held against it.
-# A client that only pulls (``CONSUME_ACTIVELY``) may read any queue, and broadcasting clients are
-# all named alike: neither is a conflict, as for apache/rocketmq
-# ``ConsumerRunningInfo.analyzeSubscription``, which asks the clients instead. Apache's brokers
-# compare nothing: ``ConsumerGroupInfo.updateChannel`` takes over what the last heartbeat said.
-
-SHOWN_MAX: Final = 3
-"""Maximum clients, and maximum kinds of subscriptions, that a conflict names; the others are
-counted."""
-
-MODELS: Final = {MessageModel.BROADCASTING: "broadcasting", MessageModel.CLUSTERING: "clustering"}
-TYPES: Final = {
-    ConsumeType.CONSUME_PASSIVELY: "by push",
-    ConsumeType.CONSUME_ACTIVELY: "by pull",
-    ConsumeType.CONSUME_POP: "by pop",
-}
-BEGINNINGS: Final = {
-    ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET: "from the first message",
-    ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET: "from the last",
-    ConsumeFromWhere.CONSUME_FROM_TIMESTAMP: "from a time",
-}
-ORDERS: Final = {True: "in order", False: "not in order"}
-
-ValueT = TypeVar("ValueT", bound=Hashable)
-
-
-def _no(_topic: str) -> bool:
-    return False
-
-
-def conflicts(
-    group: str, members: Collection[Member], pops: Callable[[str], bool] = _no
-) -> tuple[str, ...]:
-    """Find conflicts among the members of ``group``, a sentence each. ``pops``: returns True if
-    push consumers may pop a topic, because the broker tells those that ask for their assignment
-    to."""
-    if len(members) < 2:
-        return ()
-    by_age = sorted(members, key=lambda member: member.since)
-    youngest = list({member.client_id: member for member in by_age}.values())
-    differ = len({member.info for member in youngest}) > 1
-    return (
-        *(
-            f"consumers of group {group} {what}; make them alike, or give them groups of their own"
-            for what in (_differences(youngest, pops) if differ else ())
-            if what
-        ),
-        *_same_ids(group, [member for member in members if member.shares]),
-    )
-
-
-def _differences(members: list[Member], pops: Callable[[str], bool]) -> tuple[str, ...]:
-    sharing = [member for member in members if member.shares]
-    pushed = [member for member in sharing if member.pushed]
-    if all(member.info.consume_type is not ConsumeType.CONSUME_POP for member in sharing):
-        pops = _no
-    models = _by_value(members, lambda member: member.info.message_model)
-    types = _by_value(sharing, lambda member: _type(member, pops))
-    orders = _by_value(pushed, lambda member: member.ordered)
-    beginnings = _by_value(pushed, lambda member: member.info.consume_from)
-    return (
-        _subscriptions(member for member in members if member.pushed),
-        _differ(
-            "are broadcasting and clustering, so those that are clustering miss messages",
-            models,
-            MODELS,
-        ),
-        _differ(
-            "fetch messages in different ways, so messages are missed or come twice", types, TYPES
-        ),
-        _differ("are ordered and not, so no order holds", orders, ORDERS),
-        _differ(
-            "begin at different offsets, which counts for queues in which the group has no offset "
-            "yet",
-            beginnings,
-            BEGINNINGS,
-        ),
-    )
-
-
-def _by_value(
-    members: Iterable[Member], said: Callable[[Member], ValueT | None]
-) -> dict[ValueT, list[str]]:
-    """Return the client ids of members by the value that ``said`` returns for each."""
-    ids: dict[ValueT, list[str]] = {}
-    for member in members:
-        value = said(member)
-        if value is not None:
-            ids.setdefault(value, []).append(member.client_id)
-    return ids
-
-
-def _subscriptions(members: Iterable[Member]) -> str:
-    by_wants = _by_value(members, lambda member: member.info.wants)
-    if len(by_wants) < 2:
-        return ""
-    common = frozenset.intersection(*map(frozenset, by_wants))
-    kinds = [
-        f"{_listed(sorted(ids))} {_topics(one for one in wants if one not in common)}"
-        for wants, ids in by_wants.items()
-    ]
-    return f"subscribe differently, so messages are missed: {_listed(sorted(kinds), '; ')}"
-
-
-def _differ(how: str, by_value: dict[ValueT, list[str]], names: dict[ValueT, str]) -> str:
-    if len(by_value) < 2:
-        return ""
-    return f"{how}: " + "; ".join(
-        f"{_listed(sorted(ids))} {names[value]}" for value, ids in sorted(by_value.items())
-    )
-
-
-def _type(member: Member, pops: Callable[[str], bool]) -> ConsumeType | None:
-    """Return the effective type of a member. A push consumer that asks the broker for its
-    assignment may pull or pop, and its heartbeat does not show it."""
-    kind = member.info.consume_type
-    asks = any(pops(topic) for topic, _, _ in member.info.wants)
-    return None if kind is ConsumeType.CONSUME_PASSIVELY and asks else kind
-
-
-def _same_ids(group: str, members: Iterable[Member]) -> list[str]:
-    by_id: dict[str, list[Member]] = {}
-    for member in members:
-        by_id.setdefault(member.client_id, []).append(member)
-    return [
-        f"client id {client_id} is used by {len(members)} consumers of group {group}, which get "
-        "the same queues; give each an instance name of its own"
-        for client_id, members in by_id.items()
-        if len(members) > 1 and _all_alive(members)
-    ]
-
-
-def _all_alive(members: list[Member]) -> bool:
-    youngest = max(member.since for member in members)
-    return all(member.seen > youngest or member.since == youngest for member in members)
-
-
-def _topics(wants: Iterable[tuple[str, str, str]]) -> str:
-    topics = [f"{topic} ({expression})" for topic, _, expression in wants]
-    return f"to {_listed(topics)}" if topics else "to nothing else"
-
-
-def _listed(names: list[str], separator: str = ", ") -> str:
-    more = len(names) - SHOWN_MAX
-    return separator.join(names[:SHOWN_MAX]) + (f"{separator}and {more} more" if more > 0 else "")

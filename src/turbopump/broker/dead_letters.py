@@ -15,7 +15,7 @@ import msgspec
 
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.interceptors import Destination, Interceptor
-from turbopump.broker.schedule.delays import by_way_of_level
+from turbopump.broker.schedule.destinations import by_way_of_level
 from turbopump.broker.topics import TopicTable
 from turbopump.message.delivery_time import DelayLevels
 from turbopump.message.message import ReceivedMessage
@@ -97,7 +97,7 @@ def retry_interceptor(
         ):
             return destination
         name = request.topic[len(RETRY_PREFIX) :]
-        group = groups.find(name)
+        group = groups.find_or_create(name)
         attempts_max = request.max_reconsume_times
         if attempts_max is None:
             attempts_max = group.retry_max_times if group is not None else 0

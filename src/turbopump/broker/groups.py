@@ -70,7 +70,7 @@ class GroupTable(SavedTable[SubscriptionGroupWrapper]):
         self._rest = msgspec.structs.replace(saved, subscription_group_table={})
         self.bans = self._rest.forbidden_table
 
-    def find(self, group: str) -> SubscriptionGroupConfig | None:
+    def find_or_create(self, group: str) -> SubscriptionGroupConfig | None:
         """Return the group's settings. Create the group if that is allowed and the name is
         valid."""
         config = self._groups.get(group)
@@ -82,9 +82,9 @@ class GroupTable(SavedTable[SubscriptionGroupWrapper]):
     def names(self) -> list[str]:
         return list(self._groups)
 
-    def knows(self, group: str) -> bool:
-        """Return True if the group exists."""
-        return group in self._groups
+    def get(self, group: str) -> SubscriptionGroupConfig | None:
+        """Return the group's settings, or None if the group does not exist."""
+        return self._groups.get(group)
 
     def put(self, config: SubscriptionGroupConfig) -> None:
         """Create or change a group."""
@@ -159,8 +159,8 @@ class RequestModes(SavedTable[MessageRequestModeTable]):
     """Modes of groups, pull or pop, by topic: ``config/messageRequestMode.json``. Source:
     apache/rocketmq ``MessageRequestModeManager``."""
 
-    def __init__(self, config: BrokerConfig, file: JsonTable) -> None:
-        super().__init__(file, MessageRequestModeTable)
+    def __init__(self, config: BrokerConfig, file: JsonTable, turns: Turns | None = None) -> None:
+        super().__init__(file, MessageRequestModeTable, turns)
         self._config = config
         self._modes: dict[str, dict[str, SetMessageRequestModeRequestBody]] = {}
         self._entries = EncodedMap(self._modes.__getitem__)

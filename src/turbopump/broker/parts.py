@@ -16,8 +16,8 @@ from functools import partial
 from turbopump.auth.server_access import ServerAccess
 from turbopump.auth.signatures import Credentials, RequestSigner
 from turbopump.broker.dead_letters import retry_interceptor
-from turbopump.broker.forwarding import FlushWait, Forwarding
-from turbopump.broker.handlers.clients import ClientsHandler
+from turbopump.broker.flush_wait import FlushWait
+from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.handlers.topics import TopicRecords
 from turbopump.broker.held_pulls import HeldPulls
 from turbopump.broker.housekeeping import Cleaning, Scrubbing
@@ -27,16 +27,18 @@ from turbopump.broker.interceptors import (
     refuse_unknown_kinds,
 )
 from turbopump.broker.log_repair import LogRepair, Range
+from turbopump.broker.lost_topics import make_topic_of_waiting
+from turbopump.broker.membership import Membership
 from turbopump.broker.pop.pop import Pop
-from turbopump.broker.registration import NameServerRegistration, TopicRoutes
+from turbopump.broker.registration import NameServerRegistration
 from turbopump.broker.replication import Replication
-from turbopump.broker.schedule.delays import Delays, delay_level_interceptor
-from turbopump.broker.schedule.timer_messages import timer_interceptor
+from turbopump.broker.schedule.delays import Delays
+from turbopump.broker.schedule.destinations import delay_level_interceptor, timer_interceptor
 from turbopump.broker.schedule.timers import Timers, timers_of
 from turbopump.broker.slave_accounts import SlaveAccounts
 from turbopump.broker.slave_tables import SlaveTables
 from turbopump.broker.stored import Stored
-from turbopump.broker.topics import make_topic_of_waiting
+from turbopump.broker.topic_routes import TopicRoutes
 from turbopump.broker.transactions.half_messages import HalfMessageInterceptor
 from turbopump.broker.transactions.transactions import Transactions
 from turbopump.config.addresses import bare_host, join_address
@@ -46,7 +48,6 @@ from turbopump.protocol.requests.namesrv import RegisterBrokerReply
 from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.router import Authorise, Router
 from turbopump.remoting.server import RemotingServer
-from turbopump.remoting.turns import Turns
 from turbopump.remoting.wire import Wire
 from turbopump.replication.history import LogHistory, new_id
 
@@ -61,7 +62,7 @@ class Listening:
     empty if no HA port listens. ``store_host`` is (ip, port) as written into entries.
     """
 
-    clients_handler: ClientsHandler
+    membership: Membership
     router: Router
     vip_router: Router
     server: RemotingServer
@@ -124,21 +125,19 @@ class Parts:
     announcing: Announcing
 
 
-async def listen(
-    stored: Stored, authorise: Authorise | None, turns: Turns, ends: AsyncExitStack
-) -> Listening:
+async def listen(stored: Stored, authorise: Authorise | None, ends: AsyncExitStack) -> Listening:
     """Open the ports; ``ends`` closes them. No await may follow until the handlers exist: a request
     that comes before them would be refused as unknown. Raises ConfigError."""
     config, store = stored.config, stored.store
     numeric = await _numeric(config.advertised_host)
-    clients_handler = ClientsHandler(stored, turns)
+    membership = Membership(stored)
     router, vip_router = Router(authorise), Router(authorise)
     server = RemotingServer(
         router,
-        on_close=clients_handler.connection_lost,
+        on_close=membership.connection_lost,
         idle_timeout=float(config.server_channel_max_idle_time_seconds),
         backlog=stored.sends.backlog,
-        turns=turns,
+        turns=stored.turns,
         memory_max=config.connection_memory_max,
         per_address=config.max_connections_per_address,
         tls=config.server_tls,
@@ -167,7 +166,7 @@ async def listen(
         ha_address = join_address(ha_host, ha_port)
     advertised_port = config.advertised_port or port
     return Listening(
-        clients_handler,
+        membership,
         router,
         vip_router,
         server,
@@ -203,11 +202,7 @@ async def _take_ports(
 
 
 def make_deliveries(
-    stored: Stored,
-    listening: Listening,
-    access: ServerAccess | None,
-    turns: Turns,
-    signer: RequestSigner | None,
+    stored: Stored, listening: Listening, access: ServerAccess | None, signer: RequestSigner | None
 ) -> Delivering:
     config, clock, store, tables = stored.config, stored.clock, stored.store, stored.tables
     flush = FlushWait(
@@ -250,12 +245,13 @@ def make_deliveries(
     log_repair = LogRepair(
         store,
         stored.disk,
+        stored.turns,
         RemotingClient(tls=config.client_tls, signer=signer),
         config.broker_name,
         listening.address,
         config.namesrv_addresses,
     )
-    pop = Pop(stored, turns, timers, forwarding, log_repair)
+    pop = Pop(stored, timers, forwarding, log_repair)
     return Delivering(
         forwarding,
         transactions,
@@ -263,7 +259,7 @@ def make_deliveries(
         delays,
         timers,
         log_repair,
-        HeldPulls(turns),
+        HeldPulls(stored.turns),
         pop,
     )
 
@@ -324,7 +320,8 @@ def make_copies(
             asyncio.get_running_loop().time,
             lambda start, end: delivering.log_repair.fetch([Range(start, end)]),
         )
-    return Copying(records, slave_tables, slave_accounts, scrubbing, Cleaning(store, config))
+    cleaning = Cleaning(store, config, stored.turns)
+    return Copying(records, slave_tables, slave_accounts, scrubbing, cleaning)
 
 
 def follow_master(

@@ -68,7 +68,7 @@ class PullChecks:
                 FORBIDDEN_BROKER,
                 f"the broker[{config.broker_ip1}] for lite pull consumer is forbidden",
             )
-        group = self.groups.find(request.consumer_group)
+        group = self.groups.find_or_create(request.consumer_group)
         if group is None:
             return refusal(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, no_group_remark(request.consumer_group)
@@ -125,7 +125,7 @@ class PullChecks:
                 f"the consumer's group info not exist: {request.consumer_group}; send a "
                 "heartbeat first",
             )
-        config = self.groups.find(request.consumer_group)
+        config = self.groups.find_or_create(request.consumer_group)
         if (
             config is not None
             and not config.consume_broadcast_enable

@@ -16,16 +16,15 @@ from typing import Final
 
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.interceptors import kind_in_batch
-from turbopump.broker.topics import (
+from turbopump.broker.topic_attributes import (
     CLEANUP_POLICY,
     COMPACTION,
     MIXED,
     TRANSFER_FLAG,
-    TopicTable,
     message_type_of,
     topic_message_type,
-    unserved_refusal,
 )
+from turbopump.broker.topics import TopicTable, unserved_refusal
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import MessageError, StoreClosedError
@@ -171,7 +170,7 @@ class SendChecks:
         group = request.topic[len(RETRY_PREFIX) :]
         # RocketMQ: the rest is the group, whole, also that of a POP retry topic
         # (`%RETRY%group_topic`); if new, it is made
-        if self._groups.find(group) is not None:
+        if self._groups.find_or_create(group) is not None:
             return None
         return refusal(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
@@ -190,10 +189,9 @@ class SendChecks:
         if typed and TRANSFER_FLAG not in properties:
             remark = _wrong_type(name, topic_message_type(topic), message_type_of(properties))
         if compacted and not properties.get(KEYS, "").strip():
-            remark = (
-                remark
-                or f"Required message key is missing: topic {name} has "
-                "cleanup.policy=COMPACTION; give the message keys"
+            remark = remark or (
+                f"Required message key is missing: topic {name} has "
+                "cleanup.policy=COMPACTION; set message keys"
             )
         if request.sys_flag & SysFlag.INNER_BATCH:
             remark = (
@@ -254,7 +252,7 @@ def batch_refusal(request: SendMessage, store: MessageStore) -> Refusal | None:
     refused = kind_in_batch(request.properties or "")
     if request.sys_flag & TRANSACTION_MASK:
         refused = _illegal(
-            f"sysFlag {request.sys_flag} says that it is part of a transaction, and a batch "
+            f"sysFlag {request.sys_flag} marks a part of a transaction, which a batch "
             "cannot be; leave 4 and 8 out"
         )
     if refused is not None and store.refusal is not None:

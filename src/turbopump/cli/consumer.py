@@ -11,8 +11,8 @@ import click
 
 from turbopump.admin.cluster import Servers
 from turbopump.admin.groups import group_members, group_names, group_offsets, running_info
+from turbopump.broker.conflicts import find_conflicts
 from turbopump.broker.consumers import Member, MemberInfo, member_info
-from turbopump.broker.consumers import conflicts as found_among
 from turbopump.cli.entry import command_group, complain
 from turbopump.cli.frame import NOT_FOUND, client_command, show
 from turbopump.message.rules import RETRY_PREFIX, did_you_mean
@@ -154,7 +154,7 @@ async def consumer_status(
                     conflicts[
                         f"client id {client_id} is used by {count} connections to {address}"
                     ] = None
-    conflicts |= dict.fromkeys(found_among(group, members))
+    conflicts |= dict.fromkeys(find_conflicts(group, members))
     clients = [found[client_id] for client_id in sorted(found)]
     return {"group": group, "clients": clients, "conflicts": list(conflicts)}
 

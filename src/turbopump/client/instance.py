@@ -34,7 +34,7 @@ from turbopump.protocol.requests.clients import (
     UnregisterClient,
 )
 from turbopump.protocol.requests.send import CheckTransactionState, PushReplyMessageToClient
-from turbopump.remoting.client import RemotingClient
+from turbopump.remoting.client import RemotingClient, refused_by
 from turbopump.remoting.response import Response
 from turbopump.remoting.router import HELD, Outcome, RequestContext, Router
 from turbopump.repeated_line import RepeatedLine
@@ -496,17 +496,14 @@ class ClientInstance:
         body = heartbeat_data(self.client_id, self._members, unit_mode=self.unit_mode)
         asked = asyncio.get_running_loop().time()
         try:
-            answer = await self.remoting.exchange(
-                address, Heartbeat(), body, timeout=self.call_timeout
-            )
+            request = Heartbeat()
+            answer = await self.remoting.exchange(address, request, body, timeout=self.call_timeout)
         except errors.CallTimeoutError:
             await self.abandon_if_silent(address, asked)
             raise
         self._languages[address] = answer.language
         if answer.code != ResponseCode.SUCCESS:
-            raise errors.ResponseError(
-                answer.code, answer.remark, request="Heartbeat", address=address
-            )
+            raise refused_by(address, request, answer)
         self._warn(address, answer.remark or "")
         if not connection.closed and membership == self._membership:
             self._introduced.add(address)

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, Generic, NoReturn, Protocol, Self, TypeVar
+from typing import Generic, NoReturn, Protocol, Self, TypeVar
 
 from turbopump.client.heartbeat import InstanceMember
 from turbopump.client.instance import ClientInstance
@@ -25,6 +24,8 @@ class Running(Protocol):
     instance: ClientInstance
     member: InstanceMember
     closing: bool
+
+    async def close(self) -> None: ...
 
 
 RunningT = TypeVar("RunningT", bound=Running)
@@ -65,17 +66,16 @@ class Lifecycle(Generic[RunningT]):
         running.instance.check_usable(self._what, running.member)
         return running
 
-    async def undo_start(self, close: Callable[[RunningT], Coroutine[Any, Any, None]]) -> None:
+    async def undo_start(self) -> None:
         """Close the object of a failed start. The consumer may be started again, unless it was
         closed meanwhile."""
         closed = self._close is not None
-        await self.close_once(close)
+        await self.close_once()
         if not closed:
-            self.running = self._close = None
+            self.running = None
+            self._close = None
 
-    async def close_once(
-        self, close: Callable[[RunningT], Coroutine[Any, Any, None]], *, wait: bool = True
-    ) -> None:
+    async def close_once(self, *, wait: bool = True) -> None:
         """Close the running object, if any, exactly once. A second call waits for the same close.
         If a caller is cancelled (a time-out), the close continues. ``wait`` False: return once the
         close has begun."""
@@ -83,12 +83,13 @@ class Lifecycle(Generic[RunningT]):
             return
         if self._close is None:
             self.running.closing = True
-            loop, name = asyncio.get_running_loop(), f"close of a {self._what}"
-            self._close = loop.create_task(close(self.running), name=name)
-        await (asyncio.shield(self._close) if wait else asyncio.sleep(0))
-
-
-# --- ``async with`` for clients and objects made from them.
+            self._close = asyncio.get_running_loop().create_task(
+                self.running.close(), name=f"close of a {self._what}"
+            )
+        if wait:
+            await asyncio.shield(self._close)
+        else:
+            await asyncio.sleep(0)  # let the close begin
 
 
 def no_copy(client: object) -> TypeError:

@@ -16,7 +16,8 @@ from turbopump.client.consumer.group_consumer import GroupConsumer, RunningConsu
 from turbopump.client.consumer.offsets import OffsetStore, Time, as_ms
 from turbopump.client.consumer.prefetching import PrefetchedQueue, Prefetching
 from turbopump.client.consumer.queue_listeners import QueueListener, QueueListeners
-from turbopump.client.consumer.rebalance import Balancer, QueueChange
+from turbopump.client.consumer.queue_table import QueueChange
+from turbopump.client.consumer.rebalance import Balancer
 from turbopump.client.consumer.settings import LitePullConsumerSettings
 from turbopump.client.consumer.subscription import ALL, Subscription, Wanted, subscription_to
 from turbopump.client.heartbeat import InstanceMember
@@ -24,8 +25,7 @@ from turbopump.client.instance import ClientInstance
 from turbopump.client.lifecycle import Lifecycle
 from turbopump.client.namespace import unwrapped, wrap, wrapped
 from turbopump.client.setting_rules import OFFSET, SettingRule, is_number, whole_from
-from turbopump.client.settings import keywords_of
-from turbopump.client.shared_instances import join_instance
+from turbopump.client.settings import ClientSettings, keywords_of
 from turbopump.client.topic_route import TopicRoute
 from turbopump.client.tracing import Tracing
 from turbopump.errors import ConfigError
@@ -54,10 +54,11 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
     RouteNotFoundError. Call ``poll`` from one task only.
     """
 
+    _settings: LitePullConsumerSettings
+
     @keywords_of(LitePullConsumerSettings)
     def __init__(self, settings: LitePullConsumerSettings) -> None:
         super().__init__(settings)
-        self._settings = settings
         self._named: list[MessageQueue] | None = None
         """Queues passed to ``assign``, under the names that brokers know. None: the group assigns
         queues by subscription."""
@@ -74,23 +75,8 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         closed before or meanwhile. A start that fails or is cancelled leaves the group, and may be
         called again.
         """
-        if not self.lifecycle.may_start():
-            return
-        member = InstanceMember(self._group, consumer=self._consumer_data)
-        instance = join_instance(self._settings, self._environment, member)
-
-        def make() -> RunningLitePull:
-            return RunningLitePull(
-                instance,
-                member,
-                self._settings,
-                self._subscriptions,
-                lambda: self._named,
-                self._listeners,
-                self._tracing(self._settings, self._settings.trace),
-            )
-
-        await self._run(instance, member, make, RunningLitePull.close)
+        if self.lifecycle.may_start():
+            await self._start()
 
     async def close(self) -> None:
         """Commit and leave the group. May be called twice.
@@ -99,7 +85,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         Without ``auto_commit`` only offsets passed to ``commit`` are sent, if the brokers do not
         have them yet.
         """
-        await self.lifecycle.close_once(RunningLitePull.close)
+        await self.lifecycle.close_once()
 
     # --- subscriptions and queues
 
@@ -315,11 +301,21 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
             )
         super()._subscribe(topic, tags)
 
-    def _consumer_data(self) -> ConsumerData:
+    def consumer_data(self) -> ConsumerData:
         return self._data(ConsumeType.CONSUME_ACTIVELY, self._settings.consume_from)
 
-
-# --- A lite pull consumer while it runs.
+    def _make_running(
+        self, instance: ClientInstance, member: InstanceMember, settings: ClientSettings
+    ) -> RunningLitePull:
+        return RunningLitePull(
+            instance,
+            member,
+            self._settings,
+            self._subscriptions,
+            lambda: self._named,
+            self._listeners,
+            self._tracing(settings, self._settings.trace),
+        )
 
 
 class RunningLitePull(RunningConsumer):
@@ -352,8 +348,7 @@ class RunningLitePull(RunningConsumer):
             member.group,
             lambda: list(subscriptions) if named() is None else (),
             settings.strategy,
-            assigned=self.prefetching.of_topic,
-            apply=self.prefetching.apply,
+            self.prefetching,
         )
         self._named = named
         self._listeners = listeners

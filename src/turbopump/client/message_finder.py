@@ -32,6 +32,7 @@ from turbopump.message.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY
 from turbopump.message.pulled import pulled_entries
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.pull import PullMessageReply, QueryMessage, ViewMessageById
+from turbopump.remoting.client import refused_by
 from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
@@ -320,9 +321,7 @@ class MessageFinder(InContext):
                 return []
             if answer.code == ResponseCode.SUCCESS:
                 return good_messages(answer.body, broker_name, address)
-            failure = errors.ResponseError(
-                answer.code, answer.remark, request="QueryMessage", address=address
-            )
+            failure = refused_by(address, request, answer)
         raise failure
 
     async def _from_time(

@@ -13,8 +13,6 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from turbopump.client.consumer.assignment import Assignment
-from turbopump.client.consumer.broker_division import BrokerDivision
 from turbopump.client.consumer.delivery import Delivery, Retry
 from turbopump.client.consumer.delivery_policy import Membership
 from turbopump.client.consumer.group_consumer import (
@@ -25,8 +23,9 @@ from turbopump.client.consumer.group_consumer import (
 from turbopump.client.consumer.handling import HandlerPool
 from turbopump.client.consumer.local_offsets import LocalOffsets, default_directory
 from turbopump.client.consumer.offsets import ConsumeFrom, OffsetStore
+from turbopump.client.consumer.queue_table import Assignment, QueueChange
 from turbopump.client.consumer.ready_messages import MessageStream, ReadyMessages
-from turbopump.client.consumer.rebalance import Balancer, QueueChange
+from turbopump.client.consumer.rebalance import Balancer, BrokerDivision
 from turbopump.client.consumer.send_back import INNER_PRODUCER, SendBack
 from turbopump.client.consumer.settings import CONCURRENCY, PushConsumerSettings
 from turbopump.client.consumer.statistics import Consumption
@@ -39,7 +38,7 @@ from turbopump.client.request_reply import Replier
 from turbopump.client.sending.send_result import SendResult
 from turbopump.client.setting_rules import whole_from
 from turbopump.client.settings import ClientSettings, keywords_of
-from turbopump.client.shared_instances import join_broadcasting, join_instance
+from turbopump.client.shared_instances import join_broadcasting
 from turbopump.client.tracing import Tracing
 from turbopump.errors import ConfigError
 from turbopump.message.handles import pop_retry_topic
@@ -72,13 +71,13 @@ class PushConsumer(GroupConsumer["RunningPush"]):
     loop asks for the next message; see docs/guide/consuming.md.
     """
 
+    _settings: PushConsumerSettings
+
     @keywords_of(PushConsumerSettings)
     def __init__(self, settings: PushConsumerSettings) -> None:
         super().__init__(settings)
-        self._settings = settings
         self._concurrency = settings.concurrency
         self._started_ms = 0
-        self._replier: Replier | None = None
         self.lifecycle: Lifecycle[RunningPush] = Lifecycle("PushConsumer")
 
     # --- subscriptions
@@ -149,28 +148,27 @@ class PushConsumer(GroupConsumer["RunningPush"]):
             raise ConfigError(
                 "nothing to consume: give topic=… or call subscribe(topic) before start"
             )
-        settings = self._settings
-        if not settings.broadcast:
+        if not self._settings.broadcast:
             self._subscribe(RETRY_PREFIX + self.group, ALL)
         self._started_ms = self._environment.clock.now_ms()
-        member = InstanceMember(self._group, consumer=self.consumer_data)
-        shared: ClientSettings = settings
-        if settings.broadcast:
-            shared, instance = join_broadcasting(settings, self._environment, member)
-        else:
-            instance = join_instance(settings, self._environment, member)
+        await self._start()
 
-        def make() -> RunningPush:
-            return RunningPush(
-                instance,
-                member,
-                settings,
-                self._subscriptions,
-                self._tracing(shared, settings.trace),
-                concurrency=self._concurrency,
-            )
+    def _join_instance(self, member: InstanceMember) -> tuple[ClientSettings, ClientInstance]:
+        if self._settings.broadcast:
+            return join_broadcasting(self._settings, self._environment, member)
+        return super()._join_instance(member)
 
-        await self._run(instance, member, make, self._close_running)
+    def _make_running(
+        self, instance: ClientInstance, member: InstanceMember, settings: ClientSettings
+    ) -> RunningPush:
+        return RunningPush(
+            instance,
+            member,
+            self._settings,
+            self._subscriptions,
+            self._tracing(settings, self._settings.trace),
+            concurrency=self._concurrency,
+        )
 
     async def close(self) -> None:
         """Stop pulling, wait at most ``close_timeout`` for running handlers, commit, and leave the
@@ -187,16 +185,8 @@ class PushConsumer(GroupConsumer["RunningPush"]):
         then ends later."""
         running = self.lifecycle.running
         in_handler = running is not None and running.is_handling(asyncio.current_task(), thread)
-        await self.lifecycle.close_once(self._close_running, wait=not in_handler)
+        await self.lifecycle.close_once(wait=not in_handler)
         return not in_handler
-
-    async def _close_running(self, running: RunningPush) -> None:
-        try:
-            await running.close(self._settings.close_timeout)
-        finally:
-            if self._replier is not None:
-                self._replier.close()
-                self._replier = None
 
     async def wait_closed(self) -> None:
         """Wait until the consumer is closed. A program with a handler waits here."""
@@ -273,9 +263,7 @@ class PushConsumer(GroupConsumer["RunningPush"]):
         body is empty or too long, and NotStartedError.
         """
         running = self.lifecycle.ready()
-        if self._replier is None:
-            self._replier = Replier(running.instance, group=INNER_PRODUCER)
-        return await self._replier.reply(request, body, properties, timeout)
+        return await running.replier().reply(request, body, properties, timeout)
 
     def _readable(self) -> ReadyMessages:
         running = self.lifecycle.started()
@@ -340,6 +328,8 @@ class RunningPush(RunningConsumer):
         self._subscriptions = subscriptions
         self._concurrency, self._namespace = concurrency, namespace
         self._ordered, self._consume_timeout = settings.ordered, settings.consume_timeout
+        self._close_timeout = settings.close_timeout
+        self._replier: Replier | None = None
         self.consumption = Consumption(
             asyncio.get_running_loop().time, tracing.of_consumer() if tracing is not None else None
         )
@@ -364,8 +354,7 @@ class RunningPush(RunningConsumer):
             group,
             lambda: list(subscriptions),
             None if settings.broadcast else settings.strategy,
-            assigned=self.assignment.of_topic,
-            apply=self.assignment.apply,
+            self.assignment,
         )
         if settings.asks_brokers:
             balancer.divide = BrokerDivision(shared, self.assignment, balancer.divide).divide
@@ -406,21 +395,29 @@ class RunningPush(RunningConsumer):
         """Return True if this task or thread is running the handler."""
         return self.handlers is not None and task is not None and self.handlers.has(task, thread)
 
+    def replier(self) -> Replier:
+        """Return the sender of replies, made at the first one."""
+        if self._replier is None:
+            self._replier = Replier(self.instance, group=INNER_PRODUCER)
+        return self._replier
+
     def resume(self) -> None:
         """Start delivering and pulling messages again."""
         self.ready.resume()
         self.assignment.look()
 
-    async def close(self, timeout: float) -> None:
-        """Stop pulling, wait at most ``timeout`` seconds for running handlers, commit, and leave
-        the group. Each step is made even if an earlier one fails."""
+    async def close(self) -> None:
+        """Stop pulling, wait at most ``close_timeout`` for running handlers, commit, and leave the
+        group. Each step is made even if an earlier one fails."""
         for task in self._tasks:
             task.cancel()
         try:
-            await self._finish(timeout)
+            await self._finish(self._close_timeout)
         finally:
             await self.instance.leave(self.member)
             self.closed.set()
+            if self._replier is not None:
+                self._replier.close()
 
     async def _finish(self, timeout: float) -> None:
         self.assignment.stop()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
@@ -33,7 +33,7 @@ from turbopump.protocol.requests.namesrv import (
     GetBrokerClusterInfo,
     GetRouteInfo,
 )
-from turbopump.remoting.client import RemotingClient, outcome_of
+from turbopump.remoting.client import RemotingClient, outcome_of, refused_by
 from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
@@ -91,12 +91,35 @@ class Routes:
         self, broker_name: str, broker_id: int = MASTER_ID, *, topic: str | None = None
     ) -> str | None:
         """Return a broker's address from the route of ``topic``, or else from any route."""
-        routes = [self.known[topic]] if topic in self.known else []
-        for route in [*routes, *self.known.values()]:
+        for route in self._routes_from(topic):
             address = route.readable_address(broker_name, broker_id)
             if address is not None:
                 return address
         return None
+
+    def require_address(
+        self, broker_name: str, broker_id: int = MASTER_ID, *, topic: str | None = None
+    ) -> str:
+        """Return the address as ``address_of`` does. Raises ConnectError if none is known."""
+        address = self.address_of(broker_name, broker_id, topic=topic)
+        if address is None:
+            raise errors.ConnectError(f"no address is known for broker {broker_name}")
+        return address
+
+    def require_master(self, broker_name: str, topic: str) -> str:
+        """Return the address of the broker's master by the route of ``topic``, or of any other
+        topic. Raises ConnectError if there is no master now."""
+        for route in self._routes_from(topic):
+            address = route.master(broker_name)
+            if address is not None:
+                return address
+        raise errors.ConnectError(f"no master of broker {broker_name} is known")
+
+    def _routes_from(self, topic: str | None) -> Iterator[TopicRoute]:
+        """Iterate over all known routes, that of ``topic`` first."""
+        if topic in self.known:
+            yield self.known[topic]
+        yield from self.known.values()
 
     async def get(self, topic: str, *, inherit: bool = False) -> TopicRoute:
         """Return the route of ``topic``, and fetch an unknown one. Raises RouteNotFoundError with
@@ -255,9 +278,7 @@ class Routes:
                     continue
                 refuse_other_than_name_server(address, command)
                 if command.code != ResponseCode.SUCCESS:
-                    raise errors.ResponseError(
-                        command.code, command.remark, request="GetRouteInfo", address=address
-                    )
+                    raise refused_by(address, request, command)
                 route = topic_route(topic, reply_in(command, request))
             except (errors.RemotingError, errors.BodyError) as error:
                 unusable = isinstance(error, errors.BodyError)

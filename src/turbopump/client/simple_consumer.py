@@ -34,12 +34,12 @@ from turbopump.client.instance import ClientInstance
 from turbopump.client.lifecycle import Lifecycle
 from turbopump.client.namespace import unwrap, wrap
 from turbopump.client.setting_rules import SECONDS, TIMEOUT, check_timeout, whole_from
-from turbopump.client.settings import keywords_of
-from turbopump.client.shared_instances import join_instance
+from turbopump.client.settings import ClientSettings, keywords_of
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.clients import ConsumerData, ConsumeType
 from turbopump.protocol.requests.pop import Notification, NotificationReply
+from turbopump.remoting.client import refused_by
 
 __all__ = ["PoppedMessage", "SimpleConsumer"]
 
@@ -71,10 +71,11 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
     ``start`` and after ``close``.
     """
 
+    _settings: SimpleConsumerSettings
+
     @keywords_of(SimpleConsumerSettings)
     def __init__(self, settings: SimpleConsumerSettings) -> None:
         super().__init__(settings)
-        self._settings = settings
         self.lifecycle: Lifecycle[RunningSimple] = Lifecycle("SimpleConsumer")
 
     # --- start and close
@@ -86,20 +87,13 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
         Raises RouteNotFoundError if no name server answers, and NotStartedError after ``close``. A
         start that fails or is cancelled may be called again.
         """
-        if not self.lifecycle.may_start():
-            return
-        member = InstanceMember(self._group, consumer=self._consumer_data)
-        instance = join_instance(self._settings, self._environment, member)
-
-        def make() -> RunningSimple:
-            return RunningSimple(instance, member, self._settings, self._subscriptions)
-
-        await self._run(instance, member, make, RunningSimple.close)
+        if self.lifecycle.may_start():
+            await self._start()
 
     async def close(self) -> None:
         """Leave the group. Waiting ``receive`` calls return an empty list. Messages that are not
         acknowledged are delivered again when their invisible time ends. May be called twice."""
-        await self.lifecycle.close_once(RunningSimple.close)
+        await self.lifecycle.close_once()
 
     # --- receiving
 
@@ -183,9 +177,14 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
 
     # --- internals
 
-    def _consumer_data(self) -> ConsumerData:
+    def consumer_data(self) -> ConsumerData:
         settings = self._settings
         return self._data(ConsumeType.CONSUME_POP, settings.consume_from, ordered=settings.ordered)
+
+    def _make_running(
+        self, instance: ClientInstance, member: InstanceMember, _settings: ClientSettings
+    ) -> RunningSimple:
+        return RunningSimple(instance, member, self._settings, self._subscriptions)
 
 
 def _refuse_others(message: object) -> None:
@@ -436,9 +435,7 @@ class RunningSimple(RunningMember):
                 await asyncio.sleep(min(seconds, PAUSE_S))
                 return True  # it cannot say: look
             if command.code != ResponseCode.SUCCESS:
-                raise errors.ResponseError(
-                    command.code, command.remark, request="Notification", address=address
-                )
+                raise refused_by(address, request, command)
             has_something = command.header(NotificationReply).has_msg
         except (errors.RemotingError, errors.ProtocolError) as error:
             self._fail(str(source), error)

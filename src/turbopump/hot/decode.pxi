@@ -1,4 +1,4 @@
-# spark/entries.py and spark/property_columns.py: where stored entries lie, and the properties of many of them at once.
+# spark/entries.py, spark/property_columns.py: positions and properties of many stored entries.
 
 
 def walk_entries(data, begin, limit):

@@ -17,6 +17,15 @@ Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 """Java `long`: 64 bits, signed."""
 
 
+def parse_long(text: str) -> int | None:
+    """Parse a number like Java's ``Long.parseLong``; return None for any other text."""
+    digits = text[1:] if text[:1] in ("-", "+") else text
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 40):
+        return None
+    number = int(text)
+    return number if -(1 << 63) <= number < 1 << 63 else None
+
+
 # Java's ``String.hashCode`` gives the tag code of a ConsumeQueue unit and the key hash of an index.
 # It is ``s[0]·31^(n-1) + … + s[n-1]`` over UTF-16 units, as a signed 32-bit number.
 def java_hash(text: str) -> int:

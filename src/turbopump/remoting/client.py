@@ -91,9 +91,7 @@ class RemotingClient:
         """
         command = await self.exchange(address, request, body, timeout=timeout)
         if command.code != ResponseCode.SUCCESS:
-            raise ResponseError(
-                command.code, command.remark, request=type(request).__name__, address=address
-            )
+            raise refused_by(address, request, command)
         return reply_in(command, request)
 
     async def exchange(
@@ -302,6 +300,13 @@ def split_address(address: str) -> tuple[str, int]:
 # --- Several callers wait for one task: a caller that is cancelled does not cancel the task.
 
 T = TypeVar("T")
+
+
+def refused_by(address: str, request: Request[Any], answer: Command) -> ResponseError:
+    """Return the error of a request to which the peer at ``address`` sent an unwanted code."""
+    return ResponseError(
+        answer.code, answer.remark, request=type(request).__name__, address=address
+    )
 
 
 async def outcome_of(task: asyncio.Future[T], ended: Callable[[], Exception]) -> T:

@@ -14,12 +14,12 @@ import pytest
 from tests.loops import in_loop
 from tests.unit.auth.signed import ADMINISTRATOR, ON, asking
 from tests.unit.remoting.certificates import Pair
-from tests.unit.remoting.serving import until
+from tests.waits import until
 
 from turbopump import ClientTls, Credentials, Producer, PushConsumer
 from turbopump.auth.accounts import Accounts
 from turbopump.auth.server_access import FILE_NAME, LOOK_INTERVAL_S, change_file
-from turbopump.broker.pop.view import TopicGroup
+from turbopump.broker.pop.group_queue import TopicGroup
 from turbopump.config.namesrv_config import NamesrvConfig
 from turbopump.config.tls import TlsMode
 from turbopump.disk.system_disk import SystemDisk

@@ -11,7 +11,7 @@ from tests.loops import in_loop
 from tests.unit.broker.talking import Talk, converse
 from tests.unit.client.scripted_cluster import ScriptedNameServer
 
-from turbopump.broker.registration import TopicRoutes
+from turbopump.broker.topic_routes import TopicRoutes
 from turbopump.clock import SystemClock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.protocol import fastjson
@@ -44,7 +44,7 @@ async def test_a_group_cannot_ask_for_more_retry_queues_than_a_topic_may_have(
         code, remark = await talk.client.code(request, fastjson.encode(body))
         assert code == ResponseCode.INVALID_PARAMETER
         assert f"retryQueueNums is {count}; give 65535 at most" in remark
-    assert not talk.broker.tables.groups.knows("good")
+    assert talk.broker.tables.groups.get("good") is None
     assert await talk.client.code(CreateGroup(), fastjson.encode(good)) == (0, "")
 
 

@@ -49,16 +49,16 @@ CHANGES: dict[str, tuple[Request[Any], Any, Callable[[Tables], bool]]] = {
         None,
         lambda tables: not has_topics(tables, "T") and tables.offsets.find("g", "T", 0) is None,
     ),
-    "a group made": (CreateGroup(), {"groupName": "n"}, lambda tables: tables.groups.knows("n")),
+    "a group made": (CreateGroup(), {"groupName": "n"}, lambda tables: tables.groups.get("n")),
     "groups made": (
         CreateGroupList(),
         {"groupConfigList": [{"groupName": "n"}, {"groupName": "m"}]},
-        lambda tables: tables.groups.knows("n") and tables.groups.knows("m"),
+        lambda tables: tables.groups.get("n") and tables.groups.get("m"),
     ),
     "a group deleted": (
         DeleteGroup(group_name="g", clean_offset=True),
         None,
-        lambda tables: not tables.groups.knows("g") and tables.offsets.find("g", "T", 0) is None,
+        lambda tables: tables.groups.get("g") is None and tables.offsets.find("g", "T", 0) is None,
     ),
     "a group banned from a topic": (
         UpdateGroupForbidden(group="g", topic="T", readable=False),

@@ -13,8 +13,8 @@ from tests.unit.broker.talking import SERVER, Talk, in_virtual_time, pull
 from tests.unit.remoting.serving import frame
 
 from turbopump.broker.held_pulls import PULL_SIZE
+from turbopump.broker.pop.group_queue import TopicGroup
 from turbopump.broker.pop.held_pops import POP_SIZE
-from turbopump.broker.pop.view import TopicGroup
 from turbopump.message.codec import decode_entries
 from turbopump.protocol.request import Request
 from turbopump.protocol.requests.pop import Notification

@@ -7,7 +7,8 @@ import msgspec
 from tests.loops import in_loop
 from tests.unit.store.looked_up import find_by_key, message_at, message_in_queue
 
-from turbopump.broker.forwarding import FlushWait, Forwarding
+from turbopump.broker.flush_wait import FlushWait
+from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.interceptors import (
     Destination,
     Interceptors,

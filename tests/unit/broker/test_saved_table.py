@@ -90,9 +90,9 @@ async def test_files_of_groups_and_offsets_are_what_the_whole_is_encoded_to(tmp_
     for table in (groups, offsets):
         table.load()
     groups.put(SubscriptionGroupConfig(group_name="one", attributes={"a": '{"b":{}}'}))
-    assert groups.find("two") is not None
+    assert groups.find_or_create("two") is not None
     assert groups.delete("one")
-    assert groups.find("one") is not None
+    assert groups.find_or_create("one") is not None
     for group, topic, queue_id in (("a", "T", 0), ("b", "T", 1), ("a", "U", 0), ("a", "T", 7)):
         offsets.commit(group, topic, queue_id, queue_id + 1)
     offsets.reset("b", "T", 1, 0)

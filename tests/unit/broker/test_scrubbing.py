@@ -86,8 +86,10 @@ async def test_a_damaged_index_file_and_a_damaged_unit_are_repaired_while_the_br
         queue.rewrite(7, 5, 5, 5)
         store.index.write_waiting()
         file = store.index.files[0]
-        at = file.entries_piece(3, 1).at
-        file.segment.buffer[at : at + 4] = bytes(4)
+        at = file.entries_piece(4, 1).at
+        file.segment.buffer[at : at + 4] = b"\xff\xff\xff\xff"
+        for number in range(20):
+            find_by_key(store.lookup, "T", f"k{number}", 0, 1 << 60)
         scrubbing = talk.broker.parts.copying.scrubbing
         assert scrubbing is not None
         while not scrubbing.numbers.passes:  # how long a pass takes depends on the disk
@@ -101,9 +103,9 @@ async def test_a_damaged_index_file_and_a_damaged_unit_are_repaired_while_the_br
             for record in caplog.records
             if "store: " in record.getMessage()
         ]
-        assert [level for level, _ in told] == [logging.ERROR, logging.ERROR, logging.INFO]
-        assert "unit 7 of the consume queue of T queue 0 points to 5, 5 bytes" in told[0][1]
-        assert f"index file {file.segment.path} is damaged" in told[1][1]
+        assert [level for level, _ in told] == [logging.ERROR, logging.INFO, logging.ERROR]
+        assert f"index file {file.segment.path} is damaged" in told[0][1]
         assert (
-            f"index file {file.segment.path} is filled again from the log: 40 entries" in told[2][1]
+            f"index file {file.segment.path} is filled again from the log: 40 entries" in told[1][1]
         )
+        assert "unit 7 of the consume queue of T queue 0 points to 5, 5 bytes" in told[2][1]

@@ -30,7 +30,7 @@ async def pair(replicas: Replicas) -> tuple[Client, Client]:
         request = SendMessageV2(**QUEUE, properties=f"KEYS\x01k{number}\x02")
         assert (await client.code(request, b"m%d" % number))[0] == 0
     await same_logs(master, slave)
-    await eventually(lambda: slave.tables.topics.find("T") and slave.tables.groups.knows("g"))
+    await eventually(lambda: slave.tables.topics.find("T") and slave.tables.groups.get("g"))
     return client, replicas.client_of(SLAVE)
 
 

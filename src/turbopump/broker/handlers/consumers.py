@@ -7,25 +7,15 @@ Source: apache/rocketmq ``AdminBrokerProcessor.getConsumeStats`` and its neighbo
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
 
 from turbopump.broker.consumers import Member
-from turbopump.broker.groups import GroupTable
-from turbopump.broker.held_pulls import HeldPulls
-from turbopump.broker.offsets import ConsumerOffsets
-from turbopump.broker.pop.held_pops import HeldPops
-from turbopump.broker.pop.view import TopicGroup
+from turbopump.broker.membership import Membership
 from turbopump.broker.reading import answer
-from turbopump.broker.saved_table import not_saved, table_answer
-from turbopump.broker.send_checks import topic_name_fault
 from turbopump.broker.stored import Stored
-from turbopump.broker.topics import is_batch_cq
+from turbopump.broker.topic_attributes import is_batch_cq
 from turbopump.message.message import MessageQueue
-from turbopump.message.rules import group_fault
 from turbopump.protocol.codes import LanguageCode, ResponseCode
-from turbopump.protocol.requests import groups as group_requests
 from turbopump.protocol.requests.consumers import Connection as ConnectionBody
 from turbopump.protocol.requests.consumers import (
     ConsumerConnection,
@@ -43,6 +33,7 @@ from turbopump.protocol.requests.consumers import (
     QueryTopicConsumeByWho,
     QueryTopicsByConsumer,
 )
+from turbopump.protocol.requests.groups import GroupList
 from turbopump.protocol.requests.statistics import (
     ConsumeStats,
     ConsumeStatsList,
@@ -50,16 +41,13 @@ from turbopump.protocol.requests.statistics import (
     QueryConsumeTimeSpanBody,
     QueueTimeSpan,
 )
-from turbopump.protocol.requests.topics import QUEUES_MAX, TopicConfig, TopicList
+from turbopump.protocol.requests.topics import TopicConfig, TopicList
 from turbopump.remoting.response import Response, refusal
 from turbopump.remoting.router import Outcome, RequestContext, Router
 from turbopump.remoting.wire import Wire
 from turbopump.store.log.cold_reads import ReadSteps
 
 log = logging.getLogger(__name__)
-
-QUEUES_AT_ONCE: Final = 16
-"""Queues to read before other requests get a turn; some 10 µs each."""
 
 
 @dataclass(eq=False)
@@ -68,7 +56,7 @@ class ConsumersHandler:
 
     stored: Stored
     address: str
-    conflicts: Callable[[str], tuple[str, ...]]
+    membership: Membership
 
     def add_to(self, router: Router) -> None:
         """Register the handlers of these requests."""
@@ -99,7 +87,7 @@ class ConsumersHandler:
             consume_type=group.consume_type,
             message_model=group.message_model,
             consume_from_where=group.consume_from_where,
-            conflicts=self.conflicts(group.name) or None,
+            conflicts=self.membership.conflicts_in(group.name) or None,
         )
         return Response(body)
 
@@ -146,14 +134,14 @@ class ConsumersHandler:
 
     def groups_of(
         self, request: QueryTopicConsumeByWho, _context: RequestContext
-    ) -> Response[group_requests.GroupList]:
+    ) -> Response[GroupList]:
         groups = dict.fromkeys(
             [
                 *self.stored.clients.subscribers(request.topic),
                 *self.stored.tables.offsets.groups_of(request.topic),
             ]
         )
-        return Response(group_requests.GroupList(group_list=tuple(groups)))
+        return Response(GroupList(group_list=tuple(groups)))
 
     def topics_of(
         self, request: QueryTopicsByConsumer, _context: RequestContext
@@ -210,8 +198,7 @@ class ConsumersHandler:
         if topic is None or is_batch_cq(topic):
             return body
         for queue_id in range(topic.read_queue_nums):
-            if queue_id % QUEUES_AT_ONCE == QUEUES_AT_ONCE - 1:
-                yield []
+            yield []
             offset = max(self.stored.tables.offsets.find(group, name, queue_id) or 0, 0)
             stored = yield from self._stored_at(name, queue_id, offset - 1)
             body.offset_table[MessageQueue(name, self.stored.config.broker_name, queue_id)] = (
@@ -255,8 +242,7 @@ class ConsumersHandler:
     ) -> ReadSteps[QueryConsumeTimeSpanBody]:
         body = QueryConsumeTimeSpanBody()
         for queue_id in range(queues):
-            if queue_id % QUEUES_AT_ONCE == QUEUES_AT_ONCE - 1:
-                yield []
+            yield []
             span = yield from self._span(request, queue_id)
             body.consume_time_span_set.append(span)
         return body
@@ -304,112 +290,3 @@ def _language(member: Member) -> LanguageCode:
         if member.language in set(LanguageCode)
         else LanguageCode.OTHER
     )
-
-
-# --- Answers to 200, 225, 207, 201, 352 and 353: the settings of consumer groups, and bans.
-#
-# Source: apache/rocketmq ``AdminBrokerProcessor.updateAndCreateSubscriptionGroup`` and its
-# neighbours.
-
-
-@dataclass(eq=False)
-class GroupsHandler:
-    """Handler of requests to create, change, list and delete groups."""
-
-    groups: GroupTable
-    offsets: ConsumerOffsets
-    held_pulls: HeldPulls
-    held_pops: HeldPops
-
-    def add_to(self, router: Router) -> None:
-        """Register the handlers of these requests."""
-        router.add(group_requests.UpdateGroupForbidden, self.ban)
-        router.add_with_body(group_requests.CreateGroup, self.create)
-        router.add_with_body(group_requests.CreateGroupList, self.create_list)
-        router.add(group_requests.DeleteGroup, self.delete)
-        router.add(group_requests.GetAllGroups, self.list_all)
-        router.add(group_requests.GetGroup, self.one)
-
-    async def create(
-        self,
-        _request: group_requests.CreateGroup,
-        config: group_requests.SubscriptionGroupConfig,
-        context: RequestContext,
-    ) -> Response[None]:
-        return await self._put([config], context)
-
-    async def create_list(
-        self,
-        _request: group_requests.CreateGroupList,
-        body: group_requests.SubscriptionGroupList,
-        context: RequestContext,
-    ) -> Response[None]:
-        """Create all of the groups. Create none if one has an invalid name or too many queues."""
-        return await self._put(body.group_config_list, context)
-
-    async def delete(
-        self, request: group_requests.DeleteGroup, context: RequestContext
-    ) -> Response[None]:
-        """Delete a group. An unknown group is no error, as with Apache's broker."""
-        self.groups.delete(request.group_name)
-        if request.clean_offset:
-            await context.in_turns(self.offsets.forget_group(request.group_name))
-        return await not_saved(self.groups, self.offsets) or Response()
-
-    async def list_all(
-        self, request: group_requests.GetAllGroups, _context: RequestContext
-    ) -> Response[group_requests.GetAllGroupsReply]:
-        body, ext = await table_answer(self.groups, request.known_version, request.held)
-        reply = group_requests.GetAllGroupsReply(total_group_num=self.groups.count)
-        return Response(reply, body=body, ext=ext)
-
-    def one(
-        self, request: group_requests.GetGroup, _context: RequestContext
-    ) -> Response[group_requests.SubscriptionGroupConfig]:
-        found = self.groups.find(request.group) if self.groups.knows(request.group) else None
-        if found is None:
-            return refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
-        return Response(found)
-
-    async def ban(
-        self, request: group_requests.UpdateGroupForbidden, context: RequestContext
-    ) -> Response[group_requests.GroupForbidden]:
-        """Return a group's permission for a topic, after banning or allowing it if requested. A ban
-        also ends the waiting requests of the group."""
-        group, topic = request.group, request.topic
-        if request.readable is not None:
-            fault = group_fault(group) or topic_name_fault(topic)
-            if fault is not None:
-                return refusal(ResponseCode.INVALID_PARAMETER, fault)
-            if self.groups.is_banned(group, topic) == request.readable:
-                self.groups.ban(group, topic, banned=not request.readable)
-                log.info(
-                    "ban changed group=%s topic=%s readable=%s by=%s",
-                    group,
-                    topic,
-                    request.readable,
-                    context.peer.peer,
-                )
-            if not request.readable:
-                self.held_pulls.expire_topic(topic)
-                self.held_pops.expire_group(TopicGroup(topic, group))
-        refused = None if request.readable is None else await not_saved(self.groups)
-        readable = not self.groups.is_banned(group, topic)
-        body = group_requests.GroupForbidden(group=group, topic=topic, readable=readable)
-        return refused or Response(body)
-
-    async def _put(
-        self, configs: list[group_requests.SubscriptionGroupConfig], context: RequestContext
-    ) -> Response[None]:
-        turns = context.served.turns
-        for config in configs:
-            await turns.pause()
-            fault = group_fault(config.group_name or "")
-            if fault is None and config.retry_queue_nums > QUEUES_MAX:
-                fault = f"retryQueueNums is {config.retry_queue_nums}; give {QUEUES_MAX} at most"
-            if fault is not None:
-                return refusal(ResponseCode.INVALID_PARAMETER, fault)
-        for config in configs:
-            await turns.pause()
-            self.groups.put(config)
-        return await not_saved(self.groups) or Response()

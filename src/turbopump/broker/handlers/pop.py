@@ -18,11 +18,10 @@ from turbopump.broker.consumers import (
     read_subscription,
 )
 from turbopump.broker.forwarding import Forwarding
-from turbopump.broker.pop.offsets import GroupQueue
+from turbopump.broker.pop.group_queue import ANY_QUEUE, GroupQueue, TopicGroup
 from turbopump.broker.pop.pop import Pop
 from turbopump.broker.pop.reader import PoppedEntries, PopQuery, peek
 from turbopump.broker.pop.records import COUNT_MAX
-from turbopump.broker.pop.view import ANY_QUEUE, TopicGroup
 from turbopump.broker.read_checks import (
     ban_remark,
     no_group_remark,
@@ -30,7 +29,7 @@ from turbopump.broker.read_checks import (
     no_topic_remark,
 )
 from turbopump.broker.stored import Stored
-from turbopump.broker.topics import is_batch_cq
+from turbopump.broker.topic_attributes import is_batch_cq
 from turbopump.errors import StoreError
 from turbopump.message.handles import ORDER_REVIVE_QUEUE, encode_numbers, encode_offsets
 from turbopump.protocol.codes import ResponseCode
@@ -61,8 +60,8 @@ EARLY_S: Final = 0.05
 HOLD_MAX_S: Final = 120.0
 """Maximum seconds for which a pop is held."""
 _POP_AT_SLAVE: Final = (
-    "this broker is a slave (brokerRole=SLAVE), and cannot note what it lends; pop from its "
-    "master. It can be pulled from"
+    "this broker is a slave (brokerRole=SLAVE) and cannot record pops; pop from its "
+    "master, or pull from here"
 )
 
 
@@ -359,7 +358,7 @@ class PopHandler:
             return refuse(
                 ResponseCode.INVALID_PARAMETER, no_queue_remark(queue_id, topic, group_name)
             )
-        group = self._groups.find(group_name)
+        group = self._groups.find_or_create(group_name)
         if group is None:
             return refuse(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, no_group_remark(group_name))
         if not group.consume_enable:

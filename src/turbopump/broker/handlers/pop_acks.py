@@ -12,21 +12,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from turbopump.broker.forwarding import Forwarding
-from turbopump.broker.pop.offsets import GroupQueue
+from turbopump.broker.pop.group_queue import GroupQueue
 from turbopump.broker.pop.pop import Pop
 from turbopump.broker.pop.records import Checkpoint, PopKey
-from turbopump.broker.pop.view import TopicGroup
 from turbopump.broker.read_checks import no_queue_remark, no_topic_remark
 from turbopump.broker.stored import Stored
 from turbopump.broker.topics import unserved_refusal
 from turbopump.errors import MessageError, StoreError
-from turbopump.message.handles import (
-    ORDER_REVIVE_QUEUE,
-    PopHandle,
-    QueueKind,
-    original_topic,
-    real_topic,
-)
+from turbopump.message.handles import ORDER_REVIVE_QUEUE, PopHandle, QueueKind, real_topic
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.pop import (
     AckMessage,
@@ -112,8 +105,8 @@ class PopAcksHandler:
             return self._change_in_order(group_queue, request, handle, now)
         if now >= handle.visible_at_ms:
             remark = (
-                f"the message is visible again since {handle.visible_at_ms}; the broker's "
-                f"clock says {now}"
+                f"the message became visible again at {handle.visible_at_ms}; the clock "
+                f"of the broker shows {now}"
             )
             return _changed(ResponseCode.NO_MESSAGE, remark)
         if not self._is_queue(handle.revive_queue_id):
@@ -164,9 +157,7 @@ class PopAcksHandler:
     ) -> Response[None]:
         answer = await self._acknowledge(group_queue, handle, offsets)
         if answer.code == ResponseCode.SUCCESS and self.pop.in_flight.ended(group_queue, offsets):
-            self.pop.held.look(
-                TopicGroup(original_topic(group_queue.topic, group_queue.group), group_queue.group)
-            )
+            self.pop.held.look(group_queue.line)
         return answer
 
     async def _acknowledge(
@@ -248,9 +239,7 @@ class PopAcksHandler:
             return refusal(ResponseCode.MESSAGE_ILLEGAL, remark)
         if following is not None:
             self.stored.tables.offsets.commit(*group_queue, following)
-            self.pop.held.look(
-                TopicGroup(original_topic(group_queue.topic, group_queue.group), group_queue.group)
-            )
+            self.pop.held.look(group_queue.line)
         return Response()
 
     def _change_in_order(
@@ -262,9 +251,7 @@ class PopAcksHandler:
         self.pop.order.change(
             group_queue, request.offset, handle.pop_time_ms, now + request.invisible_time
         )
-        self.pop.held.look(
-            TopicGroup(original_topic(group_queue.topic, group_queue.group), group_queue.group)
-        )
+        self.pop.held.look(group_queue.line)
         reply = ChangeInvisibleTimeReply(
             pop_time=handle.pop_time_ms,
             invisible_time=now + request.invisible_time - handle.pop_time_ms,

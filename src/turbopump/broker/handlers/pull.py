@@ -354,7 +354,7 @@ class PullHandler:
         not be in memory here (accessMessageInMemoryMaxRatio). RocketMQ:
         ``isSuggestPullingFromSlave``."""
         read_at = physical_offset_of(result.data)  # where the first message lies in the log
-        group = self._groups.find(request.consumer_group)
+        group = self._groups.find_or_create(request.consumer_group)
         if group is None:
             return 0
         behind = self.store.log.end - read_at > self.store.hot_size

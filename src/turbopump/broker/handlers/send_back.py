@@ -57,7 +57,7 @@ class SendBackHandler:
                 "no master available along with this broker, which is a slave: send the message to "
                 "the group's retry topic on another broker",
             )
-        group = self.stored.tables.groups.find(request.group)
+        group = self.stored.tables.groups.find_or_create(request.group)
         if group is None:
             return refusal(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
@@ -103,8 +103,8 @@ class SendBackHandler:
             if message.sys_flag & SysFlag.INNER_BATCH:
                 # RocketMQ: the retry topic does not take it, the client sends the message itself.
                 remark = (
-                    f"what is at {request.offset} is an inner batch; send the one message "
-                    "to the retry topic"
+                    f"the entry at offset {request.offset} is an inner batch; send the "
+                    "single message to the retry topic"
                 )
                 return refusal(ResponseCode.SYSTEM_ERROR, remark)
             destination = self._destination(request, group, message)

@@ -13,8 +13,8 @@ from collections import Counter
 from functools import partial
 from typing import Final, NamedTuple
 
-from turbopump.broker.pop.offsets import GroupQueue
-from turbopump.broker.pop.view import PopView, TopicGroup
+from turbopump.broker.pop.group_queue import GroupQueue, TopicGroup
+from turbopump.broker.pop.view import PopView
 from turbopump.broker.waiting import Again, Line, WaitingRequest, WaitingRequests
 from turbopump.remoting.served import Served
 from turbopump.remoting.turns import Turns

@@ -15,7 +15,9 @@ from typing import Final
 
 from turbopump.broker.consumers import SubscriptionFilter
 from turbopump.broker.log_repair import LogRepair, damaged_ranges
-from turbopump.broker.pop.offsets import GroupQueue, PopOffsets, TakenInOrder
+from turbopump.broker.pop.group_queue import GroupQueue
+from turbopump.broker.pop.offsets import PopOffsets
+from turbopump.broker.pop.order_info import TakenInOrder
 from turbopump.broker.pop.records import Checkpoint, ReviveLog
 from turbopump.broker.pop.view import PopView
 from turbopump.broker.reading import read_queue
@@ -129,7 +131,11 @@ class PopReader:
             if self.view.order.blocked_until(queue, now, query.attempt_id) is not None:
                 return
         elif self.view.in_flight.is_full(queue):
-            log.debug("too many messages unacknowledged group=%s topic=%s queue=%d", *queue)
+            log.debug(
+                "queue is not popped, too many messages are unacknowledged group=%s topic=%s "
+                "queue=%d",
+                *queue,
+            )
             taken.left += self._behind(queue)
             return
         codes, matches = query.subscription.codes, query.subscription.matches

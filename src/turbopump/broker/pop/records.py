@@ -17,7 +17,7 @@ import msgspec
 
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.interceptors import Destination
-from turbopump.broker.schedule.timer_messages import by_way_of_timer
+from turbopump.broker.schedule.destinations import by_way_of_timer
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import MessageError
@@ -193,7 +193,7 @@ class ReviveLog:
             Destination(self.topic, queue_id, text, 0), self._config, self._clock.now_ms()
         )
         if isinstance(destination, Response):
-            raise MessageError(destination.remark or "the timers do not take it")
+            raise MessageError(destination.remark or "the timers refused the record")
         return await self._forwarding.append(
             destination.topic,
             destination.queue_id,

@@ -18,35 +18,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from turbopump.broker.background import RetryingTask, wait_for
-from turbopump.broker.dead_letters import dead_letter_topic
-from turbopump.broker.forwarding import Forwarding
-from turbopump.broker.groups import GroupTable
 from turbopump.broker.pop import records
-from turbopump.broker.pop.offsets import GroupQueue, PopOffsets
-from turbopump.broker.pop.view import PopView, TopicGroup
-from turbopump.broker.reading import ask, read_queue
+from turbopump.broker.pop.group_queue import GroupQueue
+from turbopump.broker.pop.offsets import PopOffsets
+from turbopump.broker.pop.open_checkpoints import OpenCheckpoint, OpenCheckpoints
+from turbopump.broker.pop.redelivery import Redelivery
+from turbopump.broker.reading import read_queue
 from turbopump.broker.schedule.timers import Timers
-from turbopump.broker.topics import is_batch_cq
 from turbopump.clock import Clock
-from turbopump.errors import MessageError, StoreError
+from turbopump.errors import StoreError
 from turbopump.message.codec import decode_entries
-from turbopump.message.handles import original_topic
 from turbopump.message.message import ReceivedMessage
-from turbopump.message.properties import (
-    DELAY_TIME_LEVEL,
-    ORIGIN_MESSAGE_ID,
-    POP_CK,
-    RETRY_TOPIC,
-    TIMER_DELIVER_MS,
-    encode_properties,
-    whole_number,
-)
-from turbopump.message.rules import RETRY_PREFIX
+from turbopump.message.properties import TIMER_DELIVER_MS, whole_number
 from turbopump.protocol import fastjson
 from turbopump.store.message_store import MessageStore
 
@@ -98,8 +84,8 @@ class Reviving:
             f"reviving {queue_id}",
             self._step,
             log,
-            failing=f"popped messages are not put back, trying again queue={queue_id}",
-            again=f"popped messages are put back again queue={queue_id}",
+            failing=f"popped messages are not delivered again, trying again queue={queue_id}",
+            again=f"popped messages are delivered again queue={queue_id}",
         )
         self._settling_since: float | None = None
         self._back: deque[PutBack] = deque()
@@ -146,8 +132,8 @@ class Reviving:
                 )
         except fastjson.FastjsonError as error:
             log.error(
-                f"record of the revive log cannot be read queue={self._group_queue.queue_id} "
-                f"offset={offset} cause={error}"
+                "record of the revive topic cannot be read "
+                f"queue={self._group_queue.queue_id} offset={offset} cause={error}"
             )
 
     async def _settle(self) -> float:
@@ -214,199 +200,3 @@ class Reviving:
                 self._group_queue.queue_id, key, offsets, visible_at_ms
             )
             self._back.popleft()
-
-
-# --- A popped message that nobody acknowledged goes to its group's retry topic, or after too many
-# attempts to the dead letters.
-#
-# Source: apache/rocketmq ``PopReviveService.reviveRetry``. Ours: ``retryMaxTimes`` of the group
-# counts here too; with Apache a message that kills its consumer comes again for ever.
-# ``ORIGIN_MESSAGE_ID`` and ``RETRY_TOPIC`` are kept as for messages that were sent back, where the
-# properties have room for them.
-
-FIRST_POP_TIME = "1ST_POP_TIME"
-
-
-@dataclass(slots=True, eq=False)
-class Redelivery:
-    """Second delivery of popped messages. ``look`` is called with the group and topic of a stored
-    copy, to wake waiting pops."""
-
-    view: PopView
-    groups: GroupTable
-    forwarding: Forwarding
-    look: Callable[[TopicGroup], None]
-
-    async def put_back(self, entry: OpenCheckpoint) -> list[int]:
-        """Store copies of the messages left in a checkpoint. Return their offsets, or none if the
-        topic or group is gone. Raises StoreError, OSError; the rest then stays in
-        ``entry.left``."""
-        key = entry.key
-        self.view.in_flight.ended(GroupQueue(key.group, key.topic, key.queue_id), entry.left)
-        topic = original_topic(key.topic, key.group)
-        config = self.view.topics.find(topic)
-        if config is None or is_batch_cq(config) or not self.groups.knows(key.group):
-            log.warning(
-                "popped messages are forgotten: topic or group is gone or not served "
-                f"topic={key.topic} group={key.group}"
-            )
-            return []
-        offsets = list(entry.left)
-        for offset in offsets:
-            await self.forwarding.turns.pause()
-            fault = await self._put_back_one(key, offset)
-            if fault is not None:
-                log.error(
-                    f"popped message cannot be put back topic={key.topic} group={key.group} "
-                    f"queue={key.queue_id} offset={offset} cause={fault}"
-                )
-            entry.left.remove(offset)
-        self.look(TopicGroup(topic, key.group))
-        return offsets
-
-    async def _put_back_one(self, key: records.PopKey, offset: int) -> str | None:
-        """Store a copy of one message. Return the reason if that is impossible, or None."""
-        question = self.view.store.lookup.entry_in_queue(key.topic, key.queue_id, offset)
-        found = await ask(self.view.store.cold_reads, question)
-        if found is None:
-            return "it is not in the log any more"
-        if found.fault is not None:
-            return found.fault
-        try:
-            await self.forwarding.turns.pause()
-            await self._put(found.message, key)
-        except MessageError as error:
-            return str(error)
-        return None
-
-    async def _put(self, message: ReceivedMessage, key: records.PopKey) -> None:
-        group = self.groups.find(key.group)
-        attempts_max = group.retry_max_times if group is not None else 0
-        kept = {name: value for name, value in message.properties.items() if name != POP_CK}
-        properties = dict(kept)
-        if message.reconsume_times == 0 or FIRST_POP_TIME not in properties:
-            properties[FIRST_POP_TIME] = str(key.pop_time_ms)
-        properties.setdefault(ORIGIN_MESSAGE_ID, message.offset_msg_id)
-        if 0 <= attempts_max <= message.reconsume_times:
-            topic = dead_letter_topic(self.view.topics, key.group)
-            properties[RETRY_TOPIC] = original_topic(key.topic, key.group)
-            properties[DELAY_TIME_LEVEL] = "0"
-        else:
-            name = key.topic
-            if not name.startswith(RETRY_PREFIX):
-                name = self.view.retry_topic(TopicGroup(key.topic, key.group))
-            topic = self.view.topics.find_or_make(name, 1)
-        assert topic.topic_name is not None
-        attempts = message.reconsume_times + 1
-        text = encode_properties(properties)
-        try:
-            await self.forwarding.forward(
-                message, topic.topic_name, 0, properties=text, reconsume_times=attempts
-            )
-        except MessageError:  # perhaps the properties are full: without those that are added here
-            as_it_was = encode_properties(kept) if POP_CK in message.properties else None
-            await self.forwarding.forward(
-                message, topic.topic_name, 0, properties=as_it_was, reconsume_times=attempts
-            )
-
-
-# --- Which messages are popped and not acknowledged: the one state machine of POP, fed with the
-# records of one revive queue in their order. No I/O, loop or clock.
-#
-# A checkpoint opens an entry, acknowledgements take messages out of it. When its time has come, and
-# nothing that was acknowledged before can be missing any more, what is left in it goes back to
-# consumers and it is closed. An acknowledgement that comes before its checkpoint waits for it.
-# ``position`` never passes a record that is still needed, so that a start from there comes to the
-# same state. RocketMQ: ``PopReviveService.consumeReviveMessage``, ``mergeAndRevive``.
-
-
-@dataclass(slots=True, eq=False)
-class OpenCheckpoint:
-    """A checkpoint with its acknowledgements.
-
-    - ``left``: queue offsets of messages that are not acknowledged.
-    - ``visible_at_ms``: time when these become visible again.
-    - ``checkpoint``: None while only acknowledgements have arrived.
-    """
-
-    key: records.PopKey
-    visible_at_ms: int
-    first: int
-    """Revive offset of the first record with this key."""
-    checkpoint: records.Checkpoint | None = None
-    left: list[int] = field(default_factory=list)
-    acknowledged: set[int] = field(default_factory=set)
-    timers_mark: int | None = None
-    queue_mark: int | None = None
-
-
-class OpenCheckpoints:
-    """Open checkpoints of one revive queue. ``read``: the revive offset after the last record that
-    was read."""
-
-    def __init__(self, broker_name: str, read: int) -> None:
-        self._broker_name = broker_name
-        self._open: dict[records.PopKey, OpenCheckpoint] = {}
-        self.read = read
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    @property
-    def position(self) -> int:
-        """Lowest revive offset that is still needed."""
-        return min((entry.first for entry in self._open.values()), default=self.read)
-
-    @property
-    def next_time_ms(self) -> int | None:
-        """Time when the first messages become visible again."""
-        return min((entry.visible_at_ms for entry in self._open.values()), default=None)
-
-    def checkpoint(self, record: records.Checkpoint, revive_offset: int) -> None:
-        """Add a checkpoint. A repeated one, after a crash of the timers, changes nothing."""
-        key = record.key(self._broker_name)
-        entry = self._open.get(key)
-        if entry is None:
-            entry = self._open[key] = OpenCheckpoint(key, record.visible_at_ms, revive_offset)
-        elif entry.checkpoint is not None and len(entry.checkpoint.offsets()) >= len(
-            record.offsets()
-        ):
-            return
-        entry.checkpoint = record
-        entry.visible_at_ms = record.visible_at_ms
-        entry.left = [
-            offset for offset in record.unacknowledged() if offset not in entry.acknowledged
-        ]
-        if not entry.left:
-            del self._open[key]
-
-    def acknowledge(
-        self, record: records.Acknowledgement, visible_at_ms: int, revive_offset: int
-    ) -> None:
-        """Add an acknowledgement for messages that would become visible again at
-        ``visible_at_ms``."""
-        key = record.key(self._broker_name)
-        offsets = {record.offset} if record.offsets is None else set(record.offsets)
-        entry = self._open.get(key)
-        if entry is None:
-            entry = self._open[key] = OpenCheckpoint(key, visible_at_ms, revive_offset)
-        entry.acknowledged |= offsets
-        if entry.checkpoint is not None:
-            entry.left = [offset for offset in entry.left if offset not in offsets]
-            if not entry.left:
-                del self._open[key]
-
-    def ripe(self, now_ms: int) -> list[OpenCheckpoint]:
-        """Return the entries whose time has come, oldest first."""
-        return sorted(
-            (entry for entry in self._open.values() if entry.visible_at_ms <= now_ms), key=_order
-        )
-
-    def close(self, entry: OpenCheckpoint) -> None:
-        """Remove an entry whose messages are stored again, or whose acknowledgements have no
-        checkpoint."""
-        self._open.pop(entry.key, None)
-
-
-def _order(entry: OpenCheckpoint) -> tuple[int, int]:
-    return entry.visible_at_ms, entry.first

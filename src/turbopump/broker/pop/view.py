@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, NamedTuple
 
-from turbopump.broker.pop.offsets import GroupQueue, InFlight, OrderInfo, PopOffsets
+from turbopump.broker.pop.group_queue import ANY_QUEUE, GroupQueue, TopicGroup
+from turbopump.broker.pop.in_flight import InFlight
+from turbopump.broker.pop.offsets import PopOffsets
+from turbopump.broker.pop.order_info import OrderInfo
 from turbopump.broker.topics import TopicTable
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
@@ -19,16 +21,6 @@ from turbopump.message.rules import RETRY_PREFIX
 from turbopump.protocol.requests.pop import InitMode
 from turbopump.store.message_store import MessageStore
 from turbopump.store.watermark import Waiter
-
-ANY_QUEUE: Final = -1
-"""Queue id of a pop that accepts messages of any queue."""
-
-
-class TopicGroup(NamedTuple):
-    """A topic and a consumer group that pops it."""
-
-    topic: str
-    group: str
 
 
 @dataclass(slots=True, eq=False)

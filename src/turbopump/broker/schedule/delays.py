@@ -19,33 +19,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-import msgspec
-
 from turbopump.broker.background import RetryingTask, stop_task, wait_for
 from turbopump.broker.forwarding import Forwarding
-from turbopump.broker.interceptors import Destination, Interceptor
-from turbopump.broker.reading import ask, read_queue
+from turbopump.broker.reading import read_queue, read_units
 from turbopump.broker.saved_table import SavedTable
 from turbopump.clock import Clock
 from turbopump.disk.json_table import JsonTable
 from turbopump.errors import MessageError, StoredMessageError, StoreError
 from turbopump.message.codec import decode_entries
-from turbopump.message.delivery_time import SCHEDULE_TOPIC, DelayLevels, delay_level
+from turbopump.message.delivery_time import SCHEDULE_TOPIC, DelayLevels
 from turbopump.message.message import ReceivedMessage
-from turbopump.message.properties import (
-    DELAY_TIME_LEVEL,
-    REAL_QUEUE_ID,
-    REAL_TOPIC,
-    decode_properties,
-    encode_properties,
-    whole_number,
-)
+from turbopump.message.properties import REAL_QUEUE_ID, REAL_TOPIC, whole_number
 from turbopump.message.rules import HALF_TOPIC
-from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.offsets import DelayOffsetTable
-from turbopump.protocol.requests.send import SendMessage
 from turbopump.protocol.requests.topics import DataVersion
-from turbopump.remoting.response import Refusal, refusal
 from turbopump.repeated_line import RepeatedLine
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.consume_queue import (
@@ -54,7 +41,6 @@ from turbopump.store.queues.consume_queue import (
     ConsumeQueue,
     unpack_unit,
 )
-from turbopump.store.queues.lookup import possible_units
 from turbopump.store.queues.read_result import GetResult
 
 SLICE: Final = 32
@@ -111,8 +97,8 @@ class Delays(SavedTable[DelayOffsetTable]):
         if there and not self._saved:
             log.warning(
                 "config/delayOffset.json is missing or has no positions: all delayed "
-                "messages that are still in the log are delivered, those that were "
-                f"delivered before once more messages={there}"
+                "messages in the log are delivered, also those that were delivered "
+                f"before messages={there}"
             )
         for level in self.levels:
             first, end = level.queue.min_index, level.queue.max_index
@@ -120,7 +106,7 @@ class Delays(SavedTable[DelayOffsetTable]):
             level.begin_at(min(max(wanted, first), end))
             if level.position != wanted and level.number in self._saved:
                 log.warning(
-                    "position of a delay level is outside of its recovered queue "
+                    "position of a delay level is outside its recovered queue "
                     f"level={level.number} offset={wanted} first={first} end={end}"
                 )
         if self._collect():
@@ -277,7 +263,9 @@ class DelayLevel:
         until the first one is."""
         queue = self.queue
         begin = self.position = max(self.position, queue.min_index)
-        units = await read_units(self.store, queue, begin, min(SLICE, queue.end.value - begin))
+        units = await read_units(
+            self.store, queue, begin, min(SLICE, queue.end.value - begin), self.forwarding.turns
+        )
         now, due_count = self.clock.now_ms(), 0
         for at in range(0, len(units), UNIT_SIZE):
             _, size, due_ms = unpack_unit(units, at)
@@ -336,7 +324,7 @@ class DelayLevel:
         topic = message.properties.get(REAL_TOPIC, "")
         given = message.properties.get(REAL_QUEUE_ID, "")
         queue_id = whole_number(given)
-        fault = f"{REAL_TOPIC}={topic!r} {REAL_QUEUE_ID}={given!r} is no queue to deliver to"
+        fault = f"{REAL_TOPIC}={topic!r} {REAL_QUEUE_ID}={given!r} does not name a queue"
         if topic not in ("", HALF_TOPIC, SCHEDULE_TOPIC) and queue_id is not None:
             try:
                 stored = await self.forwarding.forward(message, topic, queue_id)
@@ -350,64 +338,3 @@ class DelayLevel:
 
     def _pass_over(self, queue_offset: int, cause: str) -> None:
         _not_delivered(self.number, queue_offset, cause, kind=self.number)
-
-
-async def read_units(store: MessageStore, queue: ConsumeQueue, index: int, count: int) -> bytes:
-    """Return raw units of a queue, at most ``count`` from ``index`` on. Raises StoreError, and
-    OSError, also while damaged units are being rebuilt."""
-    reads = store.cold_reads
-    units = await ask(reads, possible_units(queue, index, count, store.rebuild.mark))
-    if isinstance(units, OSError):
-        raise units
-    if not units:
-        raise StoreError(f"queue offset {index} of {queue.topic} cannot be found")
-    return units
-
-
-# --- Where a message with a delay level goes: into the schedule topic. Its properties say where it
-# was sent to. Source: apache/rocketmq ``HookUtils.transformDelayLevelMessage``.
-
-_TIMERS: Final = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
-
-
-def by_way_of_level(destination: Destination, level: int, levels: DelayLevels) -> Destination:
-    """Return the destination with a wait in ``level``, 1 or more. The highest level replaces those
-    above. A level has priority over a timer."""
-    level = min(level, levels.highest)
-    properties = decode_properties(destination.properties)
-    for name in _TIMERS:
-        properties.pop(name, None)
-    properties.update(
-        {
-            DELAY_TIME_LEVEL: str(level),
-            REAL_TOPIC: destination.topic,
-            REAL_QUEUE_ID: str(destination.queue_id),
-        }
-    )
-    return msgspec.structs.replace(
-        destination,
-        topic=SCHEDULE_TOPIC,
-        queue_id=level - 1,
-        properties=encode_properties(properties),
-        recall_handle=None,
-    )
-
-
-def delay_level_interceptor(levels: DelayLevels) -> Interceptor:
-    """Return the interceptor for DELAY. A message that another interceptor has redirected is left
-    unchanged."""
-
-    def rule(request: SendMessage, destination: Destination) -> Destination | Refusal:
-        if destination.topic != request.topic:
-            return destination
-        try:
-            level = delay_level(destination.properties)
-        except ValueError as error:
-            return refusal(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"{error}: send a number from 1 to {levels.highest} (messageDelayLevel of "
-                "the broker), or 0 for no delay",
-            )
-        return by_way_of_level(destination, level, levels) if level > 0 else destination
-
-    return rule

@@ -1,6 +1,7 @@
-"""Messages stored when a timer's slot is due: the copy for consumers, or the timer message itself,
-moved to a later slot.
+"""Timer messages as ``rmq_sys_wheel_timer`` holds them: their slots, recalls that name them, and
+the properties of the copy that is stored when a slot is due.
 
+The copy goes to consumers, or, if its time has not come, back to the timers for a later slot.
 Source: apache/rocketmq ``TimerMessageStore.convert``. As there, REAL_TOPIC, REAL_QID and all
 TIMER_* properties stay visible in a copy.
 """
@@ -11,19 +12,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-import msgspec
-
-from turbopump.broker.interceptors import Destination, Interceptor
-from turbopump.clock import Clock
-from turbopump.config.broker_config import BrokerConfig
 from turbopump.message import properties as names
-from turbopump.message.handles import RecallHandle, delete_key
-from turbopump.message.java import java_hash
+from turbopump.message.handles import delete_key
+from turbopump.message.java import java_hash, parse_long
 from turbopump.message.message import ReceivedMessage
-from turbopump.message.rules import NOT_SENDABLE_TOPICS, RETRY_PREFIX
-from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.send import SendMessage
-from turbopump.remoting.response import Refusal, refusal
+from turbopump.message.rules import NOT_SENDABLE_TOPICS
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
 
 NEVER_WAITED: Final = (1 << 63) - 1
@@ -93,17 +86,17 @@ def timer_message(message: ReceivedMessage, precision: int) -> TimerMessage | st
     properties = message.properties
     given, topic = properties.get(names.REAL_QUEUE_ID, ""), properties.get(names.REAL_TOPIC, "")
     if message.topic != TIMER_TOPIC:
-        return f"it belongs to {message.topic}"
+        return f"its topic is {message.topic}"
     out, queue_id = (
         names.whole_number(properties.get(names.TIMER_OUT_MS), 18),
         names.whole_number(given, 9),
     )
     if out is None:
-        return f"{names.TIMER_OUT_MS}={properties.get(names.TIMER_OUT_MS, '')[:40]!r} is no time"
+        return f"{names.TIMER_OUT_MS}={properties.get(names.TIMER_OUT_MS, '')[:40]!r} is not a time"
     nowhere = topic in ("", TIMER_TOPIC) or "/" in topic or topic in NOT_SENDABLE_TOPICS
     if nowhere or queue_id is None:
         where = f"{names.REAL_TOPIC}={topic[:140]!r} {names.REAL_QUEUE_ID}={given[:40]!r}"
-        return f"{where} is no queue to deliver to"
+        return f"{where} does not name a queue"
     unique_id = properties.get(names.UNIQ_KEY, "")
     recalled = properties.get(names.TIMER_DELETE_UNIQ_KEY)
     # of a recall: its handle's
@@ -145,115 +138,7 @@ def copy_properties(message: ReceivedMessage, written: int, now: int, *, rolls: 
     return names.encode_properties(properties)
 
 
-# --- The rule for messages that ask for a time (TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS):
-# they wait in ``rmq_sys_wheel_timer``. Source: apache/rocketmq
-# ``HookUtils.handleScheduleMessage``, ``SendMessageProcessor.attachRecallHandle``.
-
-_ASKING: Final = {names.TIMER_DELAY_SEC: 1000, names.TIMER_DELAY_MS: 1, names.TIMER_DELIVER_MS: 1}
-"""Properties that set a time, with their units in ms. The first one present counts."""
-_LONG_MAX: Final = (1 << 63) - 1
-
-
-def timer_interceptor(config: BrokerConfig, clock: Clock) -> Interceptor:
-    """Return the interceptor for timers. A message that another interceptor has redirected is left
-    unchanged."""
-
-    def rule(request: SendMessage, destination: Destination) -> Destination | Refusal:
-        if destination.topic != request.topic or "TIMER_D" not in destination.properties:
-            return destination
-        return by_way_of_timer(destination, config, clock.now_ms())
-
-    return rule
-
-
-def by_way_of_timer(
-    destination: Destination, config: BrokerConfig, now: int
-) -> Destination | Refusal:
-    """Return the queue in which the message waits, the given destination if it is due, or a
-    refusal."""
-    half = destination.sys_flag & names.TRANSACTION_MASK not in (
-        0,
-        names.SysFlag.TRANSACTION_COMMIT,
-    )
-    if destination.topic == TIMER_TOPIC or half:
-        return destination
-    properties = names.decode_properties(destination.properties)
-    if (parse_long(properties.get(names.DELAY_TIME_LEVEL, "").strip()) or 0) > 0:
-        for one in _ASKING:  # RocketMQ: a level wins
-            properties.pop(one, None)
-        return msgspec.structs.replace(destination, properties=names.encode_properties(properties))
-    name = next((one for one in _ASKING if one in properties), None)
-    # with a slot it has waited already, and is sent again
-    if name is None or names.TIMER_OUT_MS in properties:
-        return destination
-    if not config.timer_wheel_enable:
-        remark = "accurate timer message is not enabled, timerWheelEnable is false"
-        return refusal(
-            ResponseCode.SYSTEM_ERROR,
-            f"{remark}: use a delay level, or set it to true on the broker",
-        )
-    deliver = deliver_ms(properties, now)
-    if deliver is None:
-        return _illegal(config, f"{name}={properties[name][:40]!r} is no whole number")
-    if deliver <= now:
-        if names.TIMER_DELETE_UNIQ_KEY in properties:
-            return _illegal(
-                config,
-                f"it is too late to recall a message that was due at {deliver}; the "
-                f"broker's clock says {now}",
-            )
-        return destination
-    if deliver - now > config.timer_max_delay_sec * 1000:
-        return _illegal(
-            config, f"{name}={properties[name][:40]} is {(deliver - now) // 1000} s ahead"
-        )
-    out = slot_ms(deliver, config.timer_precision_ms)
-    if name != names.TIMER_DELIVER_MS and (
-        config.timer_precision_ms < 1000 or names.TIMER_DELIVER_MS in properties
-    ):
-        # of which second's slot the finer one is would not tell it after a change
-        properties[names.TIMER_DELIVER_MS] = str(deliver)
-    properties[names.TIMER_OUT_MS] = str(out)
-    properties[names.REAL_TOPIC] = destination.topic
-    properties[names.REAL_QUEUE_ID] = str(destination.queue_id)
-    handle = None
-    if config.recall_message_enable and not destination.topic.startswith(RETRY_PREFIX):
-        handle = RecallHandle(
-            destination.topic, config.broker_name, str(out + 1), properties.get(names.UNIQ_KEY, "")
-        ).encode()
-    return Destination(
-        TIMER_TOPIC, 0, names.encode_properties(properties), destination.sys_flag, handle
-    )
-
-
-def deliver_ms(properties: dict[str, str], now: int) -> int | None:
-    """Return the delivery time of a message (ms), or None if its property is not a number."""
-    name = next((name for name in _ASKING if name in properties), names.TIMER_DELIVER_MS)
-    count = parse_long(properties.get(name, ""))
-    if count is None or name == names.TIMER_DELIVER_MS:
-        return count
-    return now + count * _ASKING[name]
-
-
 def slot_ms(deliver: int, precision: int) -> int:
     """Return the beginning of a message's slot, in ms. The messages of a slot are delivered when
     the next slot begins: at ``deliver``, or less than one ``precision`` later."""
     return (deliver - 1) // precision * precision
-
-
-def parse_long(text: str) -> int | None:
-    """Parse a number like Java's ``Long.parseLong``."""
-    digits = text[1:] if text[:1] in ("-", "+") else text
-    if not (digits.isascii() and digits.isdigit() and len(digits) < 40):
-        return None
-    number = int(text)
-    return number if -_LONG_MAX - 1 <= number <= _LONG_MAX else None
-
-
-def _illegal(config: BrokerConfig, why: str) -> Refusal:
-    most = config.timer_max_delay_sec
-    return refusal(
-        ResponseCode.MESSAGE_ILLEGAL,
-        f"timer message illegal, {why}; the delay time should not be bigger than the max delay "
-        f"{most * 1000}ms (timerMaxDelaySec={most} of the broker), times are ms since 1970",
-    )

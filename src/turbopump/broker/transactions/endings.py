@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from turbopump.broker.forwarding import FlushWait, Forwarding
+from turbopump.broker.flush_wait import FlushWait
+from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.offsets import ConsumerOffsets
 from turbopump.broker.transactions.half_messages import (
     GROUP,
@@ -26,6 +26,7 @@ from turbopump.broker.transactions.half_messages import (
     QUEUE,
     HalfMessage,
 )
+from turbopump.broker.transactions.pending_halves import PendingHalves
 from turbopump.errors import MessageError, StoreError
 from turbopump.message.rules import HALF_TOPIC
 from turbopump.protocol.requests.send import TransactionOutcome
@@ -50,7 +51,8 @@ class Endings:
         """Commit or roll back. Return False if the transaction had ended before. Raises what
         ``MessageStore.put`` does; the transaction is then still open.
 
-        - ``lasting``: wait until a roll-back is on the disk too, if this broker promises that.
+        - ``lasting``: wait until a roll-back is confirmed too, if answers wait for the disk or for
+          slaves.
         """
         await self.settled(half)
         if self.pending.has_ended(half.offset, half.origin):
@@ -80,142 +82,15 @@ class Endings:
             await asyncio.wait([other])
 
     def note_ended(self, *offsets: int) -> None:
-        """Record that the half message with these offsets, present or earlier, is finished."""
+        """Record that the half message with these offsets, present and earlier ones, has ended."""
         self.ops.add(self.pending.end(*offsets))
         self.saved.moved()
 
     async def _written_down(self) -> None:
         mark = await self.ops.write()
         if mark is None:
-            raise StoreError(
-                "that the transaction is rolled back could not be written down yet; "
-                "the broker tries again"
-            )
+            raise StoreError("the roll-back could not be stored yet; the broker tries again")
         await self.forwarding.confirmed(mark)
-
-
-# --- Which half messages still await their end: a table of offsets in their queue. No I/O, loop or
-# clock.
-#
-# ``offset`` only grows. Every half message before it has ended, was given up, or stands again
-# further behind; of those at or after it, the ended ones are in the table. What was written to the
-# op queue is kept in mind for as long as the table may need it again.
-
-ENDED_KEPT: Final = 100_000
-"""Maximum ended transactions in memory. A repeated end of one of these does not deliver its message
-twice."""
-COPIES_KEPT: Final = 1_000_000
-"""Maximum half messages whose copies further behind are in memory."""
-GIVEN_UP_KEPT: Final = 100_000
-"""Maximum half messages that the last run gave up after it had saved its offset."""
-STEP: Final = 1000
-
-
-class PendingHalves:
-    """Half messages whose transactions are open.
-
-    - ``offset`` and ``op_offset``: offsets of CID_RMQ_SYS_TRANS in the two queues.
-    - ``copies``: present offset of a half message by its first offset, if known.
-    - ``given_up``: log offset of a half message's dead letter (last run), by its first offset.
-    """
-
-    def __init__(self, offset: int = 0, op_offset: int = 0) -> None:
-        self.offset = offset
-        self.copies: dict[int, int] = {}
-        self.given_up: dict[int, int] = {}
-        self._op_offset = op_offset
-        self._ended: set[int] = set()
-        self._passed: set[int] = set()
-        self._remembered: dict[int, None] = {}
-        self._marks: deque[tuple[int, int]] = deque()
-
-    @property
-    def op_offset(self) -> int:
-        """Offset of the first entry of the op queue that names a half message at or after
-        ``offset``."""
-        marks = self._marks
-        while marks and marks[0][1] < self.offset:
-            self._op_offset = marks.popleft()[0] + 1
-        return self._op_offset
-
-    def has_ended(self, *offsets: int) -> bool:
-        """Return True if one of these is known to have ended."""
-        return any(offset in self._ended or offset in self._remembered for offset in offsets)
-
-    def end(self, *offsets: int) -> list[int]:
-        """Mark the transaction with these offsets as ended. Return these offsets and that of its
-        newest copy, for the op queue."""
-        every = dict.fromkeys(offsets)
-        for offset in offsets:
-            copy = self.copies.pop(offset, None)
-            if copy is not None:
-                every[copy] = None
-        self.note_ended(every)
-        self.advance()
-        return list(every)
-
-    def note_ended(self, offsets: Iterable[int]) -> None:
-        """Mark these offsets, read from the op queue, as ended."""
-        remembered = self._remembered
-        for offset in offsets:
-            if offset >= self.offset:
-                self._ended.add(offset)
-            remembered[offset] = None
-        while len(remembered) > ENDED_KEPT:
-            del remembered[next(iter(remembered))]
-
-    def note_mark(self, op_offset: int, offsets: Iterable[int]) -> None:
-        """Record that the next entry of the op queue names these offsets."""
-        self._marks.append((op_offset, max(offsets, default=-1)))
-
-    def note_copy(self, origin: int, offset: int) -> None:
-        """Record that the half message that was first at ``origin`` is at ``offset`` now."""
-        if origin == offset:
-            return
-        self.copies.pop(origin, None)
-        self.copies[origin] = offset
-        while len(self.copies) > COPIES_KEPT:
-            del self.copies[next(iter(self.copies))]
-
-    def note_given_up(self, letter: int, origin: int) -> bool:
-        """Record ``letter``, the log offset of the newest dead letter of the half message that was
-        first at ``origin``. Return False if the table is full."""
-        self.given_up.setdefault(origin, letter)
-        return len(self.given_up) < GIVEN_UP_KEPT
-
-    def advance(self) -> bool:
-        """Advance past ended half messages, a bounded number. Return False if there may be more."""
-        for _ in range(STEP):
-            if not self.is_over(self.offset):
-                return True
-            self._ended.discard(self.offset)
-            self._passed.discard(self.offset)
-            self.offset += 1
-        return False
-
-    def count(self, end: int) -> int:
-        """Count the half messages before ``end`` whose transactions are open."""
-        return max(end - self.offset, 0) - len(self._ended | self._passed)
-
-    def is_over(self, offset: int) -> bool:
-        """Return True if the half message at this offset is finished: it has ended, or was
-        skipped."""
-        return offset < self.offset or offset in self._ended or offset in self._passed
-
-    def passed(self, offset: int) -> None:
-        """Skip the half message at this offset, which has not ended. It was given up, or is stored
-        again further behind."""
-        if self.offset == offset:
-            self.offset += 1
-        elif offset > self.offset:
-            self._passed.add(offset)
-
-    def begin_at(self, offset: int) -> None:
-        """Record that the queue now begins at ``offset``."""
-        if offset > self.offset:
-            self.offset = offset
-            self._ended = {one for one in self._ended if one >= offset}
-            self._passed = {one for one in self._passed if one >= offset}
 
 
 AGAIN_S: Final = 1.0
@@ -251,8 +126,8 @@ class OpQueue:
             self._start_within(self.interval)
 
     async def write(self) -> PutResult | None:
-        """Store the added offsets. Return the last entry, or None if there is none because the
-        store refuses it."""
+        """Store the added offsets. Return the last entry; None if the store refuses it, or if there
+        are no offsets."""
         last: PutResult | None = None
         while self._held:
             self._start()
@@ -269,7 +144,7 @@ class OpQueue:
                 await self.write()
         except TimeoutError:
             log.warning(
-                "ended transactions not written down, they will be asked about again "
+                "ended transactions are not stored, they will be checked again "
                 f"count={len(self._held)}"
             )
         self._closed = True
@@ -302,7 +177,7 @@ class OpQueue:
             except (OSError, StoreError, MessageError) as error:
                 if not self._failing:
                     log.warning(
-                        "ended transactions cannot be written down now, tried again "
+                        "ended transactions cannot be stored now, trying again "
                         f"count={len(self._held)} cause={error}"
                     )
                 self._failing = True

@@ -194,9 +194,6 @@ def checked_delay(
     return delay
 
 
-# --- Messages of one queue that a handler gets with one call. RocketMQ:
-# ``ConsumeMessageConcurrentlyService.processConsumeResult``.
-
 BatchHandler = Callable[[list[Delivery]], object]
 """Coroutine function or plain function; ``docs/guide/consuming.md`` explains the meaning of its
 result."""
@@ -204,7 +201,8 @@ result."""
 
 class DeliveryBatch:
     """Messages for one handler call, in the order of their queue, at least one. ``ordered``: the
-    queue is handled in order."""
+    queue is handled in order. RocketMQ: ``ConsumeMessageConcurrentlyService.processConsumeResult``.
+    """
 
     __slots__ = ("_ordered", "messages")
 

@@ -2,16 +2,18 @@
 settled.
 
 There are two policies for pulled queues. ``Unordered`` delivers all messages at once; ``InOrder``
-delivers the next messages when those before are done. Popped queues have a third
-(``popped_queue.py``). One rule: a message may be settled in any thread, but the effect happens on
-the loop. A policy must not know how messages are read. Source: apache/rocketmq
+delivers the next messages when those before are done. ``PoppedMessages`` is the policy for popped
+queues. One rule: a message may be settled in any thread, but the effect happens on the loop. A
+policy must not know how messages are read. Source: apache/rocketmq
 ``ConsumeMessageConcurrentlyService``, ``ConsumeMessageOrderlyService``,
+``ConsumeMessagePopConcurrentlyService``,
 ``ProcessQueue.takeMessages``, ``makeMessageToConsumeAgain``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, MutableMapping, Sequence
@@ -22,6 +24,8 @@ from threading import get_ident
 from typing import Final
 
 from turbopump.client.consumer.delivery import Delivery
+from turbopump.client.consumer.pop import PoppedDelivery
+from turbopump.client.consumer.pop_requests import PopRequests
 from turbopump.client.consumer.process_queue import ProcessQueue
 from turbopump.client.consumer.queue_locks import GrantedLock
 from turbopump.client.consumer.ready_messages import ReadyMessages
@@ -32,9 +36,16 @@ from turbopump.client.consumer.subscription import Subscription
 from turbopump.client.instance import ClientInstance
 from turbopump.message.message import MessageQueue
 
+log = logging.getLogger(__name__)
+
 RETRY_DELAYS_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Seconds before a failed message is delivered again, by attempt, if no broker accepts it back.
 Later attempts use the last value."""
+LADDER_S: Final = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+"""Seconds until a failed message is delivered again, by its number of earlier retries. RocketMQ:
+``popDelayLevel``."""
+LEVELS_S: Final = (1, 5, *LADDER_S)
+"""Seconds by delay level from 1: the default table of brokers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -325,3 +336,130 @@ class InOrder(PulledPolicy):
             again.deliver_again()
             self._waiting.appendleft(again)
         self._hand_out()
+
+
+class PoppedMessages(DeliveryPolicy):
+    """Unsettled messages of a popped queue, which are delivered at once. Their number is limited by
+    a *window*. It shrinks when messages are not handled in time, and grows when they are.
+
+    A message belongs to this member only while it is invisible to others. A message that was not
+    started in that time is dropped, because another member may have it. When the queue is lost,
+    messages that were not started are returned to the broker.
+    """
+
+    def __init__(
+        self,
+        shared: Membership,
+        queue: MessageQueue,
+        on_room: Callable[[], None],
+        pop_requests: PopRequests,
+    ) -> None:
+        super().__init__(shared, queue, on_room)
+        self.held: dict[PoppedDelivery, None] = {}
+        """Unsettled messages, oldest first."""
+        self._group = shared.group
+        self._requests = pop_requests
+        self._window = float(shared.settings.pop_threshold)
+        self._closed = False
+
+    @property
+    def room(self) -> int:
+        """Number of messages that may be popped now."""
+        return int(self._window) - len(self.held)
+
+    def put(self, messages: list[PoppedDelivery], deadline: float, *, stopped: bool) -> None:
+        """Deliver messages that become visible to others at ``deadline``. If the queue is
+        ``stopped``, return them to the broker instead."""
+        for message in messages:
+            message.deliver(self, message.reconsume_times + 1)
+            message.invisible_until(deadline, self._loop.time)
+            self.held[message] = None
+        if not stopped:
+            self._ready.put(messages)
+            return
+        for message in messages:
+            self._give_back(message)
+
+    def let_go(self) -> None:
+        """Drop messages that no handler or reader got in time."""
+        late = [message for message in self.held if not message.taken and message.overdue]
+        if late:
+            log.warning(
+                "not handled in its time, comes again group=%s queue=%s count=%d",
+                self._group,
+                self._queue,
+                len(late),
+            )
+            self._narrow_window()
+        for message in late:
+            del self.held[message]
+
+    @property
+    def let_go_at(self) -> float | None:
+        """Loop time at which the next message that no handler or reader has is dropped; None if
+        there is none."""
+        return min((message.deadline for message in self.held if not message.taken), default=None)
+
+    def drop(self) -> None:
+        """Stop delivering, and return messages to the broker that no handler or reader has."""
+        self.dropped = True
+        for message in [message for message in self.held if not message.taken]:
+            self._give_back(message)
+
+    def close(self, *, give_back_taken: bool) -> None:
+        """Ignore later settling of messages. ``give_back_taken``: also return messages in handlers
+        to the broker, because nobody works on them any more."""
+        if give_back_taken:
+            for message in list(self.held):
+                self._give_back(message)
+        self._closed = True
+
+    def _done(self, message: Delivery) -> None:
+        assert isinstance(message, PoppedDelivery)
+        if message.overdue:
+            self._narrow_window()
+        else:
+            self._window += 1 / self._window
+            self._window = min(self._window, float(self._settings.pop_threshold))
+        self._release(message)
+        # also when it is late: until the broker delivers it again, this still prevents the repeat
+        if not self._closed:
+            self._requests.acknowledge_later(message, message.deadline)
+
+    def _failed(self, message: Delivery, delay: float | None, level: int) -> None:
+        assert isinstance(message, PoppedDelivery)
+        self._release(message)
+        if message.overdue or self._closed:
+            return  # it comes again anyway
+        if level < 0 or message.reconsume_times >= self._settings.retries_max:
+            self._requests.bury(message, message.deadline)
+            return
+        if delay is None and level:
+            delay = LEVELS_S[min(level, len(LEVELS_S)) - 1]
+        elif delay is None:
+            delay = LADDER_S[min(message.reconsume_times, len(LADDER_S) - 1)]
+        self._requests.change_later(message, max(delay, 0.0))
+
+    def _left(self, message: Delivery) -> None:
+        assert isinstance(message, PoppedDelivery)
+        if message not in self.held:
+            return
+        if message.overdue:
+            self.let_go()
+            self._on_room()
+        else:
+            self._give_back(message)
+
+    def _release(self, message: PoppedDelivery) -> None:
+        self.held.pop(message, None)
+        self._on_room()
+
+    def _give_back(self, message: PoppedDelivery) -> None:
+        self._release(message)
+        if not (message.overdue or self._closed):
+            self._requests.give_back(message)
+
+    def _narrow_window(self) -> None:
+        """Halve the window, because the handlers cannot keep up. Each message that is not handled
+        in time uses up an attempt."""
+        self._window = max(self._window / 2, 1.0)

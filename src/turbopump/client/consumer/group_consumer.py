@@ -7,6 +7,7 @@ instance. This module must not know how messages are read.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from datetime import datetime
 from traceback import format_exception_only
@@ -24,13 +25,14 @@ from turbopump.client.lifecycle import InContext, Lifecycle
 from turbopump.client.operator_requests import running_info
 from turbopump.client.producer import Producer
 from turbopump.client.settings import ClientSettings
+from turbopump.client.shared_instances import join_instance
 from turbopump.client.tracing import Tracing, trace_topic
 from turbopump.clock import Clock
 from turbopump.errors import NotStartedError
 from turbopump.protocol.requests import clients, consumers
 
 
-class RunningMember:
+class RunningMember(ABC):
     """State of a consumer from start to close, as a ``member`` of its group."""
 
     def __init__(self, instance: ClientInstance, member: InstanceMember) -> None:
@@ -42,8 +44,12 @@ class RunningMember:
         """Fetch the routes of ``topics``. Raises RouteNotFoundError if no name server answers."""
         await self.instance.routes.find_routes(list(topics))
 
-    async def begin(self) -> None:
+    async def begin(self) -> None:  # noqa: B027 - a simple consumer has nothing to begin
         """Start to consume."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Leave the group. Each step is made even if an earlier one fails."""
 
 
 RunningT = TypeVar("RunningT", bound=RunningMember)
@@ -54,6 +60,7 @@ class GroupConsumer(InContext, Generic[RunningT]):
     the names that brokers know."""
 
     def __init__(self, settings: SubscriberSettings) -> None:
+        self._settings = settings
         self.group = settings.group
         self._group = settings.wire_group
         self._namespace = settings.namespace
@@ -69,17 +76,28 @@ class GroupConsumer(InContext, Generic[RunningT]):
         """Name under which brokers know this client. Raises NotStartedError before ``start``."""
         return self.lifecycle.ready().instance.client_id
 
-    async def _run(
-        self,
-        instance: ClientInstance,
-        member: InstanceMember,
-        make: Callable[[], RunningT],
-        end: Callable[[RunningT], Coroutine[Any, Any, None]],
-    ) -> None:
-        """Start the object that ``make`` returns. If that fails, ``member`` leaves ``instance``
-        again."""
+    @abstractmethod
+    def consumer_data(self) -> clients.ConsumerData:
+        """Return this consumer's entry in the heartbeat."""
+
+    @abstractmethod
+    def _make_running(
+        self, instance: ClientInstance, member: InstanceMember, settings: ClientSettings
+    ) -> RunningT:
+        """Create the object that exists from start to close. ``settings``: those with which the
+        client joined ``instance``."""
+
+    def _join_instance(self, member: InstanceMember) -> tuple[ClientSettings, ClientInstance]:
+        """Add ``member`` to an instance. Return the instance, and the settings that name it."""
+        return self._settings, join_instance(self._settings, self._environment, member)
+
+    async def _start(self) -> None:
+        """Join the group and start the running object. If that fails, the member leaves its
+        instance again."""
+        member = InstanceMember(self._group, consumer=self.consumer_data)
+        settings, instance = self._join_instance(member)
         try:
-            running = self.lifecycle.running = make()
+            running = self.lifecycle.running = self._make_running(instance, member, settings)
         except BaseException:
             await instance.leave(member)
             raise
@@ -88,7 +106,7 @@ class GroupConsumer(InContext, Generic[RunningT]):
             await instance.introduce_all()
             await running.begin()
         except BaseException:
-            await self.lifecycle.undo_start(end)
+            await self.lifecycle.undo_start()
             raise
 
     def _tracing(self, settings: ClientSettings, trace: bool | str) -> Tracing | None:

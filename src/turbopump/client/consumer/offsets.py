@@ -12,19 +12,16 @@ import logging
 from collections.abc import Iterable
 from datetime import datetime
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from turbopump.client.instance import ClientInstance
-from turbopump.errors import ConnectError, ResponseError
+from turbopump.errors import ResponseError
 from turbopump.message.message import MessageQueue
 from turbopump.message.rules import RETRY_PREFIX
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.request import ReplyT, Request
 from turbopump.protocol.requests import offsets as requests
 from turbopump.repeated_line import RepeatedLine
-
-if TYPE_CHECKING:
-    pass
 
 log = logging.getLogger(__name__)
 _read_from_beginning = RepeatedLine(
@@ -195,9 +192,7 @@ class OffsetStore:
         return 0  # the first pull corrects it to the oldest there is
 
     async def _ask(self, queue: MessageQueue, request: Request[ReplyT]) -> ReplyT:
-        address = self._instance.routes.address_of(queue.broker_name, topic=queue.topic)
-        if address is None:
-            raise ConnectError(f"no address is known for broker {queue.broker_name}")
+        address = self._instance.routes.require_address(queue.broker_name, topic=queue.topic)
         return await self._instance.remoting.call(
             address, request, timeout=self._instance.call_timeout
         )

@@ -40,10 +40,6 @@ the same value (``NACK_INVISIBLE_TIME``)."""
 ATTEMPTS_MAX: Final = 16
 """Default number of retries before a message becomes a dead letter."""
 
-# --- Inner batches that were popped. For its broker a batch is one message: it is done when all of
-# its messages are, and when one is to come again they all do. Apache's clients take nothing apart
-# here.
-
 
 class HasHandle(Protocol):
     """Any message with a handle. ``batch``: the inner batch that contains the message."""
@@ -57,7 +53,11 @@ class HasHandle(Protocol):
 
 class PoppedBatch:
     """One delivery of an inner batch, with its ``messages``. ``turn``: lock for changes of the
-    handle."""
+    handle.
+
+    For its broker a batch is one message. It is done when all of its messages are done. If one of
+    them is to be delivered again, all of them are. Apache's clients do not split popped batches.
+    """
 
     __slots__ = ("_left", "_moved", "messages", "turn")
 

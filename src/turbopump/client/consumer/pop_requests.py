@@ -35,11 +35,11 @@ from turbopump.client.consumer.send_back import SendBack
 from turbopump.client.consumer.subscription import Subscription
 from turbopump.client.instance import ClientInstance
 from turbopump.client.namespace import unwrap, wrap
-from turbopump.client.routes import Routes
 from turbopump.message.handles import PopHandle
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests import pop as requests
+from turbopump.remoting.client import refused_by
 from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
@@ -162,9 +162,7 @@ class PopRequests:
         if command.code in _NOTHING:
             return PopResult([], full=command.code == ResponseCode.POLLING_FULL)
         if command.code != ResponseCode.SUCCESS:
-            raise errors.ResponseError(
-                command.code, command.remark, request="PopMessage", address=address
-            )
+            raise refused_by(address, request, command)
         try:
             messages, damaged = popped_messages(
                 command.body, command.header(requests.PopMessageReply), queue, message_type
@@ -341,16 +339,13 @@ class PopRequests:
         else:
             single, body = self._batched(broker_name, receipts)
         if body is not None:
-            command = await self.instance.remoting.exchange(
-                address, requests.BatchAckMessage(), body, timeout=timeout
-            )
+            request = requests.BatchAckMessage()
+            command = await self.instance.remoting.exchange(address, request, body, timeout=timeout)
             if command.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 self._without_batches.add(broker_name)
                 single = list(receipts)
             elif command.code != ResponseCode.SUCCESS:
-                raise errors.ResponseError(
-                    command.code, command.remark, request="BatchAckMessage", address=address
-                )
+                raise refused_by(address, request, command)
         await asyncio.gather(
             *(self._acknowledge_one(address, receipt, timeout) for receipt in single)
         )
@@ -398,33 +393,23 @@ class PopRequests:
         await self.instance.remoting.call(address, request, timeout=timeout)
 
     async def _address(self, broker_name: str, topic: str) -> str:
+        routes = self.instance.routes
         try:
-            return master_address(self.instance.routes, broker_name, topic)
+            return routes.require_master(broker_name, topic)
         except errors.ConnectError:
             try:
-                await self.instance.routes.refresh(topic)
+                await routes.refresh(topic)
             except errors.RouteNotFoundError as error:
                 raise errors.ConnectError(str(error)) from None
-            return master_address(self.instance.routes, broker_name, topic)
+            return routes.require_master(broker_name, topic)
 
 
 async def introduced_master(instance: ClientInstance, queue: MessageQueue) -> str:
     """Send a heartbeat to the master of the queue's broker if needed, and return its address.
     Raises RemotingError."""
-    address = master_address(instance.routes, queue.broker_name, queue.topic)
+    address = instance.routes.require_master(queue.broker_name, queue.topic)
     await instance.introduced(address)
     return address
-
-
-def master_address(routes: Routes, broker_name: str, topic: str) -> str:
-    """Return the address of the broker's master by the route of ``topic``, or of any other topic.
-    Raises ConnectError if there is no master now, because only a master can pop."""
-    first = [routes.known[topic]] if topic in routes.known else []
-    for route in [*first, *routes.known.values()]:
-        address = route.master(broker_name)
-        if address is not None:
-            return address
-    raise errors.ConnectError(f"no master of broker {broker_name} is known")
 
 
 def milliseconds(seconds: float) -> int:

@@ -16,8 +16,7 @@ from typing import Final
 from turbopump.client.consumer.offsets import OffsetStore
 from turbopump.client.consumer.pull import PullAnswer, pull_request, wanted_messages
 from turbopump.client.consumer.queue_loop import PullLoop
-from turbopump.client.consumer.queue_table import QueueTable
-from turbopump.client.consumer.rebalance import QueueChange
+from turbopump.client.consumer.queue_table import QueueChange, QueueTable
 from turbopump.client.consumer.settings import LitePullConsumerSettings
 from turbopump.client.consumer.subscription import Subscription
 from turbopump.client.instance import ClientInstance
@@ -152,15 +151,13 @@ class Prefetching(QueueTable["PrefetchedQueue"]):
         one.sent_offset, one.owed_offset = None, offset
 
 
-# --- One queue that a lite pull consumer reads. What a seek has left behind never comes: the pull
-# that was under way is given up with it. RocketMQ: ``DefaultLitePullConsumerImpl.PullTaskImpl``.
-
 SUSPEND_S: Final = 20.0
 """Seconds for which a broker may hold a pull (``brokerSuspendMaxTimeMillis``)."""
 
 
 class PrefetchedQueue(PullLoop[ReceivedMessage]):
     """Pull ``queue`` from the group's offset on, once started. Its name is that known to brokers.
+    Messages that a seek leaves behind are never delivered: the pull in flight is given up too.
 
     - ``room``: returns True if more may be pulled now; ``look`` calls it again.
     - ``on_arrival``: called when messages have arrived.

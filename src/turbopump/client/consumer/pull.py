@@ -25,6 +25,7 @@ from turbopump.message.pulled import pulled_entries, unread_messages
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.namesrv import MASTER_ID
 from turbopump.protocol.requests.pull import PullMessage, PullMessageReply, PullSysFlag
+from turbopump.remoting.client import refused_by
 from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,15 @@ class PullStatus(Enum):
     NO_MATCHED_MESSAGE = "NO_MATCHED_MSG"
     OFFSET_ILLEGAL = "OFFSET_ILLEGAL"
     """The offset is before the queue's first message or beyond its end."""
+
+
+class DamagedMessage(msgspec.Struct, frozen=True):
+    """Damaged message: its queue, its offset, and the fault. If the offset itself is damaged, it is
+    the lowest possible one."""
+
+    queue: MessageQueue
+    queue_offset: int
+    fault: str
 
 
 class PullResult(msgspec.Struct, frozen=True):
@@ -98,9 +108,7 @@ async def pull(
     command = await instance.remoting.exchange(address, request, timeout=timeout)
     status = _STATUS_BY_CODE.get(command.code)
     if status is None:
-        raise errors.ResponseError(
-            command.code, command.remark, request="PullMessage", address=address
-        )
+        raise refused_by(address, request, command)
     reply = command.header(PullMessageReply)
     if status is not PullStatus.FOUND:
         return PullAnswer(status, (), (), reply)
@@ -108,6 +116,36 @@ async def pull(
         command.body, queue, request.queue_offset, reply.next_begin_offset, message_type
     )
     return PullAnswer(status, messages, damaged, reply)
+
+
+def pulled_messages(
+    body: bytes, queue: MessageQueue, offset: int, next_offset: int, message_type: type[MessageT]
+) -> tuple[list[MessageT], list[DamagedMessage]]:
+    """Return the undamaged and the damaged messages in the answer to a pull of ``queue`` from
+    ``offset`` to ``next_offset``. Each is checked by its bodyCRC, and by the CRC over the whole
+    entry if the broker stored one. Inner batches are split; their messages before ``offset`` are
+    left out."""
+    messages, at = unread_messages(body, message_type)
+    damaged: list[DamagedMessage] = []
+    if at == len(body):
+        return messages, damaged
+
+    def note(said: int, fault: str) -> None:
+        expected = messages[-1].queue_offset + 1 if messages else offset
+        at = said if expected <= said < next_offset else expected
+        damaged.append(DamagedMessage(queue, at, fault))
+
+    unpacking = Unpacking()
+    for entry in pulled_entries(body[at:], lambda entry: note(entry.queue_offset, entry.fault)):
+        try:
+            for one in unpacking.entries(entry):
+                message = decode_entry(one, check_crc=False, message_type=message_type)
+                assert isinstance(message, message_type)
+                if one is entry or message.queue_offset >= offset:
+                    messages.append(message)
+        except errors.StoredMessageError as error:
+            note(queue_offset_of(entry), str(error))
+    return messages, damaged
 
 
 def pull_request(
@@ -147,48 +185,6 @@ def wanted_messages(
         message.broker_name = broker_name
         message.topic = unwrap(namespace, message.topic)
     return messages
-
-
-# --- From a pull's answer to messages: each is checked by its bodyCRC, and by the CRC over the
-# whole entry where the broker stored one (``turbopump.message.pulled``).
-
-
-class DamagedMessage(msgspec.Struct, frozen=True):
-    """Damaged message: its queue, its offset, and the fault. If the offset itself is damaged, it is
-    the lowest possible one."""
-
-    queue: MessageQueue
-    queue_offset: int
-    fault: str
-
-
-def pulled_messages(
-    body: bytes, queue: MessageQueue, offset: int, next_offset: int, message_type: type[MessageT]
-) -> tuple[list[MessageT], list[DamagedMessage]]:
-    """Return the undamaged and the damaged messages in the answer to a pull of ``queue`` from
-    ``offset`` to ``next_offset``. Inner batches are split; their messages before ``offset`` are
-    left out."""
-    messages, at = unread_messages(body, message_type)
-    damaged: list[DamagedMessage] = []
-    if at == len(body):
-        return messages, damaged
-
-    def note(said: int, fault: str) -> None:
-        expected = messages[-1].queue_offset + 1 if messages else offset
-        at = said if expected <= said < next_offset else expected
-        damaged.append(DamagedMessage(queue, at, fault))
-
-    unpacking = Unpacking()
-    for entry in pulled_entries(body[at:], lambda entry: note(entry.queue_offset, entry.fault)):
-        try:
-            for one in unpacking.entries(entry):
-                message = decode_entry(one, check_crc=False, message_type=message_type)
-                assert isinstance(message, message_type)
-                if one is entry or message.queue_offset >= offset:
-                    messages.append(message)
-        except errors.StoredMessageError as error:
-            note(queue_offset_of(entry), str(error))
-    return messages, damaged
 
 
 def log_damaged(damaged: Sequence[DamagedMessage]) -> None:

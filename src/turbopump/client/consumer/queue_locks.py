@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from turbopump.client.instance import ClientInstance
-from turbopump.errors import ConnectError, ProtocolError, RemotingError
+from turbopump.errors import ProtocolError, RemotingError
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.requests import assignment as requests
 from turbopump.repeated_line import RepeatedLine
@@ -172,10 +172,7 @@ class MemberLocks:
             )
 
     def _address(self, broker: str, queues: Collection[MessageQueue]) -> str:
-        address = self._instance.routes.address_of(broker, topic=next(iter(queues)).topic)
-        if address is None:
-            raise ConnectError(f"no address is known for broker {broker}")
-        return address
+        return self._instance.routes.require_address(broker, topic=next(iter(queues)).topic)
 
     def _body(self, queues: Collection[MessageQueue]) -> requests.LockBatchRequestBody:
         return requests.LockBatchRequestBody(

@@ -1,9 +1,8 @@
-"""Reading of one queue: the loop that pulls and pops share, and the steps of a pull.
-``popped_queue.py`` has the steps of a pop.
+"""Reading of one queue: the loop that pulls and pops share, and the steps of each.
 
 One rule: the loop never gives up. After any failure of a broker or the network it pauses and reads
 again from the same offset, until ``stop``. This module must not know why the queue is assigned, or
-who gets its messages. Source: apache/rocketmq ``DefaultMQPushConsumerImpl.pullMessage``,
+how a message is handled. Source: apache/rocketmq ``DefaultMQPushConsumerImpl.pullMessage``,
 ``popMessage``, ``DefaultLitePullConsumerImpl.PullTaskImpl``.
 """
 
@@ -12,16 +11,33 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import ClassVar, Final, Generic, TypeVar
 
 from turbopump import errors
+from turbopump.client.consumer.delivery import Delivery
+from turbopump.client.consumer.delivery_policy import (
+    InOrder,
+    Membership,
+    PoppedMessages,
+    PulledPolicy,
+    Unordered,
+)
+from turbopump.client.consumer.pop import WAIT_S, PoppedDelivery
+from turbopump.client.consumer.pop_requests import PopRequests
+from turbopump.client.consumer.process_queue import ProcessQueue, PullLimits
 from turbopump.client.consumer.pull import PullAnswer, PullStatus, log_damaged, pull
+from turbopump.client.consumer.queue_locks import GrantedLock
 from turbopump.client.instance import ClientInstance
+from turbopump.client.namespace import unwrap
+from turbopump.message import properties as names
+from turbopump.message.handles import original_topic
 from turbopump.message.message import MessageQueue, ReceivedMessage
+from turbopump.message.rules import RETRY_PREFIX
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.consumers import PopProcessQueueInfo, ProcessQueueInfo
 from turbopump.protocol.requests.namesrv import MASTER_ID
-from turbopump.protocol.requests.pull import PullMessage
+from turbopump.protocol.requests.pull import PullMessage, PullSysFlag
 from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
@@ -176,6 +192,8 @@ class PullLoop(QueueLoop, Generic[MessageT]):
         super().__init__(instance, queue)
         self._message_type = message_type
         self._broker_id = MASTER_ID
+        self._address = ""
+        """Address of the broker that was asked last."""
         self._pulled_at = 0.0
         self._doubted: int | None = None
         """Offset of a pull that is repeated because its answer had a damaged message."""
@@ -192,19 +210,14 @@ class PullLoop(QueueLoop, Generic[MessageT]):
         """Continue at the broker's offset, because the loop's offset is outside the queue or was
         reset. RocketMQ: code 21, ``OFFSET_ILLEGAL``."""
 
-    def _address(self) -> str | None:
-        return self._instance.routes.address_of(
-            self.queue.broker_name, self._broker_id, topic=self.queue.topic
-        )
-
     async def _introduced(self) -> str:
         """Send a heartbeat to the broker to ask if needed, and return its address. Raises
         RemotingError."""
-        address = self._address()
-        if address is None:
-            raise errors.ConnectError(f"no address is known for broker {self.queue.broker_name}")
-        await self._instance.introduced(address)
-        return address
+        self._address = self._instance.routes.require_address(
+            self.queue.broker_name, self._broker_id, topic=self.queue.topic
+        )
+        await self._instance.introduced(self._address)
+        return self._address
 
     async def _read(self) -> float:
         address = await self._introduced()
@@ -248,10 +261,267 @@ class PullLoop(QueueLoop, Generic[MessageT]):
         if error.code == ResponseCode.SYSTEM_BUSY and "reading cold data" in str(error):
             # an operator has slowed down the readers of a backlog (coldDataFlowControlEnable)
             return ERROR_PAUSE_S
-        if error.code in _UNKNOWN_TO_BROKER and (address := self._address()) is not None:
-            self._instance.forget_introduction(address)
+        if error.code in _UNKNOWN_TO_BROKER:
+            self._instance.forget_introduction(self._address)
         return super()._refused(error)
 
     def _failed(self, error: Exception) -> float:
         self._broker_id = MASTER_ID
         return super()._failed(error)
+
+
+SUSPEND_S: Final = 15.0
+"""Seconds for which a broker may hold a pull."""
+
+
+class AssignedQueue(PullLoop[Delivery]):
+    """Pull ``queue`` of a push consumer from ``offset`` on, once started.
+
+    - ``on_moved``: called with the next offset if the broker reports that the offset is outside the
+      queue. This object is dropped then.
+    - ``lock``: no message is delivered while the lock is invalid.
+
+    In broadcasting, failed messages are not delivered again, and no offset is committed to the
+    broker.
+    """
+
+    def __init__(
+        self,
+        shared: Membership,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        on_moved: Callable[[AssignedQueue, int], None],
+        lock: GrantedLock | None,
+        limits: PullLimits,
+    ) -> None:
+        super().__init__(shared.instance, queue, Delivery)
+        self.lock = lock
+        self.moves_to: int | None = None
+        """Next offset of a dropped ordered queue. It applies once no handler has a message of the
+        queue."""
+        self.process_queue = ProcessQueue(offset, limits)
+        self._shared = shared
+        self._on_moved = on_moved
+        self._statistics = shared.consumption.of(queue.topic)
+        self._policy: PulledPolicy
+        if shared.settings.ordered:
+            self._policy = InOrder(shared, queue, self.look, self.process_queue, lock)
+        else:
+            self._policy = Unordered(shared, queue, self.look, self.process_queue)
+
+    # --- for the table of queues
+
+    def drop(self) -> None:
+        """Mark the queue as lost. No further message is delivered."""
+        self.stop()
+        self._policy.drop()
+
+    async def idle(self) -> None:
+        """Wait until no handler has a message of a dropped ordered queue."""
+        await self._policy.wait_for_handlers()
+
+    @property
+    def done_offset(self) -> int:
+        return self.process_queue.commit_offset if self.moves_to is None else self.moves_to
+
+    @property
+    def to_commit(self) -> int | None:
+        """Offset to commit. None if another member may have the queue."""
+        return self.done_offset if self.lock is None or self.lock.kept else None
+
+    def limit(self, limits: PullLimits) -> None:
+        """Change the limits of unfinished messages."""
+        self.process_queue.limits = limits
+        self.look()
+
+    def info(self) -> ProcessQueueInfo:
+        """State of the queue for operators. Times are in ms since 1970; 0 means never."""
+        held = self.process_queue
+        first, last = held.span
+        return ProcessQueueInfo(
+            commit_offset=self.done_offset,
+            cached_msg_min_offset=first,
+            cached_msg_max_offset=last,
+            cached_msg_count=held.in_flight,
+            cached_msg_size_in_mib=held.size >> 20,
+            locked=self.lock is not None and self.lock.valid,
+            last_lock_timestamp=0 if self.lock is None else self._as_ms(self.lock.since),
+            droped=self._policy.dropped,
+            last_pull_timestamp=self._as_ms(self._pulled_at),
+            last_consume_timestamp=self._as_ms(self._policy.done_at),
+        )
+
+    def _as_ms(self, at: float) -> int:
+        """Convert a time of the loop to ms since 1970."""
+        if not at:
+            return 0
+        return self._instance.environment.clock.now_ms() - round((self._loop.time() - at) * 1000)
+
+    # --- pulling
+
+    @property
+    def _ended(self) -> bool:
+        return self._policy.dropped
+
+    @property
+    def _where(self) -> str:
+        return f"queue={self.queue} offset={self.process_queue.next_offset}"
+
+    def _has_room(self) -> bool:
+        return not self._shared.ready.paused and not self.process_queue.full()
+
+    def _request(self) -> PullMessage:
+        commit_offset = self.process_queue.commit_offset
+        subscription = self._shared.subscriptions[self.queue.topic]
+        # An offset that the broker may not know is committed separately first, see
+        # ``OffsetStore.commit``: the broker handles pulls in many threads.
+        commits = (
+            commit_offset > 0
+            and self._broker_id == MASTER_ID
+            and self._shared.backs is not None
+            and not self._policy.dropped
+            and self.sent_offset is not None
+        )
+        return PullMessage(
+            consumer_group=self._shared.group,
+            topic=self.queue.topic,
+            queue_id=self.queue.queue_id,
+            queue_offset=self.process_queue.next_offset,
+            max_msg_nums=self._shared.settings.pull_batch,
+            sys_flag=int(PullSysFlag.SUSPEND | (PullSysFlag.COMMIT_OFFSET if commits else 0)),
+            commit_offset=commit_offset,
+            suspend_timeout_millis=int(SUSPEND_S * 1000),
+            sub_version=subscription.version,
+            expression_type=subscription.kind,
+        )
+
+    def _take(self, answer: PullAnswer[Delivery]) -> None:
+        wanted: list[Delivery] = []
+        next_offset = self.process_queue.next_offset
+        # The newest subscription decides, as at the broker, which may have held this pull since
+        # before it knew of other tags.
+        subscription = self._shared.subscriptions[self.queue.topic]
+        policy, group = self._policy, self._shared.group
+        namespace = self._shared.settings.namespace
+        broker_name = self.queue.broker_name
+        is_retry, filters = self.queue.topic.startswith(RETRY_PREFIX), bool(subscription.tags)
+        for delivery in answer.messages:
+            if delivery.queue_offset < next_offset:
+                continue
+            next_offset = delivery.queue_offset + 1
+            if filters and not subscription.wants(delivery):
+                continue
+            delivery.broker_name = broker_name
+            if is_retry:
+                delivery.topic = delivery.properties.get(names.RETRY_TOPIC) or original_topic(
+                    delivery.topic, group
+                )
+            if namespace:
+                delivery.topic = unwrap(namespace, delivery.topic)
+            delivery.deliver(policy, delivery.reconsume_times + 1)
+            wanted.append(delivery)
+        self.process_queue.add(wanted, max(next_offset, answer.reply.next_begin_offset))
+        if answer.status is PullStatus.FOUND:
+            policy.put(wanted)
+            now = self._loop.time()
+            self._statistics.pulled(len(wanted), now - self._pulled_at, now)
+
+    def _moved(self, offset: int) -> None:
+        self._policy.dropped = True
+        self._on_moved(self, offset)
+
+
+class PopQueue(QueueLoop):
+    """Pop ``queue`` once started. Mostly it stands for all queues of a topic on one broker (queue
+    id −1)."""
+
+    verb = "pop"
+
+    def __init__(self, shared: Membership, queue: MessageQueue, pop_requests: PopRequests) -> None:
+        super().__init__(shared.instance, queue)
+        self._shared = shared
+        self._settings = shared.settings
+        self._statistics = shared.consumption.of(queue.topic)
+        self._requests = pop_requests
+        self.messages = PoppedMessages(shared, queue, self.look, pop_requests)
+        self._asking = False
+        self._stopped = False
+        self._last_pop_ms = 0
+
+    # --- for the table of queues
+
+    def stop(self) -> None:
+        """Stop popping. Messages of a running pop are returned to the broker. Delivered messages
+        may still be settled."""
+        self._stopped = True
+        if not self._asking:
+            super().stop()
+
+    def drop(self) -> None:
+        """Stop delivering, and return messages to the broker that no handler or reader has. The
+        others may still be settled."""
+        self.stop()
+        self.messages.drop()
+
+    def info(self) -> PopProcessQueueInfo:
+        return PopProcessQueueInfo(
+            wait_ack_count=len(self.messages.held),
+            droped=self.messages.dropped,
+            last_pop_timestamp=self._last_pop_ms,
+        )
+
+    # --- popping
+
+    @property
+    def _ended(self) -> bool:
+        return self._stopped
+
+    @property
+    def _where(self) -> str:
+        return f"group={self._shared.group} queue={self.queue}"
+
+    def _has_room(self) -> bool:
+        # messages popped while delivery is paused would only be delivered again
+        return not self._shared.ready.paused and self.messages.room > 0
+
+    async def _wait_for_room(self) -> None:
+        """Wait until a message is settled, or an untouched one becomes visible to others."""
+        if self._shared.ready.paused:
+            await super()._wait_for_room()
+            return
+        self.messages.let_go()
+        if self._has_room():
+            return
+        try:
+            async with asyncio.timeout_at(self.messages.let_go_at):
+                await super()._wait_for_room()
+        except TimeoutError:
+            pass
+
+    async def _read(self) -> float:
+        self.messages.let_go()
+        asked = self._loop.time()
+        self._asking = True
+        try:
+            found = await self._requests.pop(
+                self._shared.subscriptions[self.queue.topic],
+                self.queue,
+                PoppedDelivery,
+                batch=min(self._settings.pop_batch, self.messages.room),
+                invisible_s=self._settings.pop_invisible_time,
+                wait_s=WAIT_S,
+                attempt_id=None,
+            )
+        finally:
+            self._asking = False
+        now = self._loop.time()
+        self._last_pop_ms = self._instance.environment.clock.now_ms()
+        if found.came:
+            deadline = now + self._settings.pop_invisible_time
+            self.messages.put(found.messages, deadline, stopped=self._stopped)
+            self._statistics.pulled(len(found.messages), now - asked, now)
+            return 0.0
+        if found.full:
+            return ERROR_PAUSE_S
+        return FLOW_CONTROL_PAUSE_S if now - asked < HASTE_S else 0.0

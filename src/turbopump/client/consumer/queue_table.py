@@ -1,7 +1,10 @@
 """Table of the assigned queues, each with the loop that reads it, and commits of their offsets.
+``Assignment`` is the table of a push consumer; ``prefetching.py`` has that of a lite pull consumer.
 
 One rule: an offset that a broker has is not committed again; one that could not be sent is part of
-the next commit. This module must not know how queues are divided, or who gets their messages.
+the next commit. This module must not know how queues are divided, or who handles messages. Source:
+apache/rocketmq ``RebalanceImpl.updateProcessQueueTableInRebalance``,
+``RebalancePushImpl.removeUnnecessaryMessageQueue``.
 """
 
 from __future__ import annotations
@@ -9,14 +12,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, MutableMapping
-from typing import Generic, TypeVar
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
 from weakref import WeakValueDictionary
 
+from turbopump.client.consumer.delivery_policy import Membership, PoppedMessages
 from turbopump.client.consumer.local_offsets import LocalOffsets
-from turbopump.client.consumer.offsets import OffsetStore
-from turbopump.client.consumer.queue_loop import QueueLoop
-from turbopump.client.consumer.rebalance import QueueChange
+from turbopump.client.consumer.offsets import ConsumeFrom, OffsetStore
+from turbopump.client.consumer.pop import init_mode_of
+from turbopump.client.consumer.pop_requests import PopRequests
+from turbopump.client.consumer.queue_locks import GrantedLock, MemberLocks
+from turbopump.client.consumer.queue_loop import AssignedQueue, PopQueue, QueueLoop
 from turbopump.client.consumer.subscription import Subscription
 from turbopump.client.instance import ClientInstance
 from turbopump.errors import RemotingError
@@ -26,6 +33,20 @@ from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
 _reset = RepeatedLine(log, logging.INFO, "offset reset queue=%s group=%s from=%s to=%d")
+_no_start = RepeatedLine(log, logging.WARNING, "queue has no start yet queue=%s group=%s cause=%s")
+
+
+@dataclass(frozen=True, slots=True)
+class QueueChange:
+    """Queues of a topic that this member gains and loses. ``popped``: those of ``gained`` that are
+    popped."""
+
+    gained: Sequence[MessageQueue]
+    lost: Sequence[MessageQueue]
+    popped: frozenset[MessageQueue] = frozenset()
+
+
+NO_CHANGE: Final = QueueChange((), ())
 
 
 QueueT = TypeVar("QueueT", bound=QueueLoop)
@@ -156,3 +177,213 @@ class QueueTable(ABC, Generic[QueueT]):
             if offset is not None and offset != one.sent_offset:
                 await self._offsets.commit(one.queue, offset)
                 one.sent_offset = offset
+
+
+class Assignment(QueueTable[AssignedQueue | PopQueue]):
+    """Table of a push consumer. Some queues are pulled and some are popped, as the broker decides.
+
+    Reading starts at the group's offset. A queue is released after finished messages are committed.
+    An ordered queue is locked first, except in broadcasting. Its lock is released when no handler
+    has one of its messages. A popped queue has no client-side offset; messages of a lost one may
+    still be settled.
+    """
+
+    def __init__(self, shared: Membership, offsets: OffsetStore | LocalOffsets) -> None:
+        super().__init__(shared.instance, shared.group, shared.subscriptions, offsets)
+        self._shared = shared
+        self._settings = shared.settings
+        self._limits = shared.settings.limits
+        self._handing_over: dict[MessageQueue, asyncio.Task[None]] = {}
+        self.locks: MemberLocks | None = None
+        if self._settings.ordered and shared.backs is not None:
+            self.locks = MemberLocks(shared.instance, shared.group, self._lock_lost)
+        self._pop_requests: PopRequests | None = None
+        if self._settings.asks_brokers and shared.backs is not None:
+            self._pop_requests = PopRequests(
+                shared.instance,
+                shared.group,
+                init_mode_of(self._settings.consume_from),
+                self._settings.namespace,
+                shared.backs,
+                self._settings.retries_max,
+            )
+        self._popped_before: list[PoppedMessages] = []
+        """Messages of lost popped queues that may still be with a handler or reader."""
+
+    def popped_of(self, topic: str) -> list[MessageQueue]:
+        """Return the assigned queues of a topic that are popped."""
+        return [
+            queue for queue in self.of_topic(topic) if isinstance(self._queues[queue], PopQueue)
+        ]
+
+    async def apply(self, change: QueueChange) -> bool:
+        """Add and remove queues after a rebalance. Return False if a gained queue cannot be read
+        yet."""
+        if self._settings.ordered:
+            for queue in change.lost:
+                self._hand_over(queue)
+        else:
+            await asyncio.gather(*(self._lose(queue) for queue in change.lost))
+        for topic in {queue.topic for queue in change.lost}:
+            self._share(topic)
+        # a queue that is being read keeps its lock
+        new = [queue for queue in change.gained if queue not in self._queues]
+        for queue in change.popped.intersection(new):
+            if self._may_begin(queue):
+                assert self._pop_requests is not None
+                popped = self._queues[queue] = PopQueue(self._shared, queue, self._pop_requests)
+                popped.start()
+        new = [queue for queue in new if queue not in change.popped]
+        return await self._gain_all(new)
+
+    async def close(self, patience: float, *, give_back_taken: bool) -> None:
+        """Commit, and drop every queue.
+
+        An ordered queue is unlocked when no handler has its messages, which is awaited for
+        ``patience`` seconds. Locks of other queues expire after a minute. Finished popped messages
+        are acknowledged, and untouched ones are returned to the broker. ``give_back_taken``: also
+        return messages in handlers.
+        """
+        queues = list(self._queues)
+        await self.commit(final=True)
+        if self._settings.ordered:
+            for queue in queues:
+                self._hand_over(queue)
+            if self._handing_over:
+                await asyncio.wait(list(self._handing_over.values()), timeout=patience)
+        for queue in queues:
+            if queue in self._queues:
+                self._drop(queue)
+        await self._offsets.flush(acknowledged=True)
+        for popped in self._popped_before:
+            popped.close(give_back_taken=give_back_taken)
+        if self._pop_requests is not None:
+            await self._pop_requests.finish(patience)
+
+    # --- adding and removing queues
+
+    async def _gain_all(self, new: Collection[MessageQueue]) -> bool:
+        gained = [queue for queue in new if queue not in self._handing_over]
+        if self.locks is None:
+            begun = await asyncio.gather(*(self._gain(queue, None) for queue in gained))
+        else:
+            held = await self.locks.acquire(gained) if gained else {}
+            begun = await asyncio.gather(
+                *(self._gain(queue, held[queue]) for queue in gained if queue in held)
+            )
+        return sum(begun) == len(new)
+
+    async def _gain(self, queue: MessageQueue, lock: GrantedLock | None) -> bool:
+        try:
+            start = await self._offsets.starting_offset(queue, self._settings.consume_from)
+        except RemotingError as error:
+            _no_start(queue, self._group, error, kind=self._group)
+            await self._free(queue)
+            return False
+        if queue in self._queues:
+            return True
+        if queue.topic not in self._subscriptions:  # it was given up meanwhile
+            await self._free(queue)
+            return True
+        if self._closing or (lock is not None and not lock.valid):
+            await self._free(queue)
+            return self._closing
+        self._begin(queue, start.offset, start.offset if start.stored else None, lock)
+        return True
+
+    def _begin(
+        self, queue: MessageQueue, offset: int, known_offset: int | None, lock: GrantedLock | None
+    ) -> None:
+        assigned = self._queues[queue] = AssignedQueue(
+            self._shared, queue, offset, on_moved=self._go_to, lock=lock, limits=self._limits
+        )
+        assigned.sent_offset = known_offset
+        self._share(queue.topic)
+        assigned.start()
+
+    def _share(self, topic: str) -> None:
+        """Divide the topic's limits among its queues after their number has changed."""
+        if not self._limits.has_topic:
+            return
+        pulled = [
+            one
+            for queue, one in self._queues.items()
+            if queue.topic == topic and isinstance(one, AssignedQueue)
+        ]
+        for one in pulled:
+            one.limit(self._limits.shared(len(pulled)))
+
+    async def _lose(self, queue: MessageQueue) -> None:
+        if queue in self._queues:
+            await self._commit(self._drop(queue), final=True)
+
+    def _drop(self, queue: MessageQueue) -> AssignedQueue | PopQueue:
+        one = self._queues.pop(queue)
+        one.drop()
+        if isinstance(one, PopQueue):
+            self._popped_before = [other for other in self._popped_before if other.held]
+            self._popped_before.append(one.messages)
+        return one
+
+    def _hand_over(self, queue: MessageQueue) -> None:
+        """Stop delivering messages of an ordered queue. The queue is released when its running
+        handler ends."""
+        assigned = self._queues.pop(queue, None)
+        if not isinstance(assigned, AssignedQueue):
+            return
+        # The next owner of an ordered queue must not start while a handler here has a message. Both
+        # would handle the same message, or the next owner the following one too early. The next
+        # owner waits for the lock at the broker. So the lock is released last: after the handler
+        # has ended and its offset is committed. A background task does that, because other queues
+        # are gained and lost meanwhile. A lock that the broker has granted to another member
+        # (``revoked``) is not released.
+        assigned.drop()
+        if self.locks is not None:
+            self.locks.forget(queue)
+
+        async def hand_over() -> None:
+            try:
+                await assigned.idle()
+                await self._commit(assigned, final=True)
+                if assigned.lock is None or not assigned.lock.revoked:
+                    await self._free(queue)
+            finally:
+                del self._handing_over[queue]
+
+        self._handing_over[queue] = self._instance.spawn(hand_over(), name=f"hand over {queue}")
+
+    async def _free(self, queue: MessageQueue) -> None:
+        if self.locks is not None:
+            await self.locks.release([queue])
+
+    def _lock_lost(self, queue: MessageQueue) -> None:
+        if not self._closing:
+            self._hand_over(queue)
+
+    def _go_to(self, assigned: AssignedQueue | PopQueue, offset: int) -> None:
+        if isinstance(assigned, PopQueue) or self._queues.get(assigned.queue) is not assigned:
+            return
+        settings = self._settings
+        first = settings.consume_from is ConsumeFrom.FIRST
+        if settings.broadcast and first and offset < assigned.process_queue.next_offset:
+            # The queue ends before our offset: the topic was created again, and its messages are
+            # new. The broker drops a group's offsets with the topic, but our file keeps them.
+            # Java's client continues at the end, and skips messages sent meanwhile.
+            log.warning("queue was made again, read from its beginning queue=%s", assigned.queue)
+            offset = 0
+        assigned.drop()
+        if not settings.ordered:
+            self._begin(assigned.queue, offset, None, None)
+            return
+
+        waits = assigned.moves_to is not None
+        assigned.moves_to = offset
+
+        async def go_on() -> None:
+            await assigned.idle()
+            if self._queues.get(assigned.queue) is assigned and not self._closing:
+                assert assigned.moves_to is not None
+                self._begin(assigned.queue, assigned.moves_to, None, assigned.lock)
+
+        if not waits:
+            self._instance.spawn(go_on(), name=f"go on with {assigned.queue}")

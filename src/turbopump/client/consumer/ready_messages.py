@@ -217,12 +217,9 @@ class ReadyMessages:
                 count -= 1
 
 
-# --- ``async for message in consumer``.
-
-
 class MessageStream:
-    """Iterator over messages for one reader. Several may share a consumer; each message goes to one
-    of them. ``ready`` must not have batches."""
+    """Iterator of ``async for message in consumer`` for one reader. Several may share a consumer;
+    each message goes to one of them. ``ready`` must not have batches."""
 
     def __init__(self, ready: ReadyMessages) -> None:
         self._ready = ready

@@ -1,4 +1,5 @@
-"""Division of a group's queues among its members: the calculation (pure), and its schedule.
+"""Division of a group's queues among its members: by the members themselves (a pure calculation) or
+by a broker, and the schedule of both.
 
 One rule: a division uses the brokers' *current* answers. If no broker answers, nothing changes, and
 the division is tried again soon. This module must not know what follows from having a queue.
@@ -10,19 +11,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
-from turbopump.client.allocation import Strategy
+from turbopump.client.consumer.delivery_policy import Membership
+from turbopump.client.consumer.queue_table import NO_CHANGE, Assignment, QueueChange, QueueTable
+from turbopump.client.consumer.subscription import ALL, tag_subscription
 from turbopump.client.instance import ClientInstance
 from turbopump.client.topic_route import TopicRoute
-from turbopump.errors import BodyError, RemotingError, ResponseError, RouteNotFoundError
+from turbopump.errors import BodyError, RemotingError, RouteNotFoundError
+from turbopump.message.handles import pop_retry_topic
 from turbopump.message.message import MessageQueue
+from turbopump.message.queue_shares import Strategy
 from turbopump.message.rules import RETRY_PREFIX
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Body, Command, reply_in
 from turbopump.protocol.request import Request
-from turbopump.protocol.requests.clients import MEMBERS_MAX, GetConsumerListByGroup
+from turbopump.protocol.requests import assignment as requests
+from turbopump.protocol.requests.clients import MEMBERS_MAX, GetConsumerListByGroup, MessageModel
+from turbopump.remoting.client import refused_by
 from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
@@ -37,21 +44,11 @@ queue has its owner."""
 
 
 @dataclass(frozen=True, slots=True)
-class QueueChange:
-    """Queues of a topic that this member gains and loses. ``popped``: those of ``gained`` that are
-    popped."""
-
-    gained: Sequence[MessageQueue]
-    lost: Sequence[MessageQueue]
-    popped: frozenset[MessageQueue] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
 class Division:
     """This member's queues of a topic. ``by``: who divided them. ``complete``: False if the
     division must be repeated soon."""
 
-    change: QueueChange = QueueChange((), ())
+    change: QueueChange = NO_CHANGE
     complete: bool = True
     by: str = ""
 
@@ -67,7 +64,7 @@ def queue_change(
     do not list yet gains and loses nothing. Queues of other topics in a strategy's result are
     ignored."""
     if client_id not in clients:
-        return QueueChange((), ())
+        return NO_CHANGE
     topics = {queue.topic for queue in queues}
     ours = [
         queue
@@ -89,8 +86,7 @@ def _every_queue(
 class Balancer:
     """Divide the queues of every topic each 20 s, after ``wake``, and soon after a failure.
 
-    - ``assigned``: returns the assigned queues of a topic.
-    - ``apply``: adds and removes queues, and returns True if all of that succeeded.
+    - ``table``: assigned queues.
     - ``strategy``: None assigns every queue to this member (broadcasting).
     """
 
@@ -98,9 +94,7 @@ class Balancer:
     group: str
     topics: Callable[[], Sequence[str]]
     strategy: Strategy | None
-    _: KW_ONLY
-    assigned: Callable[[str], Collection[MessageQueue]]
-    apply: Callable[[QueueChange], Awaitable[bool]]
+    table: QueueTable[Any]
 
     def __post_init__(self) -> None:
         self.divide: Callable[[str], Awaitable[Division]] = self.divide_by_members
@@ -166,7 +160,7 @@ class Balancer:
         if self._changes.get(topic) != text:  # once, however often it is tried again
             self._changes[topic] = text
             _rebalanced(self.group, topic, text, kind=(self.group, topic))
-        return await self.apply(change) and division.complete
+        return await self.table.apply(change) and division.complete
 
     async def divide_by_members(self, topic: str) -> Division:
         """Divide the current queues of ``topic`` among the group's current members. Raises
@@ -185,7 +179,7 @@ class Balancer:
             route.subscribe_queues,
             clients,
             self.instance.client_id,
-            self.assigned(topic),
+            self.table.of_topic(topic),
             strategy or _every_queue,
         )
         # A broker that does not list us has missed our heartbeat or was restarted. No queue can be
@@ -247,11 +241,112 @@ async def ask_one(
             )
             if command.code in answers:
                 return address, command
-            failure = ResponseError(
-                command.code, command.remark, request=type(request).__name__, address=address
-            )
+            failure = refused_by(address, request, command)
         except RemotingError as error:
             failure = error
     if failure is not None:
         raise failure
     raise RouteNotFoundError("the topic has no broker at the moment")
+
+
+class BrokerDivision:
+    """Ask brokers for this member's queues, and which of them are popped (request 400). If a broker
+    does not know the request (Apache's 4.9), the members divide the queues.
+
+    - ``table``: queues that are assigned now.
+    - ``fallback``: divides a topic without the broker.
+
+    For a pulled topic, the consumer also subscribes to its POP retry topic and pulls that, because
+    its messages may have been popped before. Source: apache/rocketmq
+    ``RebalanceImpl.getRebalanceResultFromBroker``.
+    """
+
+    def __init__(
+        self, shared: Membership, table: Assignment, fallback: Callable[[str], Awaitable[Division]]
+    ) -> None:
+        self._instance = shared.instance
+        self._group = shared.group
+        self._subscriptions = shared.subscriptions
+        self._strategy = shared.settings.broker_strategy
+        self._table = table
+        self._fallback = fallback
+        self._falls_back = False
+
+    async def divide(self, topic: str) -> Division:
+        """Ask a broker of ``topic`` for the assignment. Raises RemotingError, RouteNotFoundError,
+        BodyError."""
+        route = await self._instance.routes.get(topic)
+        masters = sorted(route.every_address(slaves=False))
+        self._instance.environment.random.shuffle(masters)
+        slaves = sorted(route.every_address(slaves=True).difference(masters))
+        assignments = await self._ask(topic, [*masters, *slaves])
+        if self._falls_back:
+            return await self._fallback(topic)
+        if assignments is None:
+            return Division(complete=False)
+        if topic not in self._subscriptions:  # it was given up meanwhile
+            return Division()
+        pop_mode = requests.MessageRequestMode.POP
+        wanted = {one.message_queue: one.mode is pop_mode for one in assignments}
+        complete = await self._look_after_retries(
+            topic, pulls=False in wanted.values(), pops=True in wanted.values()
+        )
+        popped = self._table.popped_of(topic)
+        ours = {queue: queue in popped for queue in self._table.of_topic(topic)}
+        gained = sorted(queue for queue, pops in wanted.items() if ours.get(queue) is not pops)
+        lost = sorted(queue for queue, pops in ours.items() if wanted.get(queue) is not pops)
+        change = QueueChange(gained, lost, frozenset(queue for queue in gained if wanted[queue]))
+        return Division(change, complete, "by=broker")
+
+    async def _ask(
+        self, topic: str, addresses: Sequence[str]
+    ) -> Sequence[requests.MessageQueueAssignment] | None:
+        request = requests.QueryAssignment()
+        body = requests.QueryAssignmentRequestBody(
+            topic=topic,
+            consumer_group=self._group,
+            client_id=self._instance.client_id,
+            strategy_name=self._strategy,
+            message_model=MessageModel.CLUSTERING,
+        )
+        address, command = await ask_one(
+            self._instance,
+            addresses,
+            request,
+            body,
+            answers=(ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
+        )
+        if command.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            self._fall_back(address)
+            return None
+        assignments = reply_in(command, request).message_queue_assignments
+        if assignments is None and not topic.startswith(RETRY_PREFIX):
+            self._instance.forget_introduction(address)
+        return assignments
+
+    def _fall_back(self, address: str) -> None:
+        if not self._falls_back:
+            log.warning(
+                "broker %s divides no queues (it is older than 5.0): the group divides them "
+                "itself group=%s",
+                address,
+                self._group,
+            )
+        self._falls_back = True
+
+    async def _look_after_retries(self, topic: str, *, pulls: bool, pops: bool) -> bool:
+        """Subscribe to the POP retry topic of a pulled topic, and drop it for a popped one. Return
+        False if it was just added and must be divided soon."""
+        if topic.startswith(RETRY_PREFIX) or pulls == pops:
+            return True
+        retries = pop_retry_topic(topic, self._group)
+        if pops:
+            if self._subscriptions.pop(retries, None) is not None:
+                await self._table.apply(QueueChange((), self._table.of_topic(retries)))
+            return True
+        if retries in self._subscriptions:
+            return True
+        self._subscriptions[retries] = tag_subscription(
+            retries, ALL, self._subscriptions[topic].version
+        )
+        return False

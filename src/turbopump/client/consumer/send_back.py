@@ -118,9 +118,7 @@ class SendBack:
             raise RemotingError(
                 "the log has no entry of this message alone, it came in an inner batch"
             )
-        address = self.instance.routes.address_of(queue.broker_name, topic=queue.topic)
-        if address is None:
-            raise RemotingError(f"no address is known for broker {queue.broker_name}")
+        address = self.instance.routes.require_address(queue.broker_name, topic=queue.topic)
         request = ConsumerSendMsgBack(
             offset=message.commit_log_offset,
             group=self.group,

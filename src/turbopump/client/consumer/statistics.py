@@ -24,102 +24,6 @@ MINUTE_S: Final = 60.0
 HOUR_S: Final = 3600.0
 
 
-@dataclass(slots=True)
-class _Slice:
-    """Counts of the ten seconds from ``start`` on."""
-
-    start: float
-    pulls: int = 0
-    pulled: int = 0
-    pulling_s: float = 0.0
-    handled: int = 0
-    handling_s: float = 0.0
-    ok: int = 0
-    failed: int = 0
-
-    def add(self, other: _Slice) -> None:
-        """Add the counts of another slice."""
-        self.pulls += other.pulls
-        self.pulled += other.pulled
-        self.pulling_s += other.pulling_s
-        self.handled += other.handled
-        self.handling_s += other.handling_s
-        self.ok += other.ok
-        self.failed += other.failed
-
-
-class TopicStatistics:
-    """Statistics of one topic, for the last hour."""
-
-    __slots__ = ("_end", "_now", "_past", "_since")
-
-    def __init__(self, now: float) -> None:
-        self._since = now
-        self._past: deque[_Slice] = deque(maxlen=int(HOUR_S / SLICE_S))
-        self._end = 0.0
-        self._now = self._roll(now)
-
-    def pulled(self, count: int, seconds: float, now: float) -> None:
-        """Record a pull that returned ``count`` messages after ``seconds``."""
-        current = self._now if now < self._end else self._roll(now)
-        current.pulls += 1
-        current.pulled += count
-        current.pulling_s += seconds
-
-    def handled(self, seconds: float, now: float, *, ok: bool) -> None:
-        """Record a message that was handled for ``seconds``. ``ok``: False if it failed."""
-        current = self._now if now < self._end else self._roll(now)
-        current.handled += 1
-        current.handling_s += seconds
-        if ok:
-            current.ok += 1
-        else:
-            current.failed += 1
-
-    def status(self, now: float) -> ConsumeStatus:
-        """Return times in ms and rates per second. RocketMQ: the handling time is that of the last
-        hour if the last minute had none."""
-        minute, hour = self._window(now, MINUTE_S), self._window(now, HOUR_S)
-        seconds = max(min(now - self._since, now - _start(now) + MINUTE_S - SLICE_S), 1.0)
-        handling = minute if minute.handled else hour
-        return ConsumeStatus(
-            pull_rt=_mean_ms(minute.pulling_s, minute.pulls),
-            pull_tps=minute.pulled / seconds,
-            consume_rt=_mean_ms(handling.handling_s, handling.handled),
-            consume_ok_tps=minute.ok / seconds,
-            consume_failed_tps=minute.failed / seconds,
-            consume_failed_msgs=hour.failed,
-        )
-
-    def _window(self, now: float, length: float) -> _Slice:
-        """Return the sum of the slices in the last ``length`` seconds, including the current
-        one."""
-        first = _start(now) - length + SLICE_S
-        total = _Slice(first)
-        for piece in (*self._past, self._now):
-            if piece.start >= first:
-                total.add(piece)
-        return total
-
-    def _roll(self, now: float) -> _Slice:
-        if self._end:
-            self._past.append(self._now)
-        self._now = _Slice(_start(now))
-        self._end = self._now.start + SLICE_S
-        return self._now
-
-
-def _start(now: float) -> float:
-    return now // SLICE_S * SLICE_S
-
-
-def _mean_ms(seconds: float, times: int) -> float:
-    return seconds * 1000 / times if times else 0.0
-
-
-# --- Records of messages from delivery to settling.
-
-
 class Consumption:
     """Statistics of all topics of a consumer. ``now``: returns the seconds of a monotonic clock.
     ``traces``: None if nothing is traced."""
@@ -183,3 +87,96 @@ class Consumption:
             if self._traces is not None:
                 self._traces.ended(message, ok=ok, seconds=seconds)
         return now
+
+
+class TopicStatistics:
+    """Statistics of one topic, for the last hour."""
+
+    __slots__ = ("_end", "_now", "_past", "_since")
+
+    def __init__(self, now: float) -> None:
+        self._since = now
+        self._past: deque[_Slice] = deque(maxlen=int(HOUR_S / SLICE_S))
+        self._end = 0.0
+        self._now = self._roll(now)
+
+    def pulled(self, count: int, seconds: float, now: float) -> None:
+        """Record a pull that returned ``count`` messages after ``seconds``."""
+        current = self._now if now < self._end else self._roll(now)
+        current.pulls += 1
+        current.pulled += count
+        current.pulling_s += seconds
+
+    def handled(self, seconds: float, now: float, *, ok: bool) -> None:
+        """Record a message that was handled for ``seconds``. ``ok``: False if it failed."""
+        current = self._now if now < self._end else self._roll(now)
+        current.handled += 1
+        current.handling_s += seconds
+        if ok:
+            current.ok += 1
+        else:
+            current.failed += 1
+
+    def status(self, now: float) -> ConsumeStatus:
+        """Return times in ms and rates per second. RocketMQ: the handling time is that of the last
+        hour if the last minute had none."""
+        minute, hour = self._window(now, MINUTE_S), self._window(now, HOUR_S)
+        seconds = max(min(now - self._since, now - _start(now) + MINUTE_S - SLICE_S), 1.0)
+        handling = minute if minute.handled else hour
+        return ConsumeStatus(
+            pull_rt=_mean_ms(minute.pulling_s, minute.pulls),
+            pull_tps=minute.pulled / seconds,
+            consume_rt=_mean_ms(handling.handling_s, handling.handled),
+            consume_ok_tps=minute.ok / seconds,
+            consume_failed_tps=minute.failed / seconds,
+            consume_failed_msgs=hour.failed,
+        )
+
+    def _window(self, now: float, length: float) -> _Slice:
+        """Return the sum of the slices in the last ``length`` seconds, including the current
+        one."""
+        first = _start(now) - length + SLICE_S
+        total = _Slice(first)
+        for piece in (*self._past, self._now):
+            if piece.start >= first:
+                total.add(piece)
+        return total
+
+    def _roll(self, now: float) -> _Slice:
+        if self._end:
+            self._past.append(self._now)
+        self._now = _Slice(_start(now))
+        self._end = self._now.start + SLICE_S
+        return self._now
+
+
+@dataclass(slots=True)
+class _Slice:
+    """Counts of the ten seconds from ``start`` on."""
+
+    start: float
+    pulls: int = 0
+    pulled: int = 0
+    pulling_s: float = 0.0
+    handled: int = 0
+    handling_s: float = 0.0
+    ok: int = 0
+    failed: int = 0
+
+    def add(self, other: _Slice) -> None:
+        """Add the counts of another slice."""
+        self.pulls += other.pulls
+        self.pulled += other.pulled
+        self.pulling_s += other.pulling_s
+        self.handled += other.handled
+        self.handling_s += other.handling_s
+        self.ok += other.ok
+        self.failed += other.failed
+
+
+def _start(now: float) -> float:
+    return now // SLICE_S * SLICE_S
+
+
+def _mean_ms(seconds: float, times: int) -> float:
+    return seconds * 1000 / times if times else 0.0

@@ -36,7 +36,7 @@ _SLOT: Final = struct.Struct(">i")
 _REWIND_STEP: Final = 65536
 GROWTH: Final = 1 << 20
 """Growth of a file in bytes: about 50,000 entries."""
-_OFFSET_MAX: Final = 1 << 60
+OFFSET_MAX: Final = 1 << 60
 """Upper bound of valid log offsets."""
 
 
@@ -111,7 +111,7 @@ class IndexFile:
     def set_apart(self) -> None:
         """Mark the file as damaged, so that it is no longer searched."""
         self.damaged = True
-        self.count, self.end_offset = 1, _OFFSET_MAX
+        self.count, self.end_offset = 1, OFFSET_MAX
 
     def _read_entry(self, number: int) -> tuple[int, int, int, int]:
         entry: tuple[int, int, int, int] = ENTRY.unpack(
@@ -125,12 +125,6 @@ class IndexFile:
     def entries_piece(self, number: int, count: int) -> Piece:
         """Return the piece with ``count`` entries from ``number`` on; ``judge`` decodes one."""
         return Piece(self.segment, self._entry_at(number), count * ENTRY_SIZE)
-
-    def seconds_of(self, stored_ms: int) -> int:
-        """Return the store time as an entry holds it."""
-        begin = self.begin_timestamp
-        seconds = (stored_ms - begin) // 1000 if stored_ms > begin > 0 else 0
-        return min(seconds, 0x7FFFFFFF)
 
     @property
     def name(self) -> str:
@@ -185,7 +179,7 @@ class IndexFile:
                 whole = (
                     key_hash >= 0
                     and seconds >= 0
-                    and last_offset <= offset < _OFFSET_MAX
+                    and last_offset <= offset < OFFSET_MAX
                     and previous == heads[slot]
                 )
                 if not whole or offset >= before:
@@ -244,11 +238,29 @@ class IndexFile:
         (number,) = _SLOT.unpack(slot)
         return int(number) if 0 < number < self.count else 0
 
+    def chain_fault(self, number: int, entry: bytes, key_hash: int, newer: int) -> str | None:
+        """Describe the fault of an entry in the chain of a hash's slot; None if there is none.
+        ``newer``: log offset in the entry before it in the chain."""
+        stored_hash, offset, seconds, previous = ENTRY.unpack(entry)
+        if (
+            stored_hash >= 0
+            and stored_hash % self.slots == key_hash % self.slots
+            and 0 <= offset <= newer
+            and seconds >= 0
+            and 0 <= previous < number
+        ):
+            return None
+        return (
+            f"entry {number} has hash {stored_hash}, offset {offset}, {seconds} s and previous "
+            f"entry {previous}, which cannot be in the chain of hash {key_hash} before offset "
+            f"{newer}"
+        )
+
     def judge(
         self, number: int, entry: bytes, key_hash: int, begin_ms: int, end_ms: int
-    ) -> tuple[int | None, int]:
-        """Return the commit-log offset in an entry if its key hash and store time fit, else None.
-        Also return the number of the previous entry in the chain; 0 at its end.
+    ) -> tuple[int, bool, int]:
+        """Return the commit-log offset in an entry, True if its key hash and store time fit, and
+        the number of the previous entry in the chain; 0 at its end.
 
         Times are rough. The first entry's seconds may count from another file's start, because
         RocketMQ sets the start after them. Seconds of 0 also stand for any time before the start,
@@ -263,8 +275,7 @@ class IndexFile:
             and begin_ms <= stored_ms + 999
             and (stored_ms <= end_ms or seconds == 0)
         )
-        # chains lead back; anything else is damage
-        return offset if fits else None, previous if 0 < previous < number else 0
+        return offset, fits, previous
 
     @property
     def header(self) -> bytes:

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Final
 
 from turbopump.clock import Clock
-from turbopump.disk.disk import Disk, Found, Segment
+from turbopump.disk.disk import Disk, Piece, Segment
 from turbopump.message.properties import KEYS, NAME_END, TRANSACTION_MASK, UNIQ_KEY, value_after
 from turbopump.store.disk_space import NO_ROOM, SpaceWatch
 from turbopump.store.index.index_file import (
     GROWTH,
+    OFFSET_MAX,
     SLOT_SIZE,
     IndexFile,
     index_file_size,
@@ -103,8 +104,8 @@ class KeyIndex:
         self._provenance.note_indexes(None if self.failed else self.names)
 
     def check_headers(self) -> None:
-        """Set files with impossible headers apart; reads a few bytes of each. ``index_scrub.py``
-        fills them again."""
+        """Set files with impossible headers apart; reads a few bytes of each.
+        ``index_rebuild.py`` fills them again."""
         for file in self.files:
             fault = None if file.damaged else _header_fault(file)
             if fault is not None:
@@ -244,7 +245,7 @@ class KeyIndex:
         """Return a walk over the entries of this key or unique id, in the files that reach the log
         offset ``behind``."""
         self.write_waiting()
-        return KeyWalk(self.files, index_hash(f"{topic}#{key}"), begin_ms, end_ms, behind)
+        return KeyWalk(self, index_hash(f"{topic}#{key}"), begin_ms, end_ms, behind)
 
     def rewind(self, before: int) -> int:
         """Remove the entries of messages at or after ``before``. Return the offset from which the
@@ -377,16 +378,21 @@ PAUSE_EVERY: Final = 100
 
 
 class KeyWalk:
-    """Walk over the entries of ``key_hash`` in ``files``, the index's own list, oldest first.
-    ``errors`` has the failed reads."""
+    """Walk over the entries of ``key_hash`` in the files of ``index``, newest first. A file with an
+    impossible entry is set apart. ``errors`` has the failed reads."""
 
     def __init__(
-        self, files: list[IndexFile], key_hash: int, begin_ms: int, end_ms: int, behind: int = 0
+        self, index: KeyIndex, key_hash: int, begin_ms: int, end_ms: int, behind: int = 0
     ) -> None:
-        self._files = files
-        self._wanted = key_hash, begin_ms, end_ms
-        self._left = [file for file in files if not behind or file.end_offset >= behind]
-        self._number = self._walked = 0
+        self._index = index
+        self._key_hash = key_hash
+        self._times = begin_ms, end_ms
+        self._left = [file for file in index.files if not behind or file.end_offset >= behind]
+        self._number = 0
+        """Number of the next entry of the chain; 0: the file's slot is read next."""
+        self._newer = OFFSET_MAX
+        """Log offset in the entry before, which is newer."""
+        self._walked = 0
         self.errors: list[OSError] = []
 
     def next(self) -> ReadSteps[int | None]:
@@ -396,26 +402,47 @@ class KeyWalk:
         Hashes collide and times are rough, so the caller must check the message itself.
         """
         while self._left:
-            file, number, self._number = self._left[-1], self._number, 0
-            if number:
-                self._walked += 1
-                if self._walked % PAUSE_EVERY == 0:
-                    yield []
-            found: Found = b""
-            if file in self._files:  # else the file was removed while other reads ran
-                piece = (
-                    file.entries_piece(number, 1) if number else file.slot_piece(self._wanted[0])
-                )
-                found = yield from read_piece(piece)
-            if isinstance(found, OSError) and file in self._files:
-                self.errors.append(found)
+            file = self._left[-1]
+            if not self._number:
+                self._newer = OFFSET_MAX
+                slot = yield from self._read(file, file.slot_piece(self._key_hash))
+                self._number = file.newest(slot) if slot else 0
+                if not self._number:
+                    self._left.pop()
+                continue
+            self._walked += 1
+            if self._walked % PAUSE_EVERY == 0:
+                yield []
+            number, self._number = self._number, 0
+            entry = yield from self._read(file, file.entries_piece(number, 1))
             offset = None
-            if isinstance(found, bytes) and found and number:
-                offset, self._number = file.judge(number, found, *self._wanted)
-            elif isinstance(found, bytes) and found:
-                self._number = file.newest(found)
+            if entry:
+                fault = file.chain_fault(number, entry, self._key_hash, self._newer)
+                if fault is not None:
+                    self._index.set_apart(file, fault)
+                else:
+                    self._newer, fits, self._number = file.judge(
+                        number, entry, self._key_hash, *self._times
+                    )
+                    offset = self._newer if fits else None
             if not self._number:
                 self._left.pop()
             if offset is not None:
                 return offset
         return None
+
+    def _read(self, file: IndexFile, piece: Piece) -> ReadSteps[bytes]:
+        """Return the bytes of a piece of a file. They are empty if they cannot be read, or if the
+        file was removed or set apart while other reads ran."""
+        if not self._is_searched(file):
+            return b""
+        found = yield from read_piece(piece)
+        if not self._is_searched(file):
+            return b""
+        if isinstance(found, OSError):
+            self.errors.append(found)
+            return b""
+        return found
+
+    def _is_searched(self, file: IndexFile) -> bool:
+        return file in self._index.files and not file.damaged

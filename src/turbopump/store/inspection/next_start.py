@@ -1,34 +1,21 @@
-"""Forecast of the next start's work on the queues (``recovery.py``).
+"""Judgement of missing units after a crash: those that the next start certainly writes again are no
+damage.
 
-It covers the recorded ends, the part of the log to read, and the checks of queues without a record.
 It promises nothing that ``Recovery`` does not do. The check of units is unknown here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
-from pathlib import Path
-from typing import Final
+from collections.abc import Mapping
 
 from turbopump.disk.read_only_disk import ReadOnlyDisk
 from turbopump.errors import TurbopumpError
-from turbopump.store.files import StoreFile, StorePaths
-from turbopump.store.inspection.index_check import IndexHeader, read_headers
+from turbopump.store.files import StorePaths
 from turbopump.store.inspection.log_walk import LogWalk, entry_facts
-from turbopump.store.inspection.queue_check import QueueCheck, QueueUnits
 from turbopump.store.inspection.report import Finding, Findings
-from turbopump.store.inspection.store_files import (
-    ReadTable,
-    RunState,
-    StoreFiles,
-    index_names,
-    list_store,
-    read_run_state,
-)
+from turbopump.store.inspection.snapshot import StoreSnapshot
+from turbopump.store.inspection.store_files import ReadTable, StoreFiles
 from turbopump.store.provenance import APACHE_LOCK_MARK
-from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE
 from turbopump.store.queues.queue_ends import NotedQueueEnds, decode_known
 from turbopump.store.recovery.checkpoint import (
     CHECKPOINT_SIZE,
@@ -36,7 +23,6 @@ from turbopump.store.recovery.checkpoint import (
     CheckpointFields,
     safe_offset_of,
 )
-from turbopump.store.recovery.recovery import lacks_message
 
 
 def known_ends(disk: ReadOnlyDisk, paths: StorePaths, *, running: bool) -> NotedQueueEnds:
@@ -71,32 +57,6 @@ def replay_begins_at(disk: ReadOnlyDisk, store: StoreFiles) -> int:
     return store.log_start
 
 
-def files_have_all_written_again(disk: ReadOnlyDisk, store: StoreFiles, *, ours: bool) -> bool:
-    """Return True if the next start will certainly rebuild all queues, after a kill and without a
-    record of the queues.
-
-    It does so if one of these files is missing:
-
-    - a file between others of a queue,
-    - the first file of a queue whose log has its front,
-    - an index file of our run (``ours``).
-
-    The settings, which are unknown here, may demand a rebuild too.
-    """
-    if any(
-        one.end != other.start
-        for queue in store.queues.values()
-        for one, other in pairwise(queue.files)
-    ):
-        return True
-    if store.log_start == 0 and any(
-        queue.files[0].start for queue in store.queues.values() if queue.files
-    ):
-        return True
-    names = index_names(disk, store.paths) if ours else None
-    return names is not None and not names <= {path.name for path in store.indexes}
-
-
 def topics_known(disk: ReadOnlyDisk, paths: StorePaths, read_table: ReadTable) -> dict[str, bool]:
     """Return the topics in ``topics.json`` or its backup. The value is True for
     ``queue.type=BatchCQ``."""
@@ -120,56 +80,37 @@ def _is_batch_cq(topic: object) -> bool:
     return isinstance(attributes, dict) and attributes.get("queue.type") == "BatchCQ"
 
 
-def begun_at(queues: Iterable[QueueCheck]) -> dict[str, int]:
-    """Return, for each topic, the smallest log offset in its queues."""
-    begun: dict[str, int] = {}
-    for queue in queues:
-        offset = queue.oldest_at()
-        if offset is not None:
-            begun[queue.topic] = min(begun.get(queue.topic, offset), offset)
-    return begun
-
-
 class MissingUnits:
     """Collection of missing and wrong units. Call ``claim_failed`` for each of them, and
     ``judge_ends`` after the whole log is read.
 
-    After a crash, missing units at the end of a queue are no damage if the next start writes them
-    again.
-
-    - ``known``: the last broker's record of its queues.
-    - ``topics``: the topics in the tables.
+    After a crash, missing units at the end of a queue are no damage if the next start certainly
+    writes them again. ``known``: the last broker's record of its queues.
     """
 
     def __init__(
-        self,
-        disk: ReadOnlyDisk,
-        now: StoreSnapshot,
-        known: NotedQueueEnds,
-        topics: Collection[str],
-        findings: Findings,
+        self, disk: ReadOnlyDisk, now: StoreSnapshot, known: NotedQueueEnds, findings: Findings
     ) -> None:
         self._disk = disk
         self._now = now
         self._known = known
-        self._topics = topics
         self._findings = findings
         self._behind: dict[tuple[str, int], Finding] = {}
-        self._behind_at: dict[tuple[str, int], int] = {}
-        self._behind_from: dict[tuple[str, int], int] = {}
+        """Missing units at the end of each queue, after a crash."""
+        self._first_at: dict[tuple[str, int], int] = {}
+        """Log offset of the first of these messages."""
+        self._last_at: dict[tuple[str, int], int] = {}
+        """Log offset of the last of these messages."""
         self._lacking: set[tuple[str, int]] = set()
-        self._old_at: dict[str, int] = {}
 
     def claim_failed(self, topic: str, queue_id: int, index: int, offset: int, fault: str) -> None:
         """Record that the entry at ``offset`` lacks its unit ``index``. ``fault`` describes a wrong
         unit, and is empty for a missing one."""
         key = topic, queue_id
         queue = self._now.queues.get(key)
-        if queue is not None and offset < queue.begins_at:
-            self._old_at[topic] = offset
         if not fault and self._now.state.crashed and (queue is None or index >= queue.end):
-            self._behind_at[key] = offset
-            self._behind_from.setdefault(key, offset)
+            self._last_at[key] = offset
+            self._first_at.setdefault(key, offset)
             finding = self._behind.get(key)
             if finding is None:
                 self._behind[key] = Finding(
@@ -191,115 +132,42 @@ class MissingUnits:
         now = self._now
         known = self._known.since(now.store.log_start)
         noted = known.newest(log_end)
-        all_noticed = noted is not None or not any(queue.end for queue in now.all_queues)
-        begin = 0 if all_noticed or not self._behind else replay_begins_at(self._disk, now.store)
-        begun = begun_at(now.all_queues) if begin else {}
-        unmissed = [key for key in self._behind if not self._is_missed(key, begin, begun, log_end)]
-        missed = any(self._behind_from[key] < begin and key not in unmissed for key in self._behind)
-        if missed or (
-            unmissed and files_have_all_written_again(self._disk, now.store, ours=now.state.ours)
-        ):
-            unmissed = []  # then all queues are written again
+        begin = 0
+        if self._behind and noted is None and any(queue.end for queue in now.all_queues):
+            begin = self._rebuilt_from()
         for key, finding in self._behind.items():
             finding.what = f"behind: {finding.count} units will be rebuilt at the next start"
-            if key in unmissed:
+            if self._last_at[key] < begin:
                 finding.kind = "unit_missing"
                 finding.what = (
-                    f"there are no units, and the next start writes only those from {begin} on "
-                    "again: it takes these messages for those "
-                    "of a deleted topic. If they are not, stop the broker and remove the file "
-                    "checkpoint, and it will write them"
+                    f"there are no units, and the next start reads the log from {begin} on. If "
+                    "the topic was not deleted, stop the broker and remove the file checkpoint: "
+                    "the next start then writes the units again"
                 )
             self._findings.take(finding)
-        judged = now.units_checked and not now.state.running
-        ends = known.least_ends(noted) if noted is not None and judged else {}
-        found = {(queue.topic, queue.queue_id): queue.end for queue in now.all_queues}
+        if noted is not None and now.units_checked and not now.state.running:
+            self._judge_noted(known.least_ends(noted), noted.at)
+
+    def _rebuilt_from(self) -> int:
+        """Return the log offset from which the next start certainly writes missing units again, if
+        it has no record of the ends of queues."""
+        # A start compares the log before this offset with the queues too, and writes everything
+        # again if it misses a unit. But it cannot know a deleted topic from a lost queue in every
+        # case, and this check does not repeat its judgement.
+        begin = replay_begins_at(self._disk, self._now.store)
+        # A queue with a hole across the offset is noticed for certain: all queues are written.
+        if any(self._first_at[key] < begin <= self._last_at[key] for key in self._behind):
+            return 0
+        return begin
+
+    def _judge_noted(self, ends: Mapping[tuple[str, int], int], noted_at: int) -> None:
+        """Report the queues that end before their recorded end, and that the log does not
+        explain."""
+        found = {(queue.topic, queue.queue_id): queue.end for queue in self._now.all_queues}
         for key, end in ends.items():
             if found.get(key, 0) < end and key not in self._behind and key not in self._lacking:
                 text = (
                     f"it ends at {found.get(key, 0)}, and ended at {end} when the log was at "
-                    f"{noted.at if noted else 0}"
+                    f"{noted_at}"
                 )
                 self._findings.add("queue_end", text, topic=key[0], queue_id=key[1])
-
-    def _is_missed(
-        self, key: tuple[str, int], begin: int, begun: dict[str, int], log_end: int
-    ) -> bool:
-        """Return True if the next start, which reads from ``begin`` on, notices missing units at
-        the end of a queue."""
-        topic, message_at = key[0], self._behind_at[key]
-        queue = self._now.queues.get(key)
-        last = queue.newest_at(log_end) if queue is not None and message_at < begin else None
-        known = topic in self._topics
-        return message_at >= begin or lacks_message(
-            message_at,
-            last,
-            topic,
-            known=known,
-            begun_at=begun.get(topic),
-            old_at=self._old_at.get(topic, -1),
-        )
-
-
-# --- Files of a store when its check began. Beside a running broker ``end`` is read before the
-# files are listed, so that they contain everything before it.
-
-WINDOWS_SIZE: Final = 64 * 1024 * 1024
-"""Memory in bytes for the windows of all queues together."""
-_NO_END: Final = 1 << 62
-
-
-@dataclass(slots=True)
-class StoreSnapshot:
-    """Files of a store when its check began. ``end``: beside a running broker, the end of the
-    newest message in a queue; later messages are not checked."""
-
-    state: RunState
-    store: StoreFiles
-    end: int
-    all_queues: list[QueueCheck]
-    headers: list[IndexHeader]
-    queues: dict[tuple[str, int], QueueCheck] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.queues = {(queue.topic, queue.queue_id): queue for queue in self.all_queues}
-
-    @property
-    def units_checked(self) -> bool:
-        """False for queues in RocksDB, which are not read."""
-        return not self.store.unit_files_elsewhere
-
-    def segment_at(self, offset: int) -> StoreFile | None:
-        return next(
-            (segment for segment in self.store.segments if segment.start <= offset < segment.end),
-            None,
-        )
-
-
-def take_snapshot(
-    disk: ReadOnlyDisk, paths: StorePaths, log_roots: Sequence[Path], findings: Findings
-) -> StoreSnapshot:
-    """List the files of a store, and report faults of the listing to ``findings``. Raises
-    StoreError for a directory that is no store."""
-    state = read_run_state(disk, paths, findings)
-    end = (
-        _dispatched(disk, list_store(disk, paths, Findings(), log_roots))
-        if state.running
-        else _NO_END
-    )
-    # listed again, so that it contains everything before ``end``
-    store = list_store(disk, paths, findings, log_roots)
-    window = min(max(WINDOWS_SIZE // 20 // max(len(store.queues), 1), 64), 4096)
-    queues = [QueueCheck(disk, files, window) for files in store.queues.values()]
-    return StoreSnapshot(state, store, end, queues, read_headers(disk, store.indexes))
-
-
-def _dispatched(disk: ReadOnlyDisk, store: StoreFiles) -> int:
-    """Return the end of the newest message in any queue. Everything before it has been
-    dispatched."""
-    newest = store.log_start
-    for files in store.queues.values():
-        units = QueueUnits(disk, files, 1)
-        offset, size = units.target(units.max_index - 1)
-        newest = max(newest, offset + size if size != NO_MESSAGE_SIZE else offset)
-    return newest

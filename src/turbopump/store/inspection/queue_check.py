@@ -137,7 +137,7 @@ class QueueCheck:
     """Queue under check. ``end`` is its max index when the check began; later units are not
     checked."""
 
-    __slots__ = ("_begins_at", "_delayed", "end", "matched", "queue_id", "runs", "topic", "units")
+    __slots__ = ("_delayed", "end", "matched", "queue_id", "runs", "topic", "units")
 
     def __init__(self, disk: ReadOnlyDisk, files: QueueFiles, window_units: int) -> None:
         self.topic = files.topic
@@ -146,39 +146,11 @@ class QueueCheck:
         self.end = self.units.max_index
         self._delayed = self.topic == SCHEDULE_TOPIC
         self.matched = 0
-        self._begins_at: int | None = None
         self.runs = IndexRuns()
 
     def begin(self, log_start: int) -> int:
         """Return the smallest index whose message is still in the log."""
         return self.units.first_at(log_start)
-
-    @property
-    def begins_at(self) -> int:
-        """Return the log offset in unit 0; 0 if there is no unit."""
-        if self._begins_at is None:
-            offset, size = self.units.target(0) if not self.units.min_index else (0, 0)
-            self._begins_at = offset if 0 < size < NO_MESSAGE_SIZE else 0
-        return self._begins_at
-
-    def oldest_at(self) -> int | None:
-        """Return the log offset in the oldest unit; None if there is none."""
-        for index in range(self.units.min_index, self.units.max_index):
-            offset, size = self.units.target(index)
-            if (offset, size) != (0, NO_MESSAGE_SIZE):  # a leading unit
-                return offset if size > 0 else None
-        return None
-
-    def newest_at(self, log_end: int) -> int | None:
-        """Return the log offset in the last unit that recovery will not cut. −1: there is no such
-        unit. None: the files contain no unit at all."""
-        if not self.units.max_index:
-            return None
-        for index in range(self.units.max_index - 1, self.units.min_index - 1, -1):
-            offset, size = self.units.target(index)
-            if 0 <= offset < log_end and size > 0:
-                return offset
-        return -1
 
     def claim(
         self, index: int, offset: int, size: int, tags: int, stored_ms: int = 0

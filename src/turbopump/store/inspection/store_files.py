@@ -414,13 +414,6 @@ def crc_rule(
     return provenance.requires_crc
 
 
-def index_names(disk: ReadOnlyDisk, paths: StorePaths) -> set[str] | None:
-    """Return the names of the index files of our last run; None if unknown."""
-    provenance = _provenance(disk, paths)
-    provenance.load(crashed_here=True, clean=False)
-    return set(provenance.index_names) if provenance.index_names is not None else None
-
-
 def noted_roots(disk: ReadOnlyDisk, paths: StorePaths) -> dict[Path, int]:
     """Return the recorded directories of the log, each with the offset of its newest segment at
     that time."""

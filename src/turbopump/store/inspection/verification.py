@@ -28,14 +28,10 @@ from turbopump.store.inspection.log_walk import (
     bad_finding,
     entry_facts,
 )
-from turbopump.store.inspection.next_start import (
-    MissingUnits,
-    known_ends,
-    take_snapshot,
-    topics_known,
-)
+from turbopump.store.inspection.next_start import MissingUnits, known_ends, topics_known
 from turbopump.store.inspection.queue_check import QueueCheck
 from turbopump.store.inspection.report import FINDINGS_MAX, Findings, Verification
+from turbopump.store.inspection.snapshot import take_snapshot
 from turbopump.store.inspection.store_files import (
     ReadTable,
     crc_rule,
@@ -101,7 +97,7 @@ class _Check:
         """Topics whose messages need no unit, because their queues are not served."""
         known = known_ends(disk, paths, running=now.state.running)
         self._known = known.without(self._unserved.__contains__)
-        self._missing = MissingUnits(disk, now, self._known, topics, findings)
+        self._missing = MissingUnits(disk, now, self._known, findings)
         self.result = Verification(
             paths.root,
             findings,

@@ -29,7 +29,7 @@ from turbopump.store.queues.consume_queue import (
     unpack_unit,
 )
 from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
-from turbopump.store.repair.index_scrub import IndexScrub
+from turbopump.store.repair.index_rebuild import IndexRebuild
 from turbopump.store.repair.queue_rebuild import QueueRebuild
 
 REST_S: Final = 24 * 3600.0
@@ -58,7 +58,6 @@ class ScrubNumbers(WalkNumbers):
     damaged_ranges: int = 0
     damaged_bytes: int = 0
     wrong_units: int = 0
-    damaged_indexes: int = 0
 
 
 class Scrub:
@@ -100,9 +99,9 @@ class Scrub:
         self._walk = SteppedWalk(
             log, self._check_unit, on_bad=self._report_range, numbers=self.numbers
         )
-        self.indexes: IndexScrub | None = None
+        self._indexes: IndexRebuild | None = None
         if index is not None:
-            self.indexes = IndexScrub(disk, log, index, log_error, log_info or log_error)
+            self._indexes = IndexRebuild(disk, log, index, log_error, log_info or log_error)
 
     def step(self, now: float) -> float:
         """Check a slice at ``now``, in monotonic seconds. Return the seconds until the next
@@ -110,10 +109,14 @@ class Scrub:
         if self._work is None:
             if self._next_pass is None:
                 self._next_pass = now + FIRST_REST_S
-            if now < self._next_pass:
+                return FIRST_REST_S
+            if now >= self._next_pass:
+                self._next_pass = now + REST_S
+                self._work = self._whole_pass(self._durable())
+            elif self._indexes is not None and self._indexes.is_due:
+                self._work = self._indexes.fill_damaged()
+            else:
                 return min(self._next_pass - now, _LOOK_AGAIN_S)
-            self._next_pass = now + REST_S
-            self._work = self._whole_pass(self._durable())
             self._found = []
         if self._found is None:  # a thread is reading
             return self._interval
@@ -124,8 +127,6 @@ class Scrub:
                 wanted = self._work.send(in_memory)
         except StopIteration:
             self._work = None
-            self._units.clear()
-            self.numbers.passes += 1
             return self._interval
         if wanted:
             self._read(wanted)
@@ -143,15 +144,20 @@ class Scrub:
         self._disk.start_read(pieces, done)
 
     def _whole_pass(self, end: int) -> ReadSteps[None]:
-        index = self.indexes
-        if index is not None:
-            yield from index.fill()  # what the start has found
-        yield from self._walk.entries(self._log.start, end)
+        indexes, position = self._indexes, self._log.start
+        if indexes is not None:
+            indexes.retry_failed()
+        while True:
+            # A pass over a large log takes hours. Damaged index files are not to wait for its end.
+            if indexes is not None:
+                yield from indexes.fill_damaged()
+            if position >= end:
+                break
+            part_end = min(position + self._log.segment_size, end)
+            position = yield from self._walk.entries(position, part_end)
         self.numbers.position = end
-        if index is not None:
-            yield from index.check()
-            self.numbers.damaged_indexes = index.damaged
-            yield from index.fill()
+        self.numbers.passes += 1
+        self._units.clear()
 
     def check(self, start: int, end: int) -> ReadSteps[None]:
         """Check only this range of the log, and the units of its messages."""

@@ -17,8 +17,9 @@ from tests.unit.broker.talking import (
     subscription,
 )
 
-from turbopump.broker.consumers import ClientTable, conflicts
-from turbopump.broker.handlers.clients import LOOK_PAUSE_S, SMALL_GROUP
+from turbopump.broker.conflicts import find_conflicts
+from turbopump.broker.consumers import ClientTable
+from turbopump.broker.membership import CHECK_PAUSE_S, SMALL_GROUP
 from turbopump.protocol import fastjson
 from turbopump.protocol.requests.clients import (
     ConsumerData,
@@ -30,7 +31,7 @@ from turbopump.protocol.requests.consumers import ConsumerConnection, GetConsume
 
 DIFFERENT = (
     "consumers of group g subscribe differently, so messages are missed: one to T (a || b); two "
-    "to T (*); make them alike, "
+    "to T (*); use the same settings "
 )
 
 
@@ -50,7 +51,7 @@ def found(*heartbeats: tuple[str, str, ConsumerData, float]) -> tuple[str, ...]:
     clients: ClientTable[str] = ClientTable()
     for peer, client_id, told, now in heartbeats:
         clients.add_consumer(peer, client_id, 0, told, {}, now)
-    return conflicts("g", clients.groups["g"].members.values())
+    return find_conflicts("g", clients.groups["g"].members.values())
 
 
 def test_the_same_subscription_may_be_written_in_several_ways() -> None:
@@ -88,7 +89,7 @@ def test_a_dead_connection_of_a_client_that_came_back_is_no_second_client() -> N
     assert found(*came_back) == (), "nor is what it subscribed then"
     (sentence,) = found(*came_back, ("p", "one", data("b"), 71.0))
     assert sentence.startswith(
-        "client id one is used by 2 consumers of group g, which get the same queues;"
+        "client id one is used by 2 consumers of group g, which therefore get the same queues;"
     )
     shared = [
         (peer, "one", data("a", message_model=MessageModel.BROADCASTING), now)
@@ -141,7 +142,7 @@ async def test_a_large_group_is_compared_now_and_then_and_told_the_same_meanwhil
     assert (await talk.client.join("odd", "g", alike)).remark == answer.remark, (
         "not looked at again yet"
     )
-    await asyncio.sleep(LOOK_PAUSE_S * (SMALL_GROUP + 1))
+    await asyncio.sleep(CHECK_PAUSE_S * (SMALL_GROUP + 1))
     assert (await talk.client.join("odd", "g", alike)).remark is None
 
 

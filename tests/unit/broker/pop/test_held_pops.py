@@ -8,8 +8,9 @@ from typing import Any, cast
 
 from tests.loops import in_loop
 
+from turbopump.broker.pop.group_queue import TopicGroup
 from turbopump.broker.pop.held_pops import HeldPops
-from turbopump.broker.pop.view import PopView, TopicGroup
+from turbopump.broker.pop.view import PopView
 from turbopump.remoting.router import Router
 from turbopump.remoting.served import Served
 from turbopump.remoting.turns import STARTS_A_TURN, Turns

@@ -1,7 +1,7 @@
 """The state machine of POP, fed with records in any order."""
 
+from turbopump.broker.pop.open_checkpoints import OpenCheckpoints
 from turbopump.broker.pop.records import Acknowledgement, Checkpoint, PopKey
-from turbopump.broker.pop.reviving import OpenCheckpoints
 from turbopump.protocol import fastjson
 
 KEY = PopKey("T", "g", 0, 5, 1000, "b")

@@ -11,7 +11,8 @@ from tests.simulation.world.simulation import Simulation
 from tests.unit.broker.popping import Popper, popped
 from tests.unit.broker.talking import Talk, in_virtual_time
 
-from turbopump.broker.pop.offsets import GroupQueue, InFlight
+from turbopump.broker.pop.group_queue import GroupQueue
+from turbopump.broker.pop.in_flight import InFlight
 from turbopump.message.codec import decode_entries
 from turbopump.message.properties import POP_CK
 from turbopump.protocol.codes import ResponseCode

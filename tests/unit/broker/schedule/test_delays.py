@@ -12,7 +12,7 @@ from tests.unit.broker.talking import Client, Talk, in_virtual_time, pull
 from tests.unit.store.looked_up import find_by_key, message_in_queue
 
 from turbopump.broker.interceptors import Destination
-from turbopump.broker.schedule.delays import delay_level_interceptor
+from turbopump.broker.schedule.destinations import delay_level_interceptor
 from turbopump.message.codec import decode_entries
 from turbopump.message.delivery_time import DelayLevels
 from turbopump.message.message import ReceivedMessage

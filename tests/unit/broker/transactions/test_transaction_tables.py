@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from turbopump.broker.transactions.endings import (
+from turbopump.broker.transactions.endings import SavedOffsets
+from turbopump.broker.transactions.half_messages import ended_offsets, read_half
+from turbopump.broker.transactions.pending_halves import (
     COPIES_KEPT,
     ENDED_KEPT,
     STEP,
     PendingHalves,
-    SavedOffsets,
 )
-from turbopump.broker.transactions.half_messages import ended_offsets, read_half
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import encode_properties
 from turbopump.store.watermark import Watermark

@@ -12,8 +12,8 @@ from tests.loops import in_loop
 from tests.unit.broker.transacting import GIVEN_UP, HALF, Transactor, World, in_a_world
 from tests.unit.store.looked_up import message_in_queue
 
-from turbopump.broker.transactions.endings import GIVEN_UP_KEPT, PendingHalves
 from turbopump.broker.transactions.half_messages import read_half
+from turbopump.broker.transactions.pending_halves import GIVEN_UP_KEPT, PendingHalves
 from turbopump.message.message import ReceivedMessage
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import ResumeCheckHalfMessage, TransactionOutcome

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
-from tests.unit.client.handler_threads import PATIENCE_S, Queue, messages_of, until
+from tests.unit.client.handler_threads import PATIENCE_S, Queue, messages_of
+from tests.waits import until, until_count
 
 from turbopump import Retry, blocking
 from turbopump.client.consumer.delivery import Delivery
@@ -73,7 +74,7 @@ async def test_each_message_gets_the_word_that_was_said_of_it_or_else_of_the_cal
     queue = Queue()
     async with threads(handle, 3, concurrency=1) as (_, ready):
         ready.put(messages_of(queue, 6))
-        await until(lambda: len(queue.said) == 6)
+        await until_count(queue.said, 6)
     assert queue.said == {
         0: "done",
         1: "failed delay=None level=5 cause=None",
@@ -93,7 +94,7 @@ async def test_a_plain_function_may_return_a_coroutine() -> None:
     queue = Queue()
     async with threads(lambda messages: later(messages), 2, concurrency=2) as (_, ready):
         ready.put(messages_of(queue, 4))
-        await until(lambda: len(queue.said) == 4)
+        await until_count(queue.said, 4)
     assert [queue.said[offset][:6] for offset in range(4)] == ["failed", "failed", "done", "done"]
 
 
@@ -129,7 +130,7 @@ async def test_messages_of_a_queue_that_is_dropped_are_not_handed_out() -> None:
         ready.put(messages_of(other, 2))
         queue.drop()
         ready.resume()
-        await until(lambda: len(other.said) == 2)
+        await until_count(other.said, 2)
     assert (got, queue.said) == ([2], {})
 
 
@@ -153,7 +154,7 @@ async def test_the_time_of_a_list_is_its_handlers_and_its_messages_have_one_requ
     consumption = Consumption(asyncio.get_running_loop().time, traces)  # type: ignore[arg-type]
     async with threads(lambda _: None, 2, concurrency=1, on_take=consumption.began) as (_, ready):
         ready.put(messages)
-        await until(lambda: len(queue.said) == 3)
+        await until_count(queue.said, 3)
     assert traces.begun == [([0, 1], threading.get_ident()), ([2], threading.get_ident())]
     assert messages[0].handled_s == messages[1].handled_s is not None
 

@@ -12,14 +12,8 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
-from tests.unit.client.handler_threads import (
-    PATIENCE_S,
-    Queue,
-    message_of,
-    messages_of,
-    threads,
-    until,
-)
+from tests.unit.client.handler_threads import PATIENCE_S, Queue, message_of, messages_of, threads
+from tests.waits import until, until_count, until_equal, until_has
 
 from turbopump.client.consumer.delivery import Delivery, Retry
 from turbopump.client.consumer.handling import HandlerPool
@@ -47,7 +41,7 @@ async def test_one_call_of_the_executor_handles_many_messages(
     queue = Queue()
     async with threads(lambda _: None, concurrency=4) as (_, ready):
         ready.put(messages_of(queue, 5000))
-        await until(lambda: len(queue.said) == 5000)
+        await until_count(queue.said, 5000)
     assert set(queue.said.values()) == {"done"}
     assert calls < 500
 
@@ -108,12 +102,12 @@ async def test_no_message_waits_behind_a_slow_one_while_a_thread_is_idle() -> No
     async with threads(handle, concurrency=2) as (_, ready):
         ready.put(messages_of(queue, 1000))
         # they are fast: one thread would be enough
-        await until(lambda: len(queue.said) == 1000)
+        await until_count(queue.said, 1000)
         ready.put(message_of(queue, offset) for offset in range(1000, 1100))
-        await until(lambda: len(queue.said) == 1099)
+        await until_count(queue.said, 1099)
         assert 1000 not in queue.said
         release.set()
-        await until(lambda: 1000 in queue.said)
+        await until_has(queue.said, 1000)
 
 
 @in_loop
@@ -127,9 +121,9 @@ async def test_handlers_that_become_slow_spread_over_all_threads() -> None:
     queue = Queue()
     async with threads(handle, concurrency=8) as (_, ready):
         ready.put(messages_of(queue, 1000))
-        await until(lambda: len(queue.said) == 1000)
+        await until_count(queue.said, 1000)
         ready.put(message_of(queue, offset) for offset in range(1000, 1064))
-        await until(lambda: len(queue.said) == 1064)
+        await until_count(queue.said, 1064)
     assert set(queue.said.values()) == {"done"}
 
 
@@ -160,7 +154,7 @@ async def test_no_more_than_concurrency_run_at_once_also_when_it_changes() -> No
         pool.resize(5)
         await until(lambda: running == 5)
         gate.release(24)
-        await until(lambda: len(queue.said) == 40)
+        await until_count(queue.said, 40)
 
 
 @in_loop
@@ -178,7 +172,7 @@ async def test_what_waits_of_a_dropped_queue_is_not_begun() -> None:
         await until(inside.is_set)
         queue.drop()
         release.set()
-        await until(lambda: 77 in other.said)
+        await until_has(other.said, 77)
     assert seen == [0, 77]
 
 
@@ -188,7 +182,7 @@ async def test_a_message_whose_queue_is_dropped_while_it_is_taken_is_put_down_ag
     message = message_of(queue, 5)
     ready.put([message])
     assert await asyncio.to_thread(ready.begin) is None
-    await until(lambda: queue.left == [5])
+    await until_equal(queue.left, [5])
     assert not message.taken
 
 
@@ -270,7 +264,7 @@ async def test_while_paused_nothing_is_begun() -> None:
         ready.put([message_of(queue, 3)])
         assert not pool.runs
         ready.resume()
-        await until(lambda: len(queue.said) == 4)
+        await until_count(queue.said, 4)
 
 
 @in_loop
@@ -350,7 +344,7 @@ async def test_the_time_of_each_message_is_its_handlers_not_that_until_the_loop_
         ready.put([first, second])
         await asyncio.sleep(0)
         assert both.wait(PATIENCE_S)  # the loop stands still until both are handled
-        await until(lambda: len(queue.said) == 2)
+        await until_count(queue.said, 2)
     assert first.handled_s is not None
     assert 0 < first.handled_s <= second.taken_at - first.taken_at
 
@@ -372,7 +366,7 @@ async def test_traces_of_a_message_in_a_thread_are_written_on_the_loop_with_its_
     consumption = Consumption(asyncio.get_running_loop().time, traces)  # type: ignore[arg-type]
     async with threads(lambda _: None, concurrency=1, on_take=consumption.began) as (_, ready):
         ready.put(messages_of(queue, 1))
-        await until(lambda: len(queue.said) == 1)
+        await until_count(queue.said, 1)
     assert traces.records == [("began", 4711, threading.get_ident())]
 
 

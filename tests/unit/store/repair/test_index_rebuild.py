@@ -1,9 +1,10 @@
-"""Damaged index files: noticed at the start or by the scrub, told, and filled again from the log
+"""Damaged index files: noticed by the start or by a search, reported, and filled again from the log
 while the store is in use."""
 
 import errno
 import random
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -11,22 +12,18 @@ from tests.fuzzing import crossed, some
 from tests.unit.store.directory import Directory
 from tests.unit.store.indexed import ALWAYS, ENTRIES, SLOTS, answers, fill, indexed, put
 from tests.unit.store.looked_up import find_by_key
-from tests.unit.store.segments import Plain, RealSegment, forget_all, replace
+from tests.unit.store.segments import replace
 
+from turbopump.disk.disk import Found, Piece, read_now
 from turbopump.disk.system_disk import SystemDisk
 from turbopump.store.index.index_file import ENTRY_SIZE, HEADER_SIZE, SLOT_SIZE
 from turbopump.store.index.key_index import KeyIndex
+from turbopump.store.log.cold_reads import finish_now
 from turbopump.store.message_store import MessageStore
-from turbopump.store.repair import index_scrub
 from turbopump.store.repair.scrub import Scrub
 
 ENTRIES_AT = HEADER_SIZE + SLOTS * SLOT_SIZE
 Damage = Callable[[bytearray], None]
-
-
-@pytest.fixture(autouse=True)
-def every_entry_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_scrub, "SAMPLE", 1)
 
 
 def index_paths(directory: Directory) -> list[Path]:
@@ -90,16 +87,12 @@ HEADERS = {
 }
 WITHIN = {
     "a slot": set_bytes(HEADER_SIZE + SLOT_SIZE, (3).to_bytes(4)),
-    "every slot": set_bytes(HEADER_SIZE, bytes(SLOTS * SLOT_SIZE)),
     "a hash": set_bytes(entry_at(4), b"\x01\x02\x03\x04"),
     "a negative hash": set_bytes(entry_at(4), b"\xff"),
     "an offset": set_bytes(entry_at(4) + 4, (1 << 50).to_bytes(8)),
-    "an offset a little": lambda data: set_bytes(
-        entry_at(4) + 11, bytes([data[entry_at(4) + 11] + 1])
-    )(data),
-    "a time": set_bytes(entry_at(4) + 12, (7000).to_bytes(4)),
-    "a link": set_bytes(entry_at(9) + 16, (1).to_bytes(4)),
-    "the middle": lambda data: set_bytes(entry_at(3), bytes(ENTRY_SIZE * 20))(data),
+    "a negative time": set_bytes(entry_at(4) + 12, (-1).to_bytes(4, signed=True)),
+    "a link": set_bytes(entry_at(9) + 16, (9).to_bytes(4)),
+    "the middle": set_bytes(entry_at(3), bytes(ENTRY_SIZE * 20)),
 }
 
 
@@ -141,8 +134,8 @@ def test_a_header_that_cannot_be_right_is_noticed_at_the_start_and_the_file_is_f
     assert not list(tmp_path.glob("index.new"))
 
 
-@pytest.mark.parametrize(("damage", "which"), crossed({**WITHIN, **HEADERS}, [-1, *some(range(2))]))
-def test_the_scrub_notices_whatever_is_wrong_in_a_file_and_fills_it_again(
+@pytest.mark.parametrize(("damage", "which"), crossed(WITHIN, [-1, *some(range(2))]))
+def test_a_search_notices_an_impossible_entry_and_the_file_is_filled_again(
     tmp_path: Path, damage: str, which: int
 ) -> None:
     directory = indexed(tmp_path)
@@ -150,29 +143,50 @@ def test_the_scrub_notices_whatever_is_wrong_in_a_file_and_fills_it_again(
     fill(directory, store)
     expected = answers(store)
     file = index_of(store).files[which]
-    whole = bytes(file.segment.buffer)
-    data = bytearray(whole)
-    {**WITHIN, **HEADERS}[damage](data)
+    data = bytearray(file.segment.buffer)
+    WITHIN[damage](data)
     file.segment.buffer[:] = bytes(data)
+
+    assert answers(store) != expected
+    assert store.lookup.no_index_because is not None
     found: list[str] = []
-    scrub = scrub_of(store, found)
-    run(scrub)
-    run(scrub)
+    run(scrub_of(store, found))
+
     assert answers(store) == expected
-    if damage in WITHIN:
-        assert scrub.numbers.damaged_indexes == 1
-        assert directory.failures[0].startswith(f"index file {file.segment.path} is damaged (")
-        assert len(found) == 1
-    elif damage != "everything":
-        assert found == [
-            f"the head of index file {file.segment.path} was damaged, it is written again"
-        ]
+    assert store.lookup.no_index_because is None
+    (told,) = directory.failures
+    assert told.startswith(f"index file {file.segment.path} is damaged (")
+    assert len(found) == 1
+    assert found[0].startswith(f"index file {file.segment.path} is filled again from the log: ")
     store.close()
     directory.failures.clear()
     again = directory.open()
     assert answers(again) == expected
     assert directory.failures == []
     again.close()
+
+
+def test_a_damaged_file_is_filled_soon_after_the_search_not_with_the_next_pass(
+    tmp_path: Path,
+) -> None:
+    directory = indexed(tmp_path)
+    store = directory.open()
+    fill(directory, store)
+    expected = answers(store)
+    scrub, now = scrub_of(store, []), 0.0
+    while not scrub.numbers.passes:
+        now += scrub.step(now)
+    index_of(store).files[0].segment.buffer[entry_at(3) : entry_at(5)] = bytes(2 * ENTRY_SIZE)
+
+    answers(store)
+    searched_at = now
+    while index_of(store).incomplete:
+        now += scrub.step(now)
+
+    assert now - searched_at < 120
+    assert scrub.numbers.passes == 1
+    assert answers(store) == expected
+    store.close()
 
 
 def test_files_side_by_side_are_filled_again_one_after_the_other_while_messages_come(
@@ -183,6 +197,8 @@ def test_files_side_by_side_are_filled_again_one_after_the_other_while_messages_
     fill(directory, store, 40)
     for file in index_of(store).files[1:]:
         file.segment.buffer[ENTRIES_AT:] = bytes(file.segment.size - ENTRIES_AT)
+    answers(store)
+    assert sum(file.damaged for file in index_of(store).files) >= 2
     found: list[str] = []
     scrub = scrub_of(store, found)
     more = iter(range(40, 80))
@@ -195,7 +211,6 @@ def test_files_side_by_side_are_filled_again_one_after_the_other_while_messages_
     run(scrub, send)
     for number in more:
         fill(directory, store, 1, start=number)
-    assert scrub.numbers.damaged_indexes >= 2
     plain = indexed(tmp_path / "plain")
     plain.clock.now = 1_700_000_000_000
     other = plain.open()
@@ -205,14 +220,19 @@ def test_files_side_by_side_are_filled_again_one_after_the_other_while_messages_
     store.close()
 
 
-def test_a_whole_index_is_left_as_it_is_and_so_is_one_that_grows_meanwhile(tmp_path: Path) -> None:
+def test_a_search_finds_no_fault_in_a_whole_index_that_grows_meanwhile(tmp_path: Path) -> None:
     directory = indexed(tmp_path)
     store = directory.open()
     fill(directory, store, 20)
-    found: list[str] = []
-    numbers = iter(range(20, 60))
-    run(scrub_of(store, found), lambda: fill(directory, store, 1, start=next(numbers, 60)))
-    assert (found, directory.failures) == ([], [])
+    numbers = count(20)
+
+    def put_and_read(pieces: list[Piece]) -> list[Found]:
+        fill(directory, store, 1, start=next(numbers))
+        return [read_now(piece) for piece in pieces]
+
+    for _ in range(4):
+        finish_now(store.lookup.by_key("T", "every", *ALWAYS), put_and_read)
+    assert directory.failures == []
     store.close()
 
 
@@ -225,41 +245,8 @@ def test_messages_that_are_gone_or_damaged_are_no_fault_of_the_index(tmp_path: P
     assert file is not None
     file.buffer[hit.offset - file.start + 90] ^= 1
     store.log.files.forget_first()
-    found: list[str] = []
-    run(scrub_of(store, found))
-    assert [text for text in found if "index" in text] == []
+    assert find_by_key(store.lookup, "T", "ID0050", *ALWAYS) == []
     assert directory.failures == []
-    store.close()
-
-
-@pytest.mark.parametrize("where", ["slots", "entries", "log"])
-def test_a_file_that_cannot_be_read_is_damaged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
-) -> None:
-    directory = indexed(tmp_path)
-    store = directory.open()
-    fill(directory, store, 60)
-    expected = answers(store)
-    bad = index_of(store).files[1].segment
-    forget_all(monkeypatch)
-
-    def read(plain: Plain, segment: RealSegment, at: int, size: int) -> bytes:
-        if (
-            segment is bad
-            and (at < ENTRIES_AT if where == "slots" else at >= ENTRIES_AT)
-            and where != "log"
-        ):
-            raise OSError(errno.EIO, "Input/output error")
-        if where == "log" and segment.path.parent.name == "commitlog" and size < 4096:
-            raise OSError(errno.EIO, "Input/output error")
-        return plain(segment, at, size)
-
-    with monkeypatch.context() as patched:
-        replace(patched, "read_cold", read)
-        run(scrub_of(store, []))
-    told = [text for text in directory.failures if "cannot be read: Input/output error" in text]
-    assert len(told) == (0 if where == "log" else 1)
-    assert answers(store) == expected
     store.close()
 
 
@@ -274,6 +261,7 @@ def test_without_room_for_another_file_it_is_tried_again_with_the_next_pass(
     index = index_of(store)
     file = index.files[-1 if fails == "new file" else 1]
     file.segment.buffer[entry_at(2) : entry_at(3)] = b"\xff" * ENTRY_SIZE
+    answers(store)
     found: list[str] = []
     scrub = scrub_of(store, found)
 

@@ -1,0 +1,108 @@
+"""Popped messages without an acknowledgement: the state machine of POP for one revive queue. Its
+input is the records of that queue in their order. No I/O, loop or clock.
+
+A checkpoint opens an entry, and acknowledgements remove messages from it. The entry is closed after
+its time, when no earlier acknowledgement can be missing; the messages left in it are then delivered
+again. An acknowledgement that comes before its checkpoint waits for it.
+
+``position`` never passes a record that is still needed, so that a start from there reaches the same
+state. RocketMQ: ``PopReviveService.consumeReviveMessage``, ``mergeAndRevive``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from turbopump.broker.pop import records
+
+
+@dataclass(slots=True, eq=False)
+class OpenCheckpoint:
+    """A checkpoint with its acknowledgements.
+
+    - ``left``: queue offsets of messages that are not acknowledged.
+    - ``visible_at_ms``: time when these become visible again.
+    - ``checkpoint``: None while only acknowledgements have arrived.
+    """
+
+    key: records.PopKey
+    visible_at_ms: int
+    first: int
+    """Revive offset of the first record with this key."""
+    checkpoint: records.Checkpoint | None = None
+    left: list[int] = field(default_factory=list)
+    acknowledged: set[int] = field(default_factory=set)
+    timers_mark: int | None = None
+    queue_mark: int | None = None
+
+
+class OpenCheckpoints:
+    """Open checkpoints of one revive queue. ``read``: the revive offset after the last record that
+    was read."""
+
+    def __init__(self, broker_name: str, read: int) -> None:
+        self._broker_name = broker_name
+        self._open: dict[records.PopKey, OpenCheckpoint] = {}
+        self.read = read
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def position(self) -> int:
+        """Lowest revive offset that is still needed."""
+        return min((entry.first for entry in self._open.values()), default=self.read)
+
+    @property
+    def next_time_ms(self) -> int | None:
+        """Time when the first messages become visible again."""
+        return min((entry.visible_at_ms for entry in self._open.values()), default=None)
+
+    def checkpoint(self, record: records.Checkpoint, revive_offset: int) -> None:
+        """Add a checkpoint. A repeated one, after a crash of the timers, changes nothing."""
+        key = record.key(self._broker_name)
+        entry = self._open.get(key)
+        if entry is None:
+            entry = self._open[key] = OpenCheckpoint(key, record.visible_at_ms, revive_offset)
+        elif entry.checkpoint is not None and len(entry.checkpoint.offsets()) >= len(
+            record.offsets()
+        ):
+            return
+        entry.checkpoint = record
+        entry.visible_at_ms = record.visible_at_ms
+        entry.left = [
+            offset for offset in record.unacknowledged() if offset not in entry.acknowledged
+        ]
+        if not entry.left:
+            del self._open[key]
+
+    def acknowledge(
+        self, record: records.Acknowledgement, visible_at_ms: int, revive_offset: int
+    ) -> None:
+        """Add an acknowledgement for messages that would become visible again at
+        ``visible_at_ms``."""
+        key = record.key(self._broker_name)
+        offsets = {record.offset} if record.offsets is None else set(record.offsets)
+        entry = self._open.get(key)
+        if entry is None:
+            entry = self._open[key] = OpenCheckpoint(key, visible_at_ms, revive_offset)
+        entry.acknowledged |= offsets
+        if entry.checkpoint is not None:
+            entry.left = [offset for offset in entry.left if offset not in offsets]
+            if not entry.left:
+                del self._open[key]
+
+    def ripe(self, now_ms: int) -> list[OpenCheckpoint]:
+        """Return the entries whose time has come, oldest first."""
+        return sorted(
+            (entry for entry in self._open.values() if entry.visible_at_ms <= now_ms), key=_order
+        )
+
+    def close(self, entry: OpenCheckpoint) -> None:
+        """Remove an entry whose messages are stored again, or whose acknowledgements have no
+        checkpoint."""
+        self._open.pop(entry.key, None)
+
+
+def _order(entry: OpenCheckpoint) -> tuple[int, int]:
+    return entry.visible_at_ms, entry.first
