@@ -743,7 +743,7 @@ def _of_name_server(error: Exception) -> tuple[str, str]:
         return str(error), _of_tls(error) or (
             "start it (turbopump namesrv), or check -n, NAMESRV_ADDR and the network"
         )
-    if "is no name server" in str(error):
+    if "is not a name server" in str(error):
         return str(error), "give the name server's address with -n; its usual port is 9876"
     if isinstance(error, ResponseError):
         return str(error), _denied(error)

@@ -280,7 +280,7 @@ class ClientInstance:
         if ForkCount.count != self._forks:
             raise errors.NotStartedError(
                 f"this {what} was started in process {self._pid} and is used in its fork "
-                f"{self.environment.pid()}, where its connections must not be touched; start a "
+                f"{self.environment.pid()}, which must not use its connections; start a "
                 "new one after the fork"
             )
         if asyncio.get_running_loop() is not self._loop:

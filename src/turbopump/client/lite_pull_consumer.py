@@ -259,8 +259,8 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
                     )
                 if prefetched.done_offset is not None and offset < prefetched.done_offset:
                     raise ConfigError(
-                        f"{queue} is done up to {prefetched.done_offset}; "
-                        f"offset={offset} goes back: use seek"
+                        f"{queue} is done up to {prefetched.done_offset}; offset={offset} "
+                        "is before that: use seek"
                     )
             for prefetched, offset in zip(chosen, offsets.values(), strict=True):
                 prefetched.done_offset = offset

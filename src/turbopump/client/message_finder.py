@@ -152,8 +152,8 @@ class MessageFinder(InContext):
             return found.messages[0]
         said = f": {_reasons(found.remarks)}" if found.remarks else ""
         tried.append(
-            "as a unique id no broker of the topic "
-            f"({', '.join(sorted(route.addresses))}) finds it{said}"
+            "as a unique id it is unknown to the brokers of the topic "
+            f"({', '.join(sorted(route.addresses))}){said}"
         )
         missing.update(found.missing)
         if missing:
@@ -178,7 +178,7 @@ class MessageFinder(InContext):
             raise errors.MessageNotFoundError(
                 f"no message at offset {offset} of queue {queue}, which has {_range(reply)}"
                 + (
-                    ": it is damaged, or a filler between messages"
+                    ": the message is damaged, or the offset is a filler between messages"
                     if reply.min_offset <= offset < reply.max_offset
                     else ""
                 )
@@ -268,7 +268,7 @@ class MessageFinder(InContext):
         names = [name for name, members in route.addresses.items() if address in members.values()]
         messages = good_messages(answer.body, names[0] if names else "", address)
         if len(messages) != 1 or messages[0].commit_log_offset != offset:
-            return None, "what the broker gives is damaged"
+            return None, "the broker returned damaged bytes"
         return messages[0], ""
 
     async def _query(

@@ -45,12 +45,13 @@ async def recall_message(
     if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
         shown = sender.shown(topic)
         raise errors.MessageError(
-            f"messages of {shown} cannot be recalled: it is a retry or dead-letter topic"
+            f"messages of {shown}, a retry or dead-letter topic, cannot be recalled"
         )
     if handle is None:  # of a SendResult, whose type says that it may be
         raise errors.MessageError(
-            "there is no recall handle: only a message with a time that is still ahead has one "
-            "(delay= or deliver_at=, not delay_level=), from a broker with recallMessageEnable=true"
+            "recall_handle is None: only a message with a future delivery time has a "
+            "handle (delay= or deliver_at=, not delay_level=), from a broker with "
+            "recallMessageEnable=true"
         )
     if not isinstance(handle, str):
         raise errors.MessageError(

@@ -140,10 +140,11 @@ class Requester:
     ) -> errors.RequestTimeoutError:
         topic = self._sender.shown(outgoing.topic)
         return errors.RequestTimeoutError(
-            f"no reply to message {outgoing.msg_id} of topic {topic!r} within {spent_ms:.0f} ms; "
-            f"broker {broker} has the message. Check that a consumer of the topic is running, that "
-            "it replies (consumer.reply) and needs no longer than that, and its log; replies that "
-            f"came too late at this client so far: {self._instance.requests.late}",
+            f"no reply to message {outgoing.msg_id} of topic {topic!r} within "
+            f"{spent_ms:.0f} ms; broker {broker} has the message. Check that a consumer "
+            "of the topic is running and replies in that time (consumer.reply), and "
+            "check its log; late replies at this client so far: "
+            f"{self._instance.requests.late}",
             topic=topic,
             broker=broker,
             spent_ms=spent_ms,
@@ -223,8 +224,9 @@ def reply_to(
     missing = [name for name in (REPLY_TO_CLIENT, CORRELATION_ID, CLUSTER) if name not in asked]
     if missing:
         raise errors.MessageError(
-            f"message {request.msg_id} of topic {request.topic!r} wants no reply: it has no "
-            f"property {missing[0]}. Only what was sent by a producer's request can be replied to"
+            f"message {request.msg_id} of topic {request.topic!r} expects no reply, "
+            f"because property {missing[0]} is missing. Reply only to messages that were "
+            "sent with a producer's request"
         )
     names = (CORRELATION_ID, REPLY_TO_CLIENT, TTL)
     back = {name: asked[name] for name in names if name in asked} | {MESSAGE_TYPE: REPLY}

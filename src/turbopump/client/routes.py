@@ -379,9 +379,9 @@ def refuse_other_than_name_server(address: str, answer: Command) -> None:
     """Raise RemotingError if the server at this address does not support a name server's
     request."""
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        remark = (answer.remark or "").strip()
         raise errors.RemotingError(
-            f"{address} is no name server, it answers as a broker does "
-            f"({(answer.remark or '').strip()})"
+            f"{address} is not a name server; it answers like a broker ({remark})"
         )
 
 

@@ -49,8 +49,8 @@ _NAME: Final = SettingRule(
 )
 _HEARTBEAT: Final = SettingRule(
     lambda value: is_seconds(value) and value < 120,
-    "must be a number of seconds above 0 and below 120: brokers forget a client that is silent for "
-    "so long",
+    "must be a number of seconds above 0 and below 120: brokers remove a client after "
+    "120 s without a heartbeat",
     "s",
 )
 _HEADER_FORM: Final = SettingRule(

@@ -190,7 +190,8 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
 def _refuse_others(message: object) -> None:
     if not isinstance(message, PoppedMessage):
         raise TypeError(
-            f"{message!r:.80} is no message of a SimpleConsumer: give what `receive` returned"
+            f"{message!r:.80} is not a message of a SimpleConsumer: pass a message that "
+            "`receive` returned"
         )
 
 
@@ -300,7 +301,7 @@ class RunningSimple(RunningMember):
     def _fail(self, source: str, error: Error) -> None:
         if source not in self._failed:  # one line when it begins and one when it ends
             log.warning(
-                "nothing to receive here, goes on trying group=%s source=%s cause=%s",
+                "receiving failed, is repeated group=%s source=%s cause=%s",
                 self._group,
                 source,
                 error,

@@ -97,7 +97,7 @@ _checker_failed = RepeatedLine(
 _not_told = RepeatedLine(
     log,
     logging.WARNING,
-    "a broker could not be told of a transaction, it will ask state=%s msg_id=%s cause=%s",
+    "transaction state not reported, the broker will ask state=%s msg_id=%s cause=%s",
 )
 _executor_failed = RepeatedLine(
     log,
@@ -233,8 +233,8 @@ def state_of(returned: object, who: str) -> TransactionState:
     if isinstance(returned, TransactionState):
         return returned
     raise TypeError(
-        f"the {who} returned {returned!r}; TransactionState.COMMIT, ROLLBACK or "
-        "UNKNOWN (or None) is expected"
+        f"the {who} returned {returned!r}; expected TransactionState.COMMIT, ROLLBACK or "
+        "UNKNOWN (or None)"
     )
 
 

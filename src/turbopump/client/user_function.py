@@ -181,8 +181,7 @@ def _end_calls() -> None:
         names.append("and perhaps others")
     if names:
         log.warning(
-            "the process ends while functions still run in its threads; what they were doing is "
-            "cut off threads=%s",
+            "process ends and stops functions that still run in threads threads=%s",
             ", ".join(names),
         )
 

@@ -125,7 +125,9 @@ async def test_a_producer_recalls_what_it_sent_and_is_told_when_it_is_too_late(
         with pytest.raises(MessageError, match="recall handle is invalid"):
             await producer.recall("Orders", "nonsense")
         plain = await producer.send(Message("Orders", b"at once"))
-        with pytest.raises(MessageError, match="no recall handle: only a message with a time"):
+        with pytest.raises(
+            MessageError, match="recall_handle is None: only a message with a future"
+        ):
             await producer.recall("Orders", plain.recall_handle)  # type: ignore[arg-type]
         with pytest.raises(MessageError, match="retry"):
             await producer.recall("%RETRY%g", later.recall_handle)

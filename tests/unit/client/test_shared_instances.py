@@ -267,7 +267,7 @@ def test_a_name_in_use_on_one_loop_is_refused_on_another_until_it_is_free(kind: 
             with pytest.raises(
                 ConfigError,
                 match=r"in use in this process on another event "
-                r"loop, and .*close the other first",
+                r"loop, and .*close the other client first",
             ):
                 await asyncio.to_thread(second.start)
 

@@ -146,7 +146,7 @@ async def test_a_start_that_is_overtaken_by_a_close_says_so_and_nothing_goes_on(
         start = asyncio.ensure_future(consumer.start())
         await until(lambda: bool(cluster.broker.requests(GetConsumerListByGroup)))
         await consumer.close()
-        with pytest.raises(NotStartedError, match="closed while it was started"):
+        with pytest.raises(NotStartedError, match="closed during its start"):
             await start
         told = len(cluster.broker.received)
         await asyncio.sleep(70)

@@ -385,7 +385,8 @@ class PoppedMessages(DeliveryPolicy):
         late = [message for message in self.held if not message.taken and message.overdue]
         if late:
             log.warning(
-                "not handled in its time, comes again group=%s queue=%s count=%d",
+                "messages not handled in their invisible time, will be delivered again "
+                "group=%s queue=%s count=%d",
                 self._group,
                 self._queue,
                 len(late),

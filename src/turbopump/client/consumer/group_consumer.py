@@ -188,9 +188,7 @@ class RunningConsumer(RunningMember):
         consumer is closed meanwhile."""
         complete = not self.closing and await self._first_queues()
         if self.closing:
-            raise NotStartedError(
-                f"this {self.what} was closed while it was started; start a new one"
-            )
+            raise NotStartedError(f"this {self.what} was closed during its start; start a new one")
         self._spawn(self.balancer.run(complete=complete), "balancer")
         self._spawn(self._table.commit_for_ever(), "commits")
 
@@ -233,7 +231,7 @@ class RunningConsumer(RunningMember):
         """Run the handler now with a message from an operator, if there is a handler."""
         return consumers.ConsumeMessageDirectlyResult(
             consume_result=consumers.ConsumeResult.CR_THROW_EXCEPTION,
-            remark=f"this {self.what} has no handler that a message could be given to",
+            remark=f"this {self.what} has no handler, so it cannot handle a message directly",
         )
 
 

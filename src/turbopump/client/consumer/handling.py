@@ -241,8 +241,8 @@ class HandlerPool:
                     continue
                 seconds = now - message.taken_at
                 log.warning(
-                    "handler has not ended for %.0f s, its message is given back, what it says "
-                    "later does not count %s",
+                    "handler has not ended for %.0f s, its message was sent back and its "
+                    "later result is ignored %s",
                     seconds,
                     keys_of(message),
                 )
@@ -330,8 +330,7 @@ class HandlerPool:
         """Replace a worker that was cancelled from outside."""
         if self._going:
             log.error(
-                "a worker of the handler was ended from outside, another takes its place cause=%r",
-                error,
+                "a handler's worker was cancelled from outside, another replaces it cause=%r", error
             )
             if message is not None:
                 self._fail(message, error)

@@ -46,17 +46,15 @@ log = logging.getLogger(__name__)
 _not_acknowledged = RepeatedLine(
     log,
     logging.WARNING,
-    "messages cannot be acknowledged, tried again until they come again broker=%s count=%d "
-    "cause=%s",
+    "messages not acknowledged, repeated until they are visible again broker=%s count=%d cause=%s",
 )
 _not_changed = RepeatedLine(
     log,
     logging.WARNING,
-    "time of a message not changed, it comes again when its time is over group=%s msg_id=%s "
-    "cause=%s",
+    "invisible time of a message not changed, the old one holds group=%s msg_id=%s cause=%s",
 )
 _becomes_dead = RepeatedLine(
-    log, logging.WARNING, "retried too often, becomes a dead letter group=%s msg_id=%s"
+    log, logging.WARNING, "message exceeded its retries, becomes a dead letter group=%s msg_id=%s"
 )
 
 AT_ONCE_MAX: Final = 512

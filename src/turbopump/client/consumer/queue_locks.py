@@ -129,9 +129,7 @@ class MemberLocks:
 
     def _lose(self, queue: MessageQueue, cause: str) -> None:
         log.warning(
-            "lock of a queue is lost, its messages wait until it is locked again queue=%s cause=%s",
-            queue,
-            cause,
+            "lock of a queue lost, its messages wait for a new lock queue=%s cause=%s", queue, cause
         )
         self._held.pop(queue, None)
         self._on_lost(queue)
@@ -166,7 +164,7 @@ class MemberLocks:
             )
         except RemotingError as error:
             log.info(
-                "queues not unlocked, their broker frees them in a minute broker=%s cause=%s",
+                "queues not unlocked, the broker unlocks them within a minute broker=%s cause=%s",
                 broker,
                 error,
             )

@@ -41,12 +41,10 @@ from turbopump.protocol.requests.pull import PullMessage, PullSysFlag
 from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
-_fails = RepeatedLine(log, logging.WARNING, "%s failed, goes on trying %s cause=%s")
+_fails = RepeatedLine(log, logging.WARNING, "%s failed, is repeated %s cause=%s")
 _works_again = RepeatedLine(log, logging.INFO, "%s works again %s")
 _moved_offset = RepeatedLine(
-    log,
-    logging.WARNING,
-    "offset outside of the queue queue=%s asked=%d first=%d end=%d goes_on_at=%d",
+    log, logging.WARNING, "offset outside of the queue queue=%s asked=%d first=%d end=%d next=%d"
 )
 
 PULL_TIMEOUT_S: Final = 30.0

@@ -33,7 +33,9 @@ from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
 _reset = RepeatedLine(log, logging.INFO, "offset reset queue=%s group=%s from=%s to=%d")
-_no_start = RepeatedLine(log, logging.WARNING, "queue has no start yet queue=%s group=%s cause=%s")
+_no_start = RepeatedLine(
+    log, logging.WARNING, "starting offset of a queue not known yet queue=%s group=%s cause=%s"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,7 +371,7 @@ class Assignment(QueueTable[AssignedQueue | PopQueue]):
             # The queue ends before our offset: the topic was created again, and its messages are
             # new. The broker drops a group's offsets with the topic, but our file keeps them.
             # Java's client continues at the end, and skips messages sent meanwhile.
-            log.warning("queue was made again, read from its beginning queue=%s", assigned.queue)
+            log.warning("queue was created again, read from its beginning queue=%s", assigned.queue)
             offset = 0
         assigned.drop()
         if not settings.ordered:

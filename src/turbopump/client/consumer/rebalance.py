@@ -194,8 +194,8 @@ class Balancer:
         clients = reply_in(command, request).consumer_id_list
         if len(clients) > MEMBERS_MAX:
             raise BodyError(
-                f"{address} says that group {self.group!r} has {len(clients)} members, and "
-                f"{MEMBERS_MAX} can share queues: divide its consumers into several groups"
+                f"{address} lists {len(clients)} members of group {self.group!r}, above "
+                f"the limit of {MEMBERS_MAX}: divide its consumers into several groups"
             )
         if self.instance.client_id not in clients:
             self.instance.forget_introduction(address)
@@ -206,15 +206,15 @@ class Balancer:
             self._complaints[topic] = cause
             if failure is None:
                 log.warning(
-                    "nothing to consume yet, goes on trying group=%s topic=%s cause=%s",
+                    "no queues to consume yet, division is repeated group=%s topic=%s cause=%s",
                     self.group,
                     topic,
                     cause,
                 )
             else:
                 log.error(
-                    "not rebalanced, the queues stay as they are and it goes on trying group=%s "
-                    "topic=%s cause=%s",
+                    "rebalance failed, the queues stay assigned and it is repeated "
+                    "group=%s topic=%s cause=%s",
                     self.group,
                     topic,
                     cause,
@@ -327,8 +327,8 @@ class BrokerDivision:
     def _fall_back(self, address: str) -> None:
         if not self._falls_back:
             log.warning(
-                "broker %s divides no queues (it is older than 5.0): the group divides them "
-                "itself group=%s",
+                "broker %s does not divide queues, because its version is below 5.0; the "
+                "members divide them group=%s",
                 address,
                 self._group,
             )

@@ -178,9 +178,9 @@ class PushConsumerSettings(SubscriberSettings):
             )
         if "suspend_time" in self._changed and not self.ordered:
             raise ConfigError(
-                f"suspend_time={self.suspend_time!r:.80} is for ordered=True, where a message that "
-                "failed is handled again in place; without, "
-                "Retry(delay=seconds) keeps one here for so long"
+                f"suspend_time={self.suspend_time!r:.80} requires ordered=True, where a "
+                "failed message is handled again in place; without ordered, return "
+                "Retry(delay=seconds)"
             )
         self._check_batches()
         self._check_pop()
@@ -195,16 +195,18 @@ class PushConsumerSettings(SubscriberSettings):
             )
         if getattr(self.handler, ONE_BY_ONE, False):
             raise ConfigError(
-                f"handler_batch={self.handler_batch} gives lists, and an IdempotentConsumer wraps "
-                "handlers of single messages: leave handler_batch out, or go through the list in a "
-                "handler of your own, each with idempotent.handling(message)"
+                f"handler_batch={self.handler_batch} passes lists, but an "
+                "IdempotentConsumer wraps handlers of single messages: omit "
+                "handler_batch, or iterate over the list in your handler with "
+                "idempotent.handling(message)"
             )
 
     def _check_pop(self) -> None:
         if self.asks_brokers and self.ordered:
             raise ConfigError(
-                "client_rebalance=False is not for ordered=True, whose members divide and lock the "
-                "queues themselves; to pop in order use SimpleConsumer(ordered=True)"
+                "client_rebalance=False cannot be combined with ordered=True, whose "
+                "members divide and lock the queues themselves; to pop in order, use "
+                "SimpleConsumer(ordered=True)"
             )
         strategy_of(self.allocation)
         for name in ("pop_invisible_time", "pop_batch", "pop_threshold"):

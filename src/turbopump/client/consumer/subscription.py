@@ -136,8 +136,8 @@ def first_subscriptions(
     if topic is None:
         if wanted not in ("", ALL):
             raise ConfigError(
-                f"tags={wanted!r:.80} without topic=… choose among no messages: give the topic, "
-                "too, or subscribe(topic, tags)"
+                f"tags={wanted!r:.80} without topic=… select no messages: pass the topic "
+                "too, or call subscribe(topic, tags)"
             )
         return {}
     subscription = topic_subscription(namespace, topic, wanted, version)

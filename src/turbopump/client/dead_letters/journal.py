@@ -91,9 +91,9 @@ def read_journal(data: bytes, what: object) -> tuple[JournalState, int]:
             if number == len(lines):
                 break
             raise ResendError(
-                f"{what} is damaged in line {number} ({error}), so nobody knows which dead letters "
-                "were resent; put back a copy of the file, or move it away: then the targets alone "
-                "are asked"
+                f"{what} is damaged in line {number} ({error}), so the resent dead "
+                "letters are unknown; restore a copy of the file, or move it away: then "
+                "only the targets are searched"
             ) from None
         size += len(text)
     return state, size

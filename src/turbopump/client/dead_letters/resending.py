@@ -202,7 +202,7 @@ class Run:
                 await self._instance.routes.get(queue.topic)
                 arrivals = await target.read_on(self._instance, self._mark, {queue: start})
             except (errors.RemotingError, errors.RouteNotFoundError) as error:
-                text = "cannot find out what was resent to a queue queue=%s cause=%s"
+                text = "queue not searched for resent dead letters queue=%s cause=%s"
                 log.warning(text, queue, error)
                 self._stuck |= dict.fromkeys(aimed, target.UnreadableQueue(queue, str(error)))
                 continue
@@ -369,7 +369,7 @@ class Run:
             await self._instance.routes.get(topic)
             queues = self._queues(topic)
             if not queues:
-                wants = "can be written to, and read to see what has arrived"
+                wants = "is both writable and readable"
                 return f"topic {topic} has no queue that {wants}"
             if all(queue.topic != topic for queue in self._sent.read_to):
                 starts = await target.queue_ends(self._instance, queues)
@@ -394,10 +394,10 @@ class Run:
                 known = True
             if not known or self._sent.ids[arrival.id] > 1:
                 raise errors.ResendError(
-                    f"somebody else is resending the dead letters of group {self._group!r} at the "
-                    f"same time: {arrival.id} is at offset {arrival.offset} of {arrival.queue}, "
-                    f"and not from here. Sent from here so far: {self.report.sent}. Agree who goes "
-                    "on"
+                    "another operator is resending the dead letters of group "
+                    f"{self._group!r}: {arrival.id} is at offset {arrival.offset} of "
+                    f"{arrival.queue}, and this run did not send it. Sent by this run so "
+                    f"far: {self.report.sent}. Only one of you may continue"
                 )
 
     async def _not_elsewhere(self, letters: Sequence[DeadLetter]) -> list[DeadLetter]:

@@ -277,7 +277,7 @@ class IdempotentConsumer:
         except Exception as error:
             consequence = "will be handled again" if done else "waits for the lease to end"
             log.error(
-                "not written down in the idempotence store, its next copy %s key=%s cause=%s",
+                "key not recorded in the idempotence store, its next copy %s key=%s cause=%s",
                 consequence,
                 visit.key[:200],
                 error,
@@ -297,7 +297,8 @@ class IdempotentConsumer:
                 break
         if not mine:
             log.warning(
-                "a handler took longer than its lease could be renewed, a twin may have run key=%s",
+                "handler ran longer than its lease, another message with the key may "
+                "have been handled key=%s",
                 visit.key[:200],
             )
 

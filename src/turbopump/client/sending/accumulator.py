@@ -306,9 +306,10 @@ def overdue(
         )
     else:
         text += (
-            f"acknowledged: no answer within its time, {spent_ms:.0f} ms (asked: "
-            f"{', '.join(asked) or 'nobody yet'}). The batch it went with goes on, and it may be "
-            "stored all the same. Check the broker's load and disk, or give a longer send_timeout"
+            f"acknowledged: no answer within its timeout, {spent_ms:.0f} ms (asked: "
+            f"{', '.join(asked) or 'no broker yet'}). Its batch is still being sent, so the "
+            "message may be stored nevertheless. Check the broker's load and disk, or set a longer "
+            "send_timeout"
         )
     return SendError(text, topic=topic, brokers=tuple(asked), spent_ms=spent_ms)
 

@@ -302,9 +302,7 @@ def refuse_changed_message(message: object) -> None:
 
 def _check_fits(message: Message, first: Message) -> None:
     if message.topic != first.topic:
-        raise MessageError(
-            f"a batch goes to one topic; this one has {first.topic} and {message.topic}"
-        )
+        raise MessageError(f"a batch has one topic; this one has {first.topic} and {message.topic}")
     if message.wait_store_ok != first.wait_store_ok:
         raise MessageError("the messages of a batch must agree in wait_store_ok")
     if any(name in message.properties for name in DELAYING):

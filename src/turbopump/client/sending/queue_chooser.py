@@ -86,8 +86,8 @@ class QueueChooser:
         chosen = selector(outside, message)
         if chosen not in outside:
             raise ConfigError(
-                f"the selector chose {chosen!r}, which is none of the "
-                f"{len(outside)} queues of {message.topic!r}"
+                f"the selector chose {chosen!r}, which is not among the {len(outside)} "
+                f"queues of {message.topic!r}"
             )
         return wrapped(namespace, chosen)
 

@@ -251,7 +251,7 @@ class SendAttempts:
             await connection.drain(self._deadline)
         except TimeoutError:
             waited = self._loop.time() - self._began
-            raise NotWrittenError(f"has not read for {waited:.1f} s what was sent before") from None
+            raise NotWrittenError(f"has not read the earlier data for {waited:.1f} s") from None
         if connection.closed:
             what = f"connection to {connection.peer}"
             raise errors.ConnectError(f"{what} ended before the message was written")

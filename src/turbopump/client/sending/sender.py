@@ -142,7 +142,7 @@ class Sender:
             )
             if timeout < LITTLE_S:
                 waited = f"{timeout:.1g}"
-                remedy = "That is little time for a question over the network: give the send more "
+                remedy = "This timeout is short for a request over the network: give the send more "
                 remedy += "seconds"
             remedy = self.instance.stalls.explanation(began) or remedy
             raise RouteNotFoundError(
@@ -157,9 +157,10 @@ class Sender:
             route = self.known.get(topic, route)
         if writable and not route.publish_queues:
             raise RouteNotFoundError(
-                f"no route to topic {self.shown(topic)!r}: it has no writable queue. Check its "
-                "permission (perm 6 allows reading and writing) and that the master of its broker "
-                f"is up: `turbopump doctor -t {topic}` says what is wrong"
+                f"no route to topic {self.shown(topic)!r}: it has no writable queue. "
+                "Check its permission (perm 6 allows reading and writing) and that the "
+                f"master of its broker is up: `turbopump doctor -t {topic}` shows the "
+                "cause"
             )
         return route
 
@@ -248,7 +249,7 @@ class HangWatch:
                 if silent and address not in self._asked:
                     self._asked.add(address)
                     self._instance.spawn(
-                        self._ask_for_life(address, connection), name=f"look at {address}"
+                        self._ask_for_life(address, connection), name=f"check {address}"
                     )
         self._waiting, self._looked_at = waiting, self._loop.time()
         self._loop.call_later(self._patience / 2, self._check_silent_brokers)
@@ -264,8 +265,8 @@ class HangWatch:
                     send_result.SEND_ANSWER, lambda: send_result.BrokerHangsError(text)
                 )
                 log.warning(
-                    "broker hangs, other brokers are sent what it has not answered address=%s "
-                    "messages=%d: what it has read already may be stored twice",
+                    "broker hangs, its unanswered messages go to other brokers and may "
+                    "be stored twice address=%s messages=%d",
                     address,
                     failed,
                 )
@@ -307,9 +308,9 @@ class TopicCreation:
         why = self.unsaid.pop(queue.topic, None)
         if why is not None:
             log.warning(
-                "topic was not there and could not be created topic=%s cause=%s: for now it is on "
-                "broker %s alone, which got its first message; create it with `turbopump topic "
-                "create %s`",
+                "topic did not exist and could not be created topic=%s cause=%s: only "
+                "broker %s, which got the first message, has it; create it with "
+                "`turbopump topic create %s`",
                 queue.topic,
                 why,
                 queue.broker_name,

@@ -77,7 +77,7 @@ _BODY_SIZE: Final = SettingRule(
 )
 _HOOKS: Final = SettingRule(
     lambda value: is_collection(value) and all(isinstance(hook, SendHook) for hook in value),
-    "must be a list of SendHook objects, as in [YourHook()], whose class inherits SendHook",
+    "must be a list of SendHook objects, as in [YourHook()]; the class of each inherits SendHook",
 )
 
 

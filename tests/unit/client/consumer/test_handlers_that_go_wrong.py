@@ -187,7 +187,7 @@ async def test_a_worker_that_was_ended_is_replaced_and_told_of(
     with caplog.at_level(logging.WARNING):
         async with scripted_cluster(simulation, queues=1) as cluster:
             await comes_again(cluster, cancels_itself)
-    assert sum("another takes its place" in record.message for record in caplog.records) == 3
+    assert sum("another replaces it" in record.message for record in caplog.records) == 3
 
 
 @in_loop

@@ -315,7 +315,7 @@ async def test_an_operator_with_another_journal_at_the_same_time_is_noticed(
     ends = await asyncio.gather(operate("one"), operate("other"))
     errors = [str(end) for end in ends if isinstance(end, ResendError)]
     assert errors, "at least one of the two is told"
-    assert all("somebody else is resending" in error for error in errors)
+    assert all("another operator is resending" in error for error in errors)
     twice = Counter(message.body for message in await stored(broker)).most_common()
     assert sum(count - 1 for _, count in twice) <= 9, "and soon"
 
