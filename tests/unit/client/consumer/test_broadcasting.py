@@ -258,7 +258,7 @@ async def test_a_second_of_a_group_under_one_given_name_is_refused_and_so_is_a_b
                 match=r"already has a consumer .* under instance_name='till'; pass another",
             ):
                 await broadcasting(cluster, simulation, instance_name="till").start()
-        with pytest.raises(ConfigError, match="name of a directory"):
+        with pytest.raises(ConfigError, match="name of the directory"):
             await broadcasting(cluster, simulation, instance_name="../x").start()
 
 

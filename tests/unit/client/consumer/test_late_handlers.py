@@ -47,7 +47,11 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
     told: list[str] = []
     with caplog.at_level(logging.WARNING):
         yield told
-    told += [record.getMessage() for record in caplog.records if "is given back" in record.message]
+    told += [
+        record.getMessage()
+        for record in caplog.records
+        if "its message was sent back" in record.message
+    ]
 
 
 @pytest.mark.parametrize(("settings", "seconds"), [({}, 900), ({"consume_timeout": 30}, 30)])
