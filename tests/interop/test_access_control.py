@@ -21,7 +21,7 @@ from tests.interop.java_consumer import check_read, read_by_java
 from tests.interop.our_clients import CALL_SECONDS, PATIENCE_SECONDS, letters, read_all
 from tests.interop.tools import skipping_without_tools
 from tests.loops import in_loop
-from tests.unit.broker.talking import until
+from tests.waits import until_logged
 
 from turbopump import (
     AutoBatch,
@@ -256,7 +256,7 @@ async def test_our_slave_of_apaches_master_keeps_its_users_and_says_so(
         copy = SlaveAccounts(access, USER, servers, lambda: cluster.broker)
         copy.start()
         try:
-            await until(lambda: "shows no passwords, as Apache's" in caplog.text)
+            await until_logged(caplog, "shows no passwords, as Apache's")
         finally:
             await copy.stop()
     assert (access.control.accounts.users, copy.rounds) == ({}, 0)

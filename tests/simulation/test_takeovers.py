@@ -23,6 +23,7 @@ from tests.unit.broker.replicas import (
     a_round_later,
     eventually,
     started,
+    until_joined,
 )
 from tests.unit.broker.talking import Client, pull
 from tests.unit.broker.transacting import HALF, Transactor
@@ -117,7 +118,7 @@ class Story:
             await self.client.send(topic="ordered")
 
     async def in_sync(self) -> None:
-        await eventually(lambda: not self.replicas.brokers[MASTER].store.confirmed.alone)
+        await until_joined(self.replicas.brokers[MASTER])
         await a_round_later(self.replicas.brokers[SLAVE])
 
     def changed(self, kind: str, key: str, is_at: Callable[[Broker], bool]) -> None:

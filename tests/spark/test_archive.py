@@ -491,7 +491,7 @@ def test_wrong_arguments_are_refused_before_spark_starts(
         (["T", lake, "--drop-body"], "--drop-body needs --json-schema"),
         (["T", lake, "--body-prefix", "p_"], "--body-prefix needs --json-schema"),
         (["T", lake, "--body-struct", "s"], "--body-struct needs --json-schema"),
-        (["T", lake, "--option", "x"], "--option x: expected NAME=VALUE"),
+        (["T", lake, "--option", "x"], "'--option': 'x': expected NAME=VALUE"),
         (["a b", lake], "a b"),
         ([lake], "Missing argument"),
         (["T", lake, "--from", "then"], "'then' is not a time"),

@@ -18,8 +18,9 @@ from typing import Any, Final
 
 import msgspec
 from tests.unit.broker.popping import pop_request, popped
-from tests.unit.broker.talking import Talk, batch_of, consumer, talking, until
+from tests.unit.broker.talking import Talk, batch_of, consumer, talking
 from tests.unit.namesrv.world import registered
+from tests.waits import until
 
 from turbopump.broker.broker import Broker
 from turbopump.config.namesrv_config import NamesrvConfig

@@ -11,6 +11,7 @@ from turbopump.admin.cluster import Servers, refuse_unknown_cluster
 from turbopump.config import properties
 from turbopump.config.addresses import host_of
 from turbopump.errors import BodyError, ConfigError, ProtocolError, RemotingError
+from turbopump.plural import counted
 from turbopump.protocol.requests.configuration import GetBrokerConfig
 from turbopump.protocol.requests.namesrv import MASTER_ID, BrokerData
 from turbopump.protocol.requests.replication import COMPARING, GetBrokerHaStatus, HARuntimeInfo
@@ -146,7 +147,7 @@ def replication_problems(brokers: Sequence[BrokerReplication], n: str) -> Iterat
     yield from _setting_problems(name, master.settings, len(slaves), hosts, n)
     if len(copying) + len(idle) < len(slaves):
         yield Problem(
-            f"{len(copying)} of its {_slaves(len(slaves))} copy from it",
+            f"{len(copying)} of its {counted(len(slaves), 'slave')} copy from it",
             "read the cause in the logs of the others (the slave does not copy cause=…)",
         )
     for slave in copying:
@@ -218,7 +219,10 @@ def _setting_problems(
     if settings.get("brokerRole") != "SYNC_MASTER":
         return
     in_sync_replicas = settings.get("inSyncReplicas", "2")  # Apache 4: no such key, it waits for 1
-    wanted = int(in_sync_replicas) - 1 if in_sync_replicas.isdecimal() else 0
+    wanted = 0
+    if in_sync_replicas.isdecimal():
+        wanted = int(in_sync_replicas) - 1
+    waits_for = f"it waits for {counted(wanted, 'slave')} (inSyncReplicas={wanted + 1})"
     if wanted <= 0:
         yield Problem(
             "brokerRole=SYNC_MASTER with inSyncReplicas=1 waits for no slave: acknowledged "
@@ -228,18 +232,12 @@ def _setting_problems(
         )
     if slaves < wanted:
         yield Problem(
-            f"it waits for {_slaves(wanted)} (inSyncReplicas={wanted + 1}) and has {slaves}: sends "
-            "are answered SLAVE_NOT_AVAILABLE",
+            f"{waits_for} and has {slaves}: sends are answered SLAVE_NOT_AVAILABLE",
             f"start another slave: turbopump broker -c FILE with brokerName={name}, "
             f"brokerRole=SLAVE, brokerId={slaves + 1}; or set a smaller inSyncReplicas",
         )
     elif 0 < hosts < wanted:
         yield Problem(
-            f"it waits for {_slaves(wanted)} (inSyncReplicas={wanted + 1}), and its slaves count "
-            f"as {hosts}: slaves at one address count as one",
+            f"{waits_for}, and its slaves count as {hosts}: slaves at one address count as one",
             f"run slaves on {wanted} machines, or set inSyncReplicas={hosts + 1}",
         )
-
-
-def _slaves(count: int) -> str:
-    return f"{count} slave{'' if count == 1 else 's'}"

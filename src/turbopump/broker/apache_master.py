@@ -18,6 +18,7 @@ from turbopump.errors import CopyError, ProtocolError
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.pull import ViewMessageById
 from turbopump.remoting.client import RemotingClient
+from turbopump.remoting.turns import Turns
 from turbopump.store.log.cold_reads import ReadSteps
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.lookup import StoredEntry
@@ -30,7 +31,7 @@ NOT_FOUND: Final = "can not find message by the offset"
 
 
 async def compare_with_apache(
-    store: MessageStore, remoting: RemotingClient, master: str, begins: int, ends: int
+    store: MessageStore, turns: Turns, remoting: RemotingClient, master: str, begins: int, ends: int
 ) -> int:
     """Compare with the master, whose log spans ``begins`` to ``ends``. Return the number of equal
     messages. Raises CopyError if the master has another log, ProtocolError if that cannot be
@@ -38,25 +39,28 @@ async def compare_with_apache(
     end = store.log.end
     if end > ends:
         raise CopyError(
-            f"the log here goes up to {end}, and that of the master at {master} only up to {ends}: "
-            "it was restored from an older copy, or lost its tail. Nothing is cut by itself: make "
-            "this slave the master, or empty this store so that it is copied again"
+            f"the log here ends at {end}, the log of the master at {master} already at "
+            f"{ends}: the master was restored from an older copy, or lost its tail. This "
+            "broker deletes nothing: make this slave the master, or empty this store to "
+            "copy it again"
         )
     if end < begins:
         raise CopyError(
-            f"the log here ends at {end}, and that of the master at {master} begins at {begins}: "
-            "older files were deleted; empty this store so that it is copied again"
+            f"the log here ends at {end}, but the log of the master at {master} begins at "
+            f"{begins}: the master has deleted older files. Empty this store to copy it "
+            "again"
         )
     equal = 0
-    samples = sorted(await ask(store.cold_reads, _samples(store)), reverse=True)
+    samples = sorted(await ask(store.cold_reads, _samples(store), turns), reverse=True)
     for offset in samples:
-        here = await ask(store.cold_reads, store.lookup.entry_at(offset))
+        here = await ask(store.cold_reads, store.lookup.entry_at(offset), turns)
         if here is None or here.fault is not None:
             if offset == samples[0]:  # what is before it may be the same in another log
                 raise ProtocolError(
-                    f"the newest message here, at offset {offset}, is damaged or not yet on the "
-                    "disk, so nobody knows whether the master has it; if this stays (turbopump "
-                    "store verify), empty this store so that it is copied again"
+                    f"the newest message here, at offset {offset}, is damaged or not yet "
+                    "on the disk, so it cannot be compared with the master's. If this "
+                    "error stays, run turbopump store verify, or empty this store to "
+                    "copy it again"
                 )
             continue
         if offset < begins:
@@ -73,8 +77,8 @@ async def compare_with_apache(
         equal += 1
     if not equal:
         raise ProtocolError(
-            f"no message here can be compared with one of the master at {master}, so nobody knows "
-            "whether it has the same log; empty this store so that it is copied again"
+            f"no message here can be compared with one of the master at {master}, so the "
+            "two logs may differ. Empty this store to copy it again"
         )
     return equal
 
@@ -114,9 +118,10 @@ def _offsets(store: MessageStore, topic: str, queue_id: int, index: int) -> Read
 def _another_log(master: str, here: StoredEntry) -> str:
     stored = datetime.fromtimestamp(here.message.store_timestamp / 1000, UTC)
     return (
-        f"the master at {master} has another log: at offset {here.offset}, where a message of "
-        f"topic {here.message.topic} is here, stored at {stored:%Y-%m-%dT%H:%M:%SZ}, it has "
-        "another message, or none begins there. Here are messages that it never had, or it has "
-        "lost some. Nothing is cut by itself: look at what is here (turbopump store dump), then "
-        "empty this store so that it is copied again"
+        f"the master at {master} has another log: at offset {here.offset} this store has "
+        f"a message of topic {here.message.topic}, stored at {stored:%Y-%m-%dT%H:%M:%SZ}, "
+        "and the master has another message or none. Either this store has messages that "
+        "the master never had, or the master has lost some. This broker deletes nothing: "
+        "read the messages with turbopump store dump, then empty this store to copy it "
+        "again"
     )

@@ -62,7 +62,6 @@ from turbopump.disk.disk import Disk
 from turbopump.disk.system_disk import SystemDisk
 from turbopump.errors import NotStartedError
 from turbopump.remoting.router import Authorise, Router
-from turbopump.remoting.turns import Turns
 from turbopump.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -113,7 +112,6 @@ class Broker:
         self._random = source or random.Random()
         self._ends = AsyncExitStack()
         self._timetable = Timetable()
-        self._turns = Turns()
         self.access: ServerAccess | None = None
         self._parts: Parts | None = None
         self.host = config.bind_address
@@ -172,13 +170,13 @@ class Broker:
         disk = self._disk or SystemDisk(
             loop.call_soon_threadsafe, loop if settings.flushed_only else None
         )
-        stored = open_stored(config, settings, disk, self.clock, self._random, self._turns)
+        stored = open_stored(config, settings, disk, self.clock, self._random)
         self._ends.callback(self._close_stored, stored)
         self._open_access(disk)
-        listening = await listen(stored, self._authorise, self._turns, self._ends)
+        listening = await listen(stored, self._authorise, self._ends)
         self.host, self.port, self.address = listening.host, listening.port, listening.address
         signer = inner_signer(config)
-        delivering = make_deliveries(stored, listening, self.access, self._turns, signer)
+        delivering = make_deliveries(stored, listening, self.access, signer)
         copying = make_copies(stored, listening, delivering, self.access, signer)
         announcing = make_announcing(stored, listening, copying, signer)
         return Parts(stored, listening, delivering, copying, announcing)
@@ -360,7 +358,7 @@ class Broker:
         every(SPACE_INTERVAL_S, parts.copying.cleaning.look)
         every(config.clean_resource_interval / 1000, parts.copying.cleaning.round)
         statistics = parts.stored.statistics
-        every(SAMPLE_S, lambda: self._turns.run(statistics, statistics.sample()))
+        every(SAMPLE_S, lambda: parts.stored.turns.run(statistics, statistics.sample()))
         every(LATENCY_LINE_S, lambda: log.info("%s", self.store.latency.end_minute()))
         silence = config.channel_expired_timeout / 1000
         every(CLIENT_CHECK_S, lambda: parts.listening.membership.close_silent(loop.time(), silence))

@@ -54,7 +54,10 @@ def find_conflicts(
     differ = len({member.info for member in youngest}) > 1
     return (
         *(
-            f"consumers of group {group} {what}; make them alike, or give them groups of their own"
+            (
+                f"consumers of group {group} {what}; use the same settings for all, or "
+                "another group for some"
+            )
             for what in (_differences(youngest, pops) if differ else ())
             if what
         ),
@@ -79,7 +82,9 @@ def _differences(members: list[Member], pops: Callable[[str], bool]) -> tuple[st
             MODELS,
         ),
         _differ(
-            "fetch messages in different ways, so messages are missed or come twice", types, TYPES
+            "fetch messages in different ways, so messages are missed or consumed twice",
+            types,
+            TYPES,
         ),
         _differ("are ordered and not, so no order holds", orders, ORDERS),
         _differ(
@@ -136,8 +141,10 @@ def _same_ids(group: str, members: Iterable[Member]) -> list[str]:
     for member in members:
         by_id.setdefault(member.client_id, []).append(member)
     return [
-        f"client id {client_id} is used by {len(members)} consumers of group {group}, which get "
-        "the same queues; give each an instance name of its own"
+        (
+            f"client id {client_id} is used by {len(members)} consumers of group {group}, "
+            "which therefore get the same queues; give each another instance name"
+        )
         for client_id, members in by_id.items()
         if len(members) > 1 and _all_alive(members)
     ]

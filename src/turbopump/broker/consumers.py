@@ -410,7 +410,7 @@ def _expression(data: SubscriptionData) -> str:
 
 
 def read_subscriptions(data: ConsumerData) -> Generator[None, None, dict[str, SubscriptionFilter]]:
-    """Return the subscriptions of a consumer by topic, decoded a few at a time. Raises ValueError
+    """Return the subscriptions of a consumer by topic, one in a step. Raises ValueError
     as ``read_subscription`` does, and if there are too many."""
     if len(data.subscription_data_set) > SUBSCRIPTIONS_MAX:
         raise ValueError(
@@ -418,11 +418,10 @@ def read_subscriptions(data: ConsumerData) -> Generator[None, None, dict[str, Su
             f"most {SUBSCRIPTIONS_MAX} topics can be subscribed"
         )
     found: dict[str, SubscriptionFilter] = {}
-    for number, subscription in enumerate(data.subscription_data_set, 1):
+    for subscription in data.subscription_data_set:
         if subscription.topic:
             found[subscription.topic] = read_subscription(subscription)
-        if number % 16 == 0 or subscription.expression_type == SQL92:
-            yield
+        yield
     return found
 
 

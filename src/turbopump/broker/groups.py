@@ -159,8 +159,8 @@ class RequestModes(SavedTable[MessageRequestModeTable]):
     """Modes of groups, pull or pop, by topic: ``config/messageRequestMode.json``. Source:
     apache/rocketmq ``MessageRequestModeManager``."""
 
-    def __init__(self, config: BrokerConfig, file: JsonTable) -> None:
-        super().__init__(file, MessageRequestModeTable)
+    def __init__(self, config: BrokerConfig, file: JsonTable, turns: Turns | None = None) -> None:
+        super().__init__(file, MessageRequestModeTable, turns)
         self._config = config
         self._modes: dict[str, dict[str, SetMessageRequestModeRequestBody]] = {}
         self._entries = EncodedMap(self._modes.__getitem__)

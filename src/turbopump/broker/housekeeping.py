@@ -11,6 +11,7 @@ from typing import Final
 
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.disk.disk import Disk
+from turbopump.remoting.turns import Turns
 from turbopump.repeated_line import RepeatedLine
 from turbopump.store.disk_space import SpaceLevel
 from turbopump.store.message_store import MessageStore
@@ -19,7 +20,7 @@ from turbopump.store.retention import NextStep
 
 log = logging.getLogger(__name__)
 _action_failed = RepeatedLine(
-    log, logging.ERROR, "repeating action failed, it is tried again action=%s cause=%r"
+    log, logging.ERROR, "repeating action failed and will be retried action=%s cause=%r"
 )
 
 
@@ -96,7 +97,8 @@ class Cleaning:
     within a round. Call ``look`` every ``SPACE_INTERVAL_S``, ``round`` every cleanResourceInterval,
     and ``close`` before the store is closed."""
 
-    def __init__(self, store: MessageStore, config: BrokerConfig) -> None:
+    def __init__(self, store: MessageStore, config: BrokerConfig, turns: Turns) -> None:
+        self._turns = turns
         self._space = store.space
         self._reserve = store.start_reserve
         self._retention = store.retention
@@ -148,7 +150,10 @@ class Cleaning:
             following = await done
             if following is NextStep.NOTHING:
                 return
-            await asyncio.sleep(pause if following is NextStep.AFTER_A_PAUSE else 0)
+            if following is NextStep.AFTER_A_PAUSE:
+                await asyncio.sleep(pause)
+            else:
+                await self._turns.pause()
 
 
 def _settle(done: asyncio.Future[NextStep], following: NextStep) -> None:
@@ -229,7 +234,7 @@ class StallWatch:
         self._last = now
         if late > STALL_S:
             log.warning(
-                f"the broker stood still seconds={late:.1f}: check the disk's latency and "
-                "the load of this machine"
+                f"the event loop was blocked seconds={late:.1f}: check the latency of the "
+                "disk and the load of this machine"
             )
             self._on_stall(late)

@@ -93,7 +93,8 @@ def kind_in_batch(properties: str) -> Refusal | None:
     if kind is None:
         return None
     return refusal(
-        ResponseCode.MESSAGE_ILLEGAL, f"{kind} cannot be part of a batch; send each by itself"
+        ResponseCode.MESSAGE_ILLEGAL,
+        f"{kind} are not allowed in a batch; send each in a request of its own",
     )
 
 

@@ -27,7 +27,7 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.namesrv import GetBrokerClusterInfo
 from turbopump.protocol.requests.pull import ViewMessageById
 from turbopump.remoting.client import RemotingClient
-from turbopump.remoting.turns import awaited
+from turbopump.remoting.turns import Turns, awaited
 from turbopump.store.log.parsed_entry import INNER_COUNT_MAX, parse_entry
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, ConsumeQueue
@@ -66,6 +66,7 @@ class LogRepair:
 
     store: MessageStore
     disk: Disk
+    turns: Turns
     remoting: RemotingClient
     name: str
     address: str
@@ -200,7 +201,7 @@ class LogRepair:
             return f"its message there has {len(entry)} bytes, more than are damaged here"
         parsed = parse_entry(entry, at)
         if parsed is None:
-            return "the topic of its message there is no name of a topic"
+            return "the topic of its message there has an invalid name"
         if parsed.sys_flag & SysFlag.TRANSACTION_PREPARED:
             return None  # it is in no queue
         index, possible = parsed.queue_offset, at // FIXED_SIZE
@@ -219,7 +220,7 @@ class LogRepair:
         store, segment_log = self.store, self.store.log
         file = segment_log.files.at(start)
         if file is None or start + len(data) > min(file.end, store.durable.value):
-            raise StoreError("it is not in one file, or not on the disk yet")
+            raise StoreError("the range is not in one file, or not on the disk yet")
         piece = Piece(file.segment, start - file.start, len(data))
         (found,) = await read_pieces(store.cold_reads, [piece])
         if isinstance(found, OSError):
@@ -241,7 +242,7 @@ class LogRepair:
             lambda text: log.warning("store: %s", text),
             store.rebuild,
         )
-        await ask(store.cold_reads, scrub.check(start, start + len(data)))
+        await ask(store.cold_reads, scrub.check(start, start + len(data)), self.turns)
 
 
 def _queue_fault(queue: ConsumeQueue, entry: bytes, at: int, index: int) -> str | None:

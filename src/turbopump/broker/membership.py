@@ -18,7 +18,7 @@ from turbopump.broker.stored import Stored
 from turbopump.protocol.command import encode_command, request_command
 from turbopump.protocol.requests.assignment import MessageRequestMode
 from turbopump.protocol.requests.clients import NotifyConsumerIdsChanged
-from turbopump.remoting.turns import Steps, Turns
+from turbopump.remoting.turns import Steps
 from turbopump.remoting.wire import Wire
 from turbopump.repeated_line import RepeatedLine
 
@@ -45,11 +45,10 @@ _no_heartbeat = RepeatedLine(
 
 
 class Membership:
-    """Changes in the groups of one broker. ``turns``: driver of long work."""
+    """Changes in the groups of one broker."""
 
-    def __init__(self, stored: Stored, turns: Turns) -> None:
+    def __init__(self, stored: Stored) -> None:
         self._stored = stored
-        self._turns = turns
         self._conflicts: dict[str, tuple[str, ...]] = {}
         """Conflicts found in each group at its last check."""
         self._next_check: dict[str, float] = {}
@@ -72,7 +71,7 @@ class Membership:
 
     def connection_lost(self, peer: Wire) -> None:
         """Remove a connection that has ended."""
-        self._turns.run(peer, self._leave(peer))
+        self._stored.turns.run(peer, self._leave(peer))
 
     def close_silent(self, now: float, timeout: float) -> None:
         """Close the connections of clients that have sent no heartbeat for ``timeout`` seconds."""

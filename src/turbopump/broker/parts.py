@@ -46,7 +46,6 @@ from turbopump.protocol.requests.namesrv import RegisterBrokerReply
 from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.router import Authorise, Router
 from turbopump.remoting.server import RemotingServer
-from turbopump.remoting.turns import Turns
 from turbopump.remoting.wire import Wire
 from turbopump.replication.history import LogHistory, new_id
 
@@ -124,21 +123,19 @@ class Parts:
     announcing: Announcing
 
 
-async def listen(
-    stored: Stored, authorise: Authorise | None, turns: Turns, ends: AsyncExitStack
-) -> Listening:
+async def listen(stored: Stored, authorise: Authorise | None, ends: AsyncExitStack) -> Listening:
     """Open the ports; ``ends`` closes them. No await may follow until the handlers exist: a request
     that comes before them would be refused as unknown. Raises ConfigError."""
     config, store = stored.config, stored.store
     numeric = await _numeric(config.advertised_host)
-    membership = Membership(stored, turns)
+    membership = Membership(stored)
     router, vip_router = Router(authorise), Router(authorise)
     server = RemotingServer(
         router,
         on_close=membership.connection_lost,
         idle_timeout=float(config.server_channel_max_idle_time_seconds),
         backlog=stored.sends.backlog,
-        turns=turns,
+        turns=stored.turns,
         memory_max=config.connection_memory_max,
         per_address=config.max_connections_per_address,
         tls=config.server_tls,
@@ -203,11 +200,7 @@ async def _take_ports(
 
 
 def make_deliveries(
-    stored: Stored,
-    listening: Listening,
-    access: ServerAccess | None,
-    turns: Turns,
-    signer: RequestSigner | None,
+    stored: Stored, listening: Listening, access: ServerAccess | None, signer: RequestSigner | None
 ) -> Delivering:
     config, clock, store, tables = stored.config, stored.clock, stored.store, stored.tables
     flush = FlushWait(
@@ -250,12 +243,13 @@ def make_deliveries(
     log_repair = LogRepair(
         store,
         stored.disk,
+        stored.turns,
         RemotingClient(tls=config.client_tls, signer=signer),
         config.broker_name,
         listening.address,
         config.namesrv_addresses,
     )
-    pop = Pop(stored, turns, timers, forwarding, log_repair)
+    pop = Pop(stored, timers, forwarding, log_repair)
     return Delivering(
         forwarding,
         transactions,
@@ -263,7 +257,7 @@ def make_deliveries(
         delays,
         timers,
         log_repair,
-        HeldPulls(turns),
+        HeldPulls(stored.turns),
         pop,
     )
 
@@ -324,7 +318,8 @@ def make_copies(
             asyncio.get_running_loop().time,
             lambda start, end: delivering.log_repair.fetch([Range(start, end)]),
         )
-    return Copying(records, slave_tables, slave_accounts, scrubbing, Cleaning(store, config))
+    cleaning = Cleaning(store, config, stored.turns)
+    return Copying(records, slave_tables, slave_accounts, scrubbing, cleaning)
 
 
 def follow_master(

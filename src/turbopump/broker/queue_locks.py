@@ -208,8 +208,8 @@ class SavedLocks(SavedTable[HeldLocks]):
         elif self._used:  # a copy from before the damage may name another holder than the last one
             self.locks = QueueLocks(now, closed_until=now + RELIANCE_S, on_change=self._changed)
             log.warning(
-                "who holds which queue is not known (no queueLocks.json, or it is damaged): "
-                f"no queue is locked for {RELIANCE_S:.0f} s"
+                "lock holders are unknown (no queueLocks.json, or it is damaged): no "
+                f"queue can be locked for {RELIANCE_S:.0f} s"
             )
         else:
             self.locks = QueueLocks(now, on_change=self._changed)

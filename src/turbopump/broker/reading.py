@@ -23,7 +23,7 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.request import ReplyT
 from turbopump.remoting.response import Refusal, refusal
 from turbopump.remoting.router import HELD, Outcome, RequestContext
-from turbopump.remoting.turns import awaited
+from turbopump.remoting.turns import Turns, awaited
 from turbopump.store.log.cold_reads import ColdReads, ReadState, ReadSteps
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.checked_entries import REBUILDING
@@ -86,14 +86,14 @@ async def read(reads: ColdReads, steps: ReadSteps[T]) -> T:
     return await later if outcome is ReadState.PENDING else outcome
 
 
-async def ask(reads: ColdReads, steps: ReadSteps[T]) -> T:
+async def ask(reads: ColdReads, steps: ReadSteps[T], turns: Turns) -> T:
     """Return the result of a read that does not queue behind other readers. Pauses in the steps
-    give others a turn. Raises the errors of the steps, and ReadsRefusedError."""
+    share ``turns`` with other work. Raises the errors of the steps, and ReadsRefusedError."""
     try:
         pieces = next(steps)
         while True:
             if not pieces:
-                await asyncio.sleep(0)
+                await turns.pause()
             pieces = steps.send(await read_pieces(reads, pieces))
     except StopIteration as end:
         value: T = end.value
@@ -138,11 +138,13 @@ async def read_queue(
             raise StoreError(result.unreadable)
 
 
-async def read_units(store: MessageStore, queue: ConsumeQueue, index: int, count: int) -> bytes:
+async def read_units(
+    store: MessageStore, queue: ConsumeQueue, index: int, count: int, turns: Turns
+) -> bytes:
     """Return raw units of a queue, at most ``count`` from ``index`` on. Raises StoreError, and
     OSError, also while damaged units are being rebuilt."""
     reads = store.cold_reads
-    units = await ask(reads, possible_units(queue, index, count, store.rebuild.mark))
+    units = await ask(reads, possible_units(queue, index, count, store.rebuild.mark), turns)
     if isinstance(units, OSError):
         raise units
     if not units:

@@ -239,13 +239,17 @@ class Announcement:
         try:
             names = fastjson.decode(body, KVTable).table if body else {}
         except ProtocolError as error:
-            log.warning("what a name server says of ordered topics cannot be read cause=%s", error)
+            log.warning("list of ordered topics of a name server cannot be read cause=%s", error)
             return
         for name in names:
             topic = self._topics.find(name)
             if topic is not None and not topic.order:
-                log.info("topic is ordered, says a name server topic=%s", name)
+                log.info("topic is ordered, according to a name server topic=%s", name)
                 self._topics.put(msgspec.structs.replace(topic, order=True))
+
+    async def encode_entries(self) -> None:
+        """Encode the changed topics, with turns for others. At the return none is left."""
+        await self._topics.encode_in_turns(self.entries)
 
     def message(self, topics: list[str] | None) -> tuple[RegisterBroker, bytes]:
         """Return header and body of a registration of these topics; None: of all."""
@@ -365,7 +369,7 @@ class ToldNameServer:
         connection = await self._remoting.connect(self.address, timeout=self._timeout)
         if connection is not self._confirmed:
             keep_alive(connection)
-        await self._announcement.entries.encoded()
+        await self._announcement.encode_entries()
         # From here to the request in one turn: nothing may change or end in between.
         if connection.closed:
             raise ConnectionLostError(f"connection to {self.address} ended before registration")

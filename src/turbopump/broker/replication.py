@@ -29,9 +29,10 @@ from turbopump.protocol.requests.replication import (
 )
 from turbopump.replication.handshake import PeerRules
 from turbopump.replication.history import LogHistory
-from turbopump.replication.link import MasterLink, SlaveLink, SlavePeer
 from turbopump.replication.master import MasterSettings
+from turbopump.replication.master_link import MasterLink, SlavePeer
 from turbopump.replication.slave import SlaveSettings
+from turbopump.replication.slave_link import SlaveLink
 from turbopump.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -237,29 +238,28 @@ def weak_promises(config: BrokerConfig) -> list[str]:
         config.ha_max_time_slave_not_catchup <= config.ha_send_heartbeat_interval
     ):
         found.append(
-            f"haMaxTimeSlaveNotCatchup={config.ha_max_time_slave_not_catchup} is not longer than "
-            f"haSendHeartbeatInterval={config.ha_send_heartbeat_interval}: while nothing is sent a "
-            "slave says only so often that it has everything, and is not waited for between"
+            f"haMaxTimeSlaveNotCatchup={config.ha_max_time_slave_not_catchup} is not "
+            f"longer than haSendHeartbeatInterval={config.ha_send_heartbeat_interval}: "
+            "without sends, a slave reports its offset only at that interval, and sends "
+            "do not wait for it in between"
         )
     rules = _rules(config)
     if rules.closed and rules.credentials is None and not rules.allowed:
         found.append(
             "authenticationEnabled=true without innerClientAuthenticationCredentials: "
             + (
-                "this slave cannot prove to its master who it is"
+                "this slave cannot authenticate to its master"
                 if config.is_slave
-                else "no slave can prove who it is, so none may connect"
+                else "no slave can authenticate, so none may connect"
             )
             + "; give all brokers of the cluster the same, or name addresses in haAllowedPeers"
         )
     if config.is_slave and config.ha_master_address and not (config.namesrv_addr or rules.closed):
         found.append(
-            "haMasterAddress without namesrvAddr: the log here is copied on without a comparison "
-            "with the master's, and may differ from it if this broker was a master, too; set "
-            "namesrvAddr, or empty such a store so that it is copied again"
+            "haMasterAddress without namesrvAddr: this slave copies without comparing "
+            "its log with the master's. The logs may differ if this broker was a master "
+            "before; set namesrvAddr, or empty this store to copy it again"
         )
     if config.ha_port_is_open and not config.is_slave:
-        found.append(
-            f"haListenPort gives all messages to anyone who can connect to it: {CLOSE_HA_PORT}"
-        )
+        found.append(f"haListenPort lets anyone who can connect read all messages: {CLOSE_HA_PORT}")
     return found

@@ -121,14 +121,14 @@ class SavedTable(ABC, Generic[ContentT]):
     async def text(self) -> bytes:
         """Return the whole table as in its file, at the time of the return."""
         for entries in self._maps.values():
-            await entries.encoded()
+            await self.encode_in_turns(entries)
         return self._text()()
 
     async def text_since(self, version: str | None) -> TableText:
         """Return the changes since ``text_since`` returned this ``version`` in this process. Return
         the whole table for another version, or None."""
         for entries in self._maps.values():
-            await entries.encoded()
+            await self.encode_in_turns(entries)
         now = ".".join(map(str, (self.begun_ms, self.revision, *self._revisions())))
         if version == now:
             return TableText(b"", now, partial=False)
@@ -145,6 +145,13 @@ class SavedTable(ABC, Generic[ContentT]):
                 return TableText(self._text()(), now, partial=False)
             text = fastjson.put_entries(text, name, entries.pieces(keys))
         return TableText(text, now, partial=True)
+
+    async def encode_in_turns(self, entries: EncodedMap) -> None:
+        """Encode the changed entries of a map of this table, with turns for others. At the return
+        none is left."""
+        turns = self._turns or Turns()
+        for _ in entries.encode():
+            await turns.pause()
 
     def _revisions(self) -> list[int]:
         return [entries.revision for entries in self._maps.values()]
@@ -256,12 +263,6 @@ class EncodedMap:
             self._revised[key] = self.revision
             yield
 
-    async def encoded(self) -> None:
-        """Encode the changed entries, with turns for others. At the return none is left."""
-        turns = Turns()
-        for _ in self.encode():
-            await turns.pause()
-
     def pieces(self, keys: Iterable[str] | None = None) -> list[bytes]:
         """Return the text of all entries, or of those of ``keys``. Encode changed ones first."""
         finished(self.encode())
@@ -326,7 +327,7 @@ async def not_saved(
         return None
     return refusal(
         ResponseCode.SYSTEM_ERROR,
-        "the change is made but not on the disk yet, which is full, slow or broken (the broker's "
-        "log says which): saving is tried again until it works; if the broker is killed before "
-        "that, the change is lost",
+        "the change is made but not on the disk yet, which is full, slow or broken (see "
+        "the log of the broker). The broker retries the save until it succeeds; if it is "
+        "killed before that, the change is lost",
     )

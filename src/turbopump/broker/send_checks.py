@@ -190,10 +190,9 @@ class SendChecks:
         if typed and TRANSFER_FLAG not in properties:
             remark = _wrong_type(name, topic_message_type(topic), message_type_of(properties))
         if compacted and not properties.get(KEYS, "").strip():
-            remark = (
-                remark
-                or f"Required message key is missing: topic {name} has "
-                "cleanup.policy=COMPACTION; give the message keys"
+            remark = remark or (
+                f"Required message key is missing: topic {name} has "
+                "cleanup.policy=COMPACTION; set message keys"
             )
         if request.sys_flag & SysFlag.INNER_BATCH:
             remark = (
@@ -254,7 +253,7 @@ def batch_refusal(request: SendMessage, store: MessageStore) -> Refusal | None:
     refused = kind_in_batch(request.properties or "")
     if request.sys_flag & TRANSACTION_MASK:
         refused = _illegal(
-            f"sysFlag {request.sys_flag} says that it is part of a transaction, and a batch "
+            f"sysFlag {request.sys_flag} marks a part of a transaction, which a batch "
             "cannot be; leave 4 and 8 out"
         )
     if refused is not None and store.refusal is not None:

@@ -65,7 +65,7 @@ class SendQueue:
     def stood_still(self, seconds: float, what: str = "a turn of the event loop") -> None:
         """Record that the loop was blocked for this long."""
         self._cause = (
-            f"{what} took {seconds * 1000:.0f} ms: look at the disk's latency and the "
+            f"{what} took {seconds * 1000:.0f} ms: check the latency of the disk and the "
             "load of this machine"
         )
         self.backlog.stood_still(seconds)

@@ -61,8 +61,8 @@ from turbopump.protocol.requests.topics import (
     TopicConfigSerializeWrapper,
 )
 from turbopump.remoting.client import RemotingClient
-from turbopump.replication.link import SlaveLink
 from turbopump.replication.slave import first_wanted
+from turbopump.replication.slave_link import SlaveLink
 from turbopump.store.timers.timer_checkpoint import TimerCheckpoint
 
 TableT = TypeVar("TableT", bound=msgspec.Struct)
@@ -74,7 +74,8 @@ NEWS_S: Final = 0.02
 """Seconds between two requests to our master, which answers each when it has changes. So many
 changes share an answer."""
 AT_ONCE_S: Final = 0.05
-"""Seconds after a connection before topics are requested."""
+"""Seconds until the next attempt while a table cannot be copied yet. They are few: consumers ask a
+slave in vain while it copies the log but not the topics."""
 APACHE_EVERY_S: Final = 3.0
 ANSWER_S: Final = 5.0
 LOG_WAIT_S: Final = 2.0
@@ -175,7 +176,7 @@ class SlaveTables:
         if not end:
             return first_wanted(start, masters_end, self.stored.store.log.segment_size)
         equal = await compare_with_apache(
-            self.stored.store, self.remoting, self.master, start, masters_end
+            self.stored.store, self.stored.turns, self.remoting, self.master, start, masters_end
         )
         log.info(
             "the master has the same messages master=%s compared=%d of those here",
@@ -368,7 +369,8 @@ class SlaveTables:
         return answer, await self._log_end(master, answer), had
 
     def _judge_by(self, answer: Command, end: int, had: int) -> TopicConfigSerializeWrapper:
-        """Remember the ends of both logs and the master's deletions. Return the topics."""
+        """Remember the end of the master's log, if the log here is longer, and the master's
+        deletions. Return the topics of the answer; none if no topic has changed."""
         self._topics_at, self._has_less = end, end < had
         if answer.ext is not None and DELETED in answer.ext:
             deleted = fastjson.decode(answer.ext[DELETED].encode(), dict[str, int])
@@ -432,7 +434,7 @@ class SlaveTables:
             return
         self._made.setdefault(name, (offset, topic))
         topics.restore(name, made)
-        log.info("topic is served by what the log has topic=%s queue=%d", name, queue_id)
+        log.info("topic restored from the log of this slave topic=%s queue=%d", name, queue_id)
 
 
 def _pause_after(answer: Command) -> float:

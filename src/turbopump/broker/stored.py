@@ -31,7 +31,8 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True, eq=False)
 class Stored:
     """Recovered store and tables of a broker, connected clients, and statistics. ``settings``:
-    those of the store. ``sends``: the waiting sends."""
+    those of the store. ``sends``: the waiting sends.
+    ``turns``: driver of long work."""
 
     config: BrokerConfig
     settings: StoreConfig
@@ -45,6 +46,7 @@ class Stored:
     sends: SendQueue
     statistics: Statistics
     runtime_info: RuntimeInfo
+    turns: Turns
 
     def close(self) -> None:
         """Save the tables and close the store."""
@@ -56,17 +58,13 @@ class Stored:
 
 
 def open_stored(
-    config: BrokerConfig,
-    settings: StoreConfig,
-    disk: Disk,
-    clock: Clock,
-    source: random.Random,
-    turns: Turns,
+    config: BrokerConfig, settings: StoreConfig, disk: Disk, clock: Clock, source: random.Random
 ) -> Stored:
     """Open the store and load the tables. Raises StoreLockedError, StoreDamagedError or OSError;
     nothing is left open then."""
     loop = asyncio.get_running_loop()
     sends = SendQueue(config)
+    turns = Turns()
     kinds = QueueKinds(disk, settings.paths)
     store = open_store(settings, disk, clock, kinds.is_batch, sends.append_took)
     with ExitStack() as undo:
@@ -78,7 +76,7 @@ def open_stored(
         log.info("hot functions: %s", KIND)
         tables = Tables(config, store, settings.paths, disk, clock, log_error, log_info, turns)
         kinds.table = tables.topics
-        request_modes = RequestModes(config, tables.request_modes)
+        request_modes = RequestModes(config, tables.request_modes, turns)
         request_modes.begun_ms = tables.begun_ms
         request_modes.load()
         tables.save_too(request_modes)
@@ -100,4 +98,5 @@ def open_stored(
         sends,
         statistics,
         runtime_info,
+        turns,
     )

@@ -337,7 +337,7 @@ def change_attributes(
     for signed, value in changes.items():
         name = signed[1:]
         if not name or "+" in name or "-" in name or signed[0] not in "+-":
-            return f"kv string format wrong. {signed[:64]!r} is no +name and no -name"
+            return f"kv string format wrong. {signed[:64]!r} is neither +name nor -name"
         if name in seen:
             return f"alter duplication key. key: {name[:64]}; name it once"
         seen.add(name)
@@ -372,8 +372,8 @@ def _fault(current: Mapping[str, str] | None, name: str, value: str, *, added: b
         if added and current.get(name) == value:
             return None  # Apache refuses this too; the same request twice should not fail
         return (
-            f"attempt to update an unchangeable attribute. key: {name}; it is set when a "
-            "topic is made"
+            f"attempt to update an unchangeable attribute. key: {name}; it can only be "
+            "set when the topic is created"
         )
     if added and (name, value) == (QUEUE_TYPE, BATCH_CQ):
         return (
@@ -515,8 +515,8 @@ def make_topic_of_waiting(
 def _make_again(topics: TopicTable, topic: TopicConfig) -> None:
     topics.put(topic)
     log.warning(
-        f"topic with messages was not in topics.json, it is made again topic={topic.topic_name} "
-        f"queues={topic.read_queue_nums}"
+        "topic with messages was missing in topics.json and is restored "
+        f"topic={topic.topic_name} queues={topic.read_queue_nums}"
     )
 
 

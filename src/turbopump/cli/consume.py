@@ -18,10 +18,10 @@ from turbopump.cli.entry import complain
 from turbopump.cli.frame import client_command, who_and_how, without_connections
 from turbopump.cli.json_lines import body_or_stored, write_message
 from turbopump.cli.values import (
+    NumberOption,
     QueueName,
     QueueOption,
     TimeOption,
-    checked_number,
     checked_topic,
     find_queue,
 )
@@ -37,23 +37,13 @@ AT_ONCE: Final = 256
 Start = ConsumeFrom | datetime
 
 
-class StartOption(TimeOption):
-    """Option value: `first`, `last`, `now` or a time."""
-
-    name = "WHERE"
-
-    def convert(  # type: ignore[override]
-        self, value: object, parameter: click.Parameter | None, context: click.Context | None
-    ) -> Start:
-        if isinstance(value, ConsumeFrom | datetime):
-            return value
-        if value in ("first", "last", "now"):
-            return ConsumeFrom[str(value).upper()]
-        ms = super().convert(value, parameter, context)
-        return datetime.fromtimestamp(ms / 1000, UTC)
+def _start(_context: click.Context, _parameter: click.Parameter, given: str | int) -> Start:
+    if isinstance(given, str):
+        return ConsumeFrom[given.upper()]
+    return datetime.fromtimestamp(given / 1000, UTC)
 
 
-@client_command(None, "consume", without_connections, output="")
+@client_command(None, "consume", without_connections, has_output=False)
 @click.argument("topic", callback=checked_topic)
 @click.option(
     "--group", default="turbopump-consume", help="Consumer group; the broker keeps its offsets."
@@ -68,8 +58,10 @@ class StartOption(TimeOption):
 @click.option(
     "--from",
     "start",
-    type=StartOption(also="first, last, now, "),
+    metavar="WHERE",
+    type=TimeOption("first", "last", "now"),
     default="first",
+    callback=_start,
     help="Start of a read without a group, or of a group that is new to the topic: first, "
     "last, now (the start of this command), or a time.",
 )
@@ -81,8 +73,7 @@ class StartOption(TimeOption):
 @click.option(
     "--idle",
     metavar="SECONDS",
-    type=click.FloatRange(0, min_open=True),
-    callback=checked_number,
+    type=NumberOption(0, min_open=True),
     help="End after this time without a message.",
 )
 @click.option("--raw", is_flag=True, help="Write only the bodies.")

@@ -38,10 +38,16 @@ SMALL_FILES: Final[Mapping[str, object]] = {
 )
 @click.option("--host", default=LOOPBACK, help="Interface to listen on.")
 @click.option(
-    "--namesrv-port", type=click.IntRange(0, 65535), default=9876, help="0 picks a free one."
+    "--namesrv-port",
+    type=click.IntRange(0, 65535),
+    default=9876,
+    help="Port of the name server, 0 for a free one.",
 )
 @click.option(
-    "--broker-port", type=click.IntRange(0, 65535), default=10911, help="0 picks a free one."
+    "--broker-port",
+    type=click.IntRange(0, 65535),
+    default=10911,
+    help="Port of the broker, 0 for a free one.",
 )
 @click.option("--advertise", metavar="HOST[:PORT]", help="Address of the broker for clients.")
 @serving.insecure_option

@@ -9,18 +9,16 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
 import click
-import msgspec
 
 from turbopump.cli import dlq_output
 from turbopump.cli.entry import command_group, complain
-from turbopump.cli.frame import INCOMPLETE, NOT_FOUND, client_command
-from turbopump.cli.values import checked_number
+from turbopump.cli.frame import INCOMPLETE, NOT_FOUND, client_command, show
+from turbopump.cli.values import NumberOption
 from turbopump.client.dead_letters import (
     DeadLetter,
     DeadLetters,
@@ -68,13 +66,17 @@ command = command_group("dlq", "Show, resend and export dead letters.")
 async def list_groups(dead_letters: DeadLetters, output: str) -> int:
     """List the groups that have dead letters, with their number and age."""
     groups = await dead_letters.groups()
-    _show(output, groups, dlq_output.group_lines(groups, SystemClock().now_ms()))
-    missing = [
-        f"{group.group}: {name}: {why}" for group in groups for name, why in group.missing.items()
-    ]
-    for text in missing:
-        complain(f"there may be more dead letters of {text}")
-    return INCOMPLETE if missing else 0
+    if output == "json":
+        for group in groups:
+            show(output, group, ())
+    else:
+        show(output, None, dlq_output.group_lines(groups, SystemClock().now_ms()))
+    code = 0
+    for group in groups:
+        for name, why in group.missing.items():
+            complain(f"there may be more dead letters of {group.group}: {name}: {why}")
+            code = INCOMPLETE
+    return code
 
 
 @client_command(
@@ -92,7 +94,7 @@ async def list_groups(dead_letters: DeadLetters, output: str) -> int:
 @click.option(
     "--trace-topic", metavar="NAME", default=TRACE_TOPIC, help="Topic of the consumers' traces."
 )
-async def show(
+async def show_letters(
     dead_letters: DeadLetters,
     group: str,
     ids: tuple[str, ...],
@@ -107,11 +109,8 @@ async def show(
     found = 0
     async for letter in dead_letters.letters(group, choice):
         reason = await dead_letters.reason(letter, trace_topic=trace_topic) or "unknown"
-        _show(
-            output,
-            [{**dlq_output.letter_row(letter), "reason": reason}],
-            dlq_output.letter_lines(letter, reason),
-        )
+        row = {**dlq_output.letter_row(letter), "reason": reason}
+        show(output, row, dlq_output.letter_lines(letter, reason))
         found += 1
         if choice.all_seen or (not ids and found == count):
             break
@@ -133,8 +132,7 @@ async def show(
 @click.option(
     "--rate",
     metavar="N",
-    type=click.FloatRange(0, min_open=True),
-    callback=checked_number,
+    type=NumberOption(0, min_open=True),
     help="Maximum letters a second.  [default: no limit]",
 )
 @click.option(
@@ -198,7 +196,7 @@ async def resend_letters(
                     "the next run checks the letters in flight, and sends nothing twice"
                 )
                 raise
-    _show(output, [report], dlq_output.report_lines(report))
+    show(output, report, dlq_output.report_lines(report))
     _complain_of(report)
     return choice.complain(report.handled) or (0 if report.complete else INCOMPLETE)
 
@@ -227,7 +225,7 @@ EXPORTED = dict.fromkeys(("", ".jsonl", ".ndjson", ".json"), "jsonl") | {".parqu
 
 
 @client_command(
-    command, "export", DeadLetters, short_help="Write dead letters to a file.", output=""
+    command, "export", DeadLetters, short_help="Write dead letters to a file.", has_output=False
 )
 @click.argument("group")
 @click.argument(
@@ -304,12 +302,6 @@ def default_journal() -> Path:
     state = os.environ.get("XDG_STATE_HOME")
     home = Path(state) if state else below_home(".local", "state", instead="--journal")
     return home / "turbopump" / "dlq"
-
-
-def _show(output: str, values: Iterable[object], lines: Iterable[str]) -> None:
-    """Print JSON lines, or lines of text, as ``output`` says."""
-    for line in map(msgspec.json.encode, values) if output == "json" else lines:
-        click.echo(line)
 
 
 def _progress(count: int, output: str) -> AbstractContextManager[Any]:

@@ -3,17 +3,16 @@ fixes."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 
 import click
-from msgspec import to_builtins
 
 from turbopump.admin.cluster import Servers
-from turbopump.admin.doctor import Diagnosis, Doctor, Level
-from turbopump.cli.frame import client_command
+from turbopump.admin.doctor import Diagnosis, Level, examine_cluster
+from turbopump.cli.frame import client_command, show
 from turbopump.cli.values import checked_topic
 from turbopump.clock import SystemClock
+from turbopump.plural import counted
 
 
 @client_command(None, "doctor")
@@ -28,23 +27,18 @@ async def command(servers: Servers, output: str, topic: str | None, group: str |
 
     Exit code 0: no problem. 1: at least one problem.
     """
-    doctor = Doctor(servers, SystemClock())
-    await doctor.examine(topic, group)
-    if output == "json":
-        findings = [to_builtins(finding) for finding in doctor.findings]
-        click.echo(json.dumps({"healthy": doctor.healthy, "findings": findings}))
-    else:
-        for line in _lines(doctor.findings):
-            click.echo(line)
-    return 0 if doctor.healthy else 1
+    findings = await examine_cluster(servers, SystemClock(), topic, group)
+    wrong = sum(finding.level is Level.WRONG for finding in findings)
+    show(output, {"healthy": not wrong, "findings": findings}, _lines(findings, wrong))
+    return min(wrong, 1)
 
 
-def _lines(findings: Sequence[Diagnosis]) -> Iterator[str]:
+def _lines(findings: Sequence[Diagnosis], wrong: int) -> Iterator[str]:
     for finding in findings:
-        level = finding.level.upper() if finding.level is Level.WRONG else finding.level
+        level: str = finding.level
+        if finding.level is Level.WRONG:
+            level = level.upper()
         yield f"{level:6} {finding.subject}: {finding.message}"
         if finding.fix:
             yield f"       -> {finding.fix}"
-    wrong = sum(finding.level is Level.WRONG for finding in findings)
-    count = "1 problem" if wrong == 1 else f"{wrong} problems"
-    yield count if wrong else "no problem found"
+    yield counted(wrong, "problem") if wrong else "no problem found"

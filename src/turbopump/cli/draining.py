@@ -16,18 +16,19 @@ from turbopump.admin.draining import (
 )
 from turbopump.cli.entry import complain
 from turbopump.cli.frame import INCOMPLETE, client_command, show
+from turbopump.cli.values import NumberOption
 from turbopump.clock import SystemClock
 
 
 @client_command(None, "drain", short_help="Let a broker leave in good order.")
 @click.argument("name")
 @click.option(
-    "--timeout", type=click.FloatRange(0), default=600.0, help="Maximum time to wait, in seconds."
+    "--timeout", type=NumberOption(0), default=600.0, help="Maximum time to wait, in seconds."
 )
 @click.option(
     "--routes",
     "routes_s",
-    type=click.FloatRange(0),
+    type=NumberOption(0),
     default=ROUTES_S,
     help="Seconds after which all clients have noticed the removed permission.",
 )

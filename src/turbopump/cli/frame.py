@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, TypedDict, TypeVar
 
 import click
+import msgspec
 
 from turbopump.admin.cluster import Servers
 from turbopump.auth.credentials import SECRET_FIELDS, credentials_of
@@ -32,14 +33,17 @@ NOT_FOUND: Final = 3
 
 
 def show(output: str, value: object, lines: Iterable[str]) -> None:
-    """Print one JSON value, or lines of text, as ``output`` says."""
+    """Print one value as JSON, or lines of text, as ``output`` says. Structs and dataclasses within
+    the value become objects."""
     if output != "json":
         for line in lines:
             click.echo(line)
         return
-    text = json.dumps(value, ensure_ascii=False)
-    # A file name from elsewhere may contain bytes that are not UTF-8.
-    click.echo(text if is_unicode(text) else json.dumps(value))
+    plain = msgspec.to_builtins(value)
+    text = json.dumps(plain, ensure_ascii=False)
+    if not is_unicode(text):  # a file name from elsewhere may contain bytes that are not UTF-8
+        text = json.dumps(plain)
+    click.echo(text)
 
 
 def time_text(ms: int) -> str:
@@ -58,7 +62,15 @@ def hex_lines(data: bytes) -> Iterator[tuple[int, str]]:
         yield at, f"{piece.hex(' '):47}  {text}"
 
 
-FORM_OF_ANSWER: Final = "Form of the answer."
+def output_option(
+    about: str = "Form of the answer.", default: str = "text"
+) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Return the option --output, with ``about`` as its help."""
+    return click.option(
+        "--output", type=click.Choice(["text", "json"]), default=default, help=about
+    )
+
+
 _LAST: Final = {
     name: place
     for place, name in enumerate(
@@ -74,15 +86,14 @@ def client_command(
     connect: Callable[..., AbstractAsyncContextManager[Any]] = Servers,
     *,
     short_help: str | None = None,
-    output: str = FORM_OF_ANSWER,
+    has_output: bool = True,
 ) -> Callable[[Callable[..., Coroutine[Any, Any, int | None]]], click.Command]:
     """Make a coroutine function a command of ``parent``. Its arguments are the connections,
     ``output`` and its own options; it returns the exit code (None means 0).
 
     - ``connect``: makes the connections from the name servers and ``who_and_how()``;
       ``without_connections`` passes only the name servers.
-    - ``output``: help of the option --output (text or json); without help the option does not
-      exist.
+    - ``has_output``: add the option --output, if the function does not add its own.
     """
 
     def decorate(work: Callable[..., Coroutine[Any, Any, int | None]]) -> click.Command:
@@ -99,10 +110,8 @@ def client_command(
         def run(namesrv: list[str], **given: Any) -> None:
             click.get_current_context().exit(run_client(connected(namesrv, given)))
 
-        if output:
-            run = click.option(
-                "--output", type=click.Choice(["text", "json"]), default="text", help=output
-            )(run)
+        if has_output:
+            run = output_option()(run)
         command = click.command(name=name, short_help=short_help)(
             name_server_option(credentials_option(tls_options(run)))
         )

@@ -251,8 +251,9 @@ def _time(fields: _MessageLine) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def write_message(message: ReceivedMessage) -> bytes:
-    """Return the line for a received message, without a line end."""
+def write_message(message: ReceivedMessage, more: Mapping[str, Any] | None = None) -> bytes:
+    """Return the line for a received message, without a line end. The fields ``more`` follow its
+    own."""
     user = {key: value for key, value in message.properties.items() if key not in _NOT_THE_USERS}
     line: dict[str, Any] = {
         "topic": message.topic,
@@ -271,7 +272,7 @@ def write_message(message: ReceivedMessage) -> bytes:
         line["sharding_key"] = message.properties[names.SHARDING_KEY]
     if user:
         line["properties"] = user
-    return msgspec.json.encode(line | body_fields(message))
+    return msgspec.json.encode({**line, **body_fields(message), **(more or {})})
 
 
 def body_fields(message: ReceivedMessage) -> dict[str, str]:

@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Container, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Container, Coroutine, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import click
-import msgspec
 
 from turbopump.cli.entry import command_group, complain
-from turbopump.cli.frame import INCOMPLETE, NOT_FOUND, client_command, hex_lines, time_text
+from turbopump.cli.frame import (
+    INCOMPLETE,
+    NOT_FOUND,
+    client_command,
+    hex_lines,
+    output_option,
+    time_text,
+)
 from turbopump.cli.json_lines import write_message
 from turbopump.cli.values import TimeOption
 from turbopump.client.message_finder import FoundMessages, MessageFinder
@@ -26,7 +32,6 @@ from turbopump.message.message import ReceivedMessage
 
 HEX_SHOWN: Final = 1024
 """Number of bytes that are shown in hex if a body is not text."""
-OUTPUT: Final = "For people, or JSON lines like those of `turbopump consume`."
 
 
 begin_option = click.option(
@@ -35,9 +40,6 @@ begin_option = click.option(
 end_option = click.option(
     "--end", metavar="TIME", type=TimeOption(), help="Stored at this time or before."
 )
-
-
-COUNT: Final = click.IntRange(1)
 
 
 command = command_group("message", "Find messages by id, by key, by offset in a queue, by time.")
@@ -54,8 +56,11 @@ def _finding(
         async def find_and_show(finder: MessageFinder, output: str, **given: Any) -> int:
             return _show(await find(finder, **given), output)
 
-        framed = client_command(command, name, MessageFinder, short_help=short_help, output=OUTPUT)
-        return framed(find_and_show)
+        output = output_option("For people, or JSON lines like those of `turbopump consume`.")
+        framed = client_command(
+            command, name, MessageFinder, short_help=short_help, has_output=False
+        )
+        return framed(output(find_and_show))
 
     return decorate
 
@@ -74,7 +79,9 @@ async def by_id(finder: MessageFinder, topic: str, msg_id: str) -> FoundMessages
 @click.argument("key")
 @begin_option
 @end_option
-@click.option("--count", type=COUNT, default=32, help="Maximum number of messages, the newest.")
+@click.option(
+    "--count", type=click.IntRange(1), default=32, help="Maximum number of messages, the newest."
+)
 async def by_key(
     finder: MessageFinder, topic: str, key: str, begin: int | None, end: int | None, count: int
 ) -> FoundMessages:
@@ -127,7 +134,9 @@ async def by_offset(
     help="Stored at this time or later.",
 )
 @end_option
-@click.option("--count", type=COUNT, default=32, help="Maximum number of messages, the oldest.")
+@click.option(
+    "--count", type=click.IntRange(1), default=32, help="Maximum number of messages, the oldest."
+)
 async def by_time(
     finder: MessageFinder, topic: str, begin: int, end: int | None, count: int
 ) -> FoundMessages:
@@ -145,7 +154,10 @@ def _refuse_nothing_between(begin: int | None, end: int | None) -> None:
 def _show(found: FoundMessages, output: str) -> int:
     """Print the messages found, and return the exit code."""
     for message in found.messages:
-        for line in _text_lines(message) if output == "text" else [_json_line(message)]:
+        lines: Iterable[str] = _text_lines(message)
+        if output == "json":
+            lines = [_json_line(message)]
+        for line in lines:
             click.echo(line)
     for name, why in found.missing.items():
         complain(f"{name} could not be asked, there may be more messages: {why}")
@@ -153,7 +165,7 @@ def _show(found: FoundMessages, output: str) -> int:
         return INCOMPLETE
     if not found.messages:
         said = "; ".join(f"{name}: {why}" for name, why in found.remarks.items())
-        complain(f"no message was found{f' ({said})' if said else ''}")
+        complain(f"no message was found ({said})" if said else "no message was found")
         return NOT_FOUND
     return 0
 
@@ -167,7 +179,7 @@ def _json_line(message: ReceivedMessage) -> str:
         "store_host": join_address(*message.store_host),
         "reconsume_times": message.reconsume_times,
     }
-    return f"{write_message(message).decode()[:-1]},{msgspec.json.encode(more).decode()[1:]}"
+    return write_message(message, more).decode()
 
 
 def _text_lines(message: ReceivedMessage) -> Iterator[str]:

@@ -8,18 +8,18 @@ report. Spark is imported when a command runs.
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from turbopump.cli.entry import command_group
-from turbopump.cli.frame import name_server_option
+from turbopump.cli.frame import name_server_option, output_option, show
 from turbopump.cli.message import begin_option
 from turbopump.cli.serving import log_options
-from turbopump.cli.values import TimeOption, checked_number, checked_topic
+from turbopump.cli.values import NumberOption, TimeOption, checked_pairs, checked_topic
 
 if TYPE_CHECKING:
     from turbopump.spark.pipelines import ArchiveReport, ReplayReport
@@ -44,6 +44,14 @@ class LakePath(click.Path):
         return super().convert(value, param, ctx)
 
 
+def _checked_topics(
+    context: click.Context, parameter: click.Parameter, topics: tuple[str, ...]
+) -> tuple[str, ...]:
+    for topic in topics:
+        checked_topic(context, parameter, topic)
+    return topics
+
+
 def master_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the option ``--master`` and the log options to a command."""
     option = click.option(
@@ -54,25 +62,23 @@ def master_option(function: Callable[..., Any]) -> Callable[..., Any]:
     return option(log_options("warning", plain=True)(function))
 
 
-output_option = click.option(
-    "--output", type=click.Choice(["text", "json"]), default="text", help="Form of the report."
-)
 source_option = click.option(
     "--option",
     "options",
     metavar="NAME=VALUE",
     multiple=True,
+    callback=checked_pairs,
     help="A further option of format rocketmq, such as credentialsFile=FILE; more than once.",
 )
 
 
 @command.command(name="archive", short_help="Append topics to a lake, exactly once.")
-@click.argument("topics", metavar="TOPIC…", nargs=-1, required=True)
+@click.argument("topics", metavar="TOPIC…", nargs=-1, required=True, callback=_checked_topics)
 @click.argument("lake", metavar="LAKE", type=LakePath())
 @name_server_option
 @click.option(
     "--format",
-    "format_name",
+    "format",
     type=click.Choice(["parquet", "delta"]),
     help="Format of a new lake.  [default: parquet]",
 )
@@ -110,6 +116,7 @@ source_option = click.option(
     "--from",
     "starting",
     metavar="WHERE",
+    type=TimeOption("earliest", "latest"),
     default="earliest",
     help="Start of a queue that is new to the lake: earliest, latest, or a time.",
 )
@@ -117,9 +124,9 @@ source_option = click.option(
 @click.option(
     "--interval",
     metavar="SECONDS",
-    type=click.FloatRange(0.1),
+    type=NumberOption(0.1),
     default=10.0,
-    help="With --follow: how long to wait when there is nothing more.",
+    help="With --follow: seconds to wait when there is nothing more.",
 )
 @click.option(
     "--rows-per-batch", type=click.IntRange(1), default=500_000, help="Messages of one commit."
@@ -128,6 +135,7 @@ source_option = click.option(
 @click.option("--skip-lost", is_flag=True, help="Continue after deleted messages, and count them.")
 @click.option(
     "--restart-queue",
+    "restart_queues",
     is_flag=True,
     help="Begin another generation of a queue that was made again or lost its end.",
 )
@@ -137,40 +145,30 @@ source_option = click.option(
     help="End with exit code 1 if more rows were rejected.  [default: only if all were]",
 )
 @source_option
-@output_option
+@output_option("Form of the report.")
 @master_option
 def archive_command(
     topics: tuple[str, ...],
     lake: Path,
     namesrv: list[str],
-    format_name: str | None,
-    columns: str | None,
     json_schema: str | None,
     units: tuple[str, ...],
     avro_schema: Path | None,
     drop_body: bool,
     body_prefix: str,
     body_struct: str,
-    starting: str,
-    follow: bool,
-    interval: float,
-    rows_per_batch: int,
+    starting: str | int,
     no_compact: bool,
     skip_lost: bool,
-    restart_queue: bool,
-    max_rejected: str | None,
-    options: tuple[str, ...],
     output: str,
     master: str | None,
+    **settings: Any,
 ) -> None:
     """Append the messages of topics that the directory LAKE does not have yet.
 
     The lake stores its progress: start the command again, also after a kill. Exit code 1 if the
     counts do not agree at the end, a topic or queue was left out, or too many rows were rejected.
     """
-    context = click.get_current_context()
-    for topic in topics:
-        checked_topic(context, context.command.params[0], topic)
     if json_schema is not None and avro_schema is not None:
         raise click.UsageError("bodies are JSON or Avro: give one of --json-schema, --avro-schema")
     if json_schema is None and avro_schema is None:
@@ -184,52 +182,28 @@ def archive_command(
     if units and json_schema is None:
         raise click.UsageError("--timestamp-unit needs --json-schema")
     unit = _timestamp_unit(units)
-    where: str | int = starting
-    if starting not in ("earliest", "latest"):
-        where = TimeOption().convert(starting, None, context)
-    further = given_options(options)
 
     from turbopump.spark.pipelines import archive, avro_bodies, json_bodies
-    from turbopump.spark.pipelines.running import (
-        Progress,
-        ProgressLine,
-        command_session,
-        stopped_by_signals,
-    )
 
-    line = ProgressLine("archive")
-    with command_session("turbopump archive", master) as spark, stopped_by_signals() as stop:
+    with _spark_run("archive", master) as run:
         bodies = None
         names = {"prefix": body_prefix, "struct": body_struct}
         if json_schema is not None:
             bodies = json_bodies(json_schema, kept=not drop_body, timestamp_unit=unit, **names)
         elif avro_schema is not None:
             bodies = avro_bodies(avro_schema.read_text("utf-8"), kept=not drop_body, **names)
-        try:
-            report = archive(
-                lake,
-                topics,
-                name_server=";".join(namesrv),
-                spark=spark,
-                format=format_name,
-                columns=columns,
-                bodies=bodies,
-                starting=where,
-                rows_per_batch=rows_per_batch,
-                follow=follow,
-                interval=interval,
-                compact=not no_compact,
-                fail_on_data_loss=not skip_lost,
-                restart_queues=restart_queue,
-                max_rejected=max_rejected,
-                options=further,
-                stop=stop,
-                progress=Progress(shown=line),
-            )
-        finally:
-            line.close()
-    _show(report, output, _archived)
-    context.exit(STOPPED if report.stopped else 0 if report.ok else DISAGREES)
+        report = archive(
+            lake,
+            topics,
+            name_server=";".join(namesrv),
+            bodies=bodies,
+            starting=starting,
+            compact=not no_compact,
+            fail_on_data_loss=not skip_lost,
+            **settings,
+            **run,
+        )
+    _show_and_exit(report, output, _archived(report), ok=report.ok or report.stopped)
 
 
 def _timestamp_unit(given: tuple[str, ...]) -> str | dict[str, str]:
@@ -242,7 +216,9 @@ def _timestamp_unit(given: tuple[str, ...]) -> str | dict[str, str]:
         raise click.UsageError(
             "--timestamp-unit is one UNIT for all fields, or FIELD=UNIT for each"
         )
-    return {name: unit for name, _, unit in pairs} if given else "s"
+    if not given:
+        return "s"
+    return {name: unit for name, _, unit in pairs}
 
 
 @command.command(name="compact", short_help="Put small files of a lake together.")
@@ -281,8 +257,7 @@ def compact_command(lake: Path, files: int, size: int) -> None:
 @click.option(
     "--rate",
     metavar="N",
-    type=click.FloatRange(0, min_open=True),
-    callback=checked_number,
+    type=NumberOption(0, min_open=True),
     help="Maximum messages a second.  [default: no limit]",
 )
 @click.option(
@@ -295,7 +270,7 @@ def compact_command(lake: Path, files: int, size: int) -> None:
     help="Messages after which progress is noted.",
 )
 @source_option
-@output_option
+@output_option("Form of the report.")
 @master_option
 def replay_command(
     lake: Path,
@@ -305,13 +280,9 @@ def replay_command(
     begin: int | None,
     end: int | None,
     keys: tuple[str, ...],
-    where: str | None,
-    rate: float | None,
-    name: str | None,
-    rows_per_batch: int,
-    options: tuple[str, ...],
     output: str,
     master: str | None,
+    **settings: Any,
 ) -> None:
     """Send the messages of TOPIC in the lake LAKE to the topic TARGET, in the order of time.
 
@@ -319,9 +290,26 @@ def replay_command(
     REPLAYED_FROM, which name the original. After a stop or a kill start the command again: it
     continues where it stopped.
     """
-    further = given_options(options)
-
     from turbopump.spark.pipelines import replay
+
+    with _spark_run("replay", master) as run:
+        report = replay(
+            lake,
+            topic,
+            target,
+            name_server=";".join(namesrv),
+            begin_ms=begin,
+            end_ms=end,
+            **settings,
+            **run,
+        )
+    _show_and_exit(report, output, _replayed(report), ok=report.agrees)
+
+
+@contextmanager
+def _spark_run(name: str, master: str | None) -> Iterator[dict[str, Any]]:
+    """Yield the arguments of a pipeline function that a command provides: a session, an event that
+    Ctrl-C sets, and a line that shows the progress."""
     from turbopump.spark.pipelines.running import (
         Progress,
         ProgressLine,
@@ -329,53 +317,25 @@ def replay_command(
         stopped_by_signals,
     )
 
-    line = ProgressLine("replay")
-    with command_session("turbopump replay", master) as spark, stopped_by_signals() as stop:
-        try:
-            report = replay(
-                lake,
-                topic,
-                target,
-                name_server=";".join(namesrv),
-                spark=spark,
-                begin_ms=begin,
-                end_ms=end,
-                keys=keys,
-                where=where,
-                rate=rate,
-                name=name,
-                rows_per_batch=rows_per_batch,
-                options=further,
-                stop=stop,
-                progress=Progress(shown=line),
-            )
-        finally:
-            line.close()
-    _show(report, output, _replayed)
-    code = 0 if report.agrees else DISAGREES
-    click.get_current_context().exit(STOPPED if report.agrees and report.stopped else code)
+    with (
+        command_session(f"turbopump {name}", master) as spark,
+        stopped_by_signals() as stop,
+        closing(ProgressLine(name)) as line,
+    ):
+        yield {"spark": spark, "stop": stop, "progress": Progress(shown=line)}
 
 
-def given_options(texts: tuple[str, ...]) -> dict[str, str]:
-    """Return options from ``NAME=VALUE`` texts. Raise UsageError if a text has another form."""
-    found = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not (name and equals):
-            raise click.UsageError(f"--option {text}: expected NAME=VALUE")
-        found[name] = value
-    return found
-
-
-def _show(
-    report: ArchiveReport | ReplayReport, output: str, lines: Callable[[Any], list[str]]
+def _show_and_exit(
+    report: ArchiveReport | ReplayReport, output: str, lines: list[str], *, ok: bool
 ) -> None:
-    if output == "json":
-        value = {**dataclasses.asdict(report), "agrees": report.agrees}
-        click.echo(json.dumps(value))
-        return
-    for line in lines(report):
-        click.echo(line)
+    """Print a report, and end the command with its exit code."""
+    show(output, {**dataclasses.asdict(report), "agrees": report.agrees}, lines)
+    code = 0
+    if not ok:
+        code = DISAGREES
+    elif report.stopped:
+        code = STOPPED
+    click.get_current_context().exit(code)
 
 
 def _archived(report: ArchiveReport) -> list[str]:
@@ -404,7 +364,9 @@ def _archived(report: ArchiveReport) -> list[str]:
 
 
 def _replayed(report: ReplayReport) -> list[str]:
-    there = f", {report.present:,} were there already" if report.present else ""
+    there = ""
+    if report.present:
+        there = f", {report.present:,} were there already"
     lines = [
         f"replayed   {report.done:,} of {report.selected:,} messages; in this run "
         f"{report.sent:,} sent{there}, {report.seconds:.1f} s",

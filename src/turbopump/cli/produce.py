@@ -22,10 +22,11 @@ from turbopump.cli.json_lines import (
     whole_input,
 )
 from turbopump.cli.values import (
+    NumberOption,
     QueueName,
     QueueOption,
     TimeOption,
-    checked_number,
+    checked_pairs,
     checked_topic,
     find_queue,
 )
@@ -34,6 +35,7 @@ from turbopump.client.sending.send_result import SendResult, SendStatus
 from turbopump.errors import MessageError, TurbopumpError
 from turbopump.message.message import MessageQueue
 from turbopump.message.user_properties import checked_properties
+from turbopump.plural import counted
 
 OUTSTANDING: Final = 64
 """Maximum number of lines that are sent at the same time."""
@@ -46,22 +48,16 @@ Outcome = tuple[int, SendResult | TurbopumpError]
 
 
 def _checked_properties(
-    _context: click.Context, _parameter: click.Parameter, given: Sequence[str]
+    context: click.Context, parameter: click.Parameter, given: Sequence[str]
 ) -> dict[str, str]:
     """Return properties from ``NAME=VALUE`` texts. Raise BadParameter if one is invalid."""
-    pairs = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise click.BadParameter(f"{text!r} has no =; expected NAME=VALUE")
-        pairs[name] = value
     try:
-        return checked_properties(pairs)
+        return checked_properties(checked_pairs(context, parameter, given))
     except MessageError as error:
         raise click.BadParameter(str(error)) from None
 
 
-@client_command(None, "produce", without_connections, output="")
+@client_command(None, "produce", without_connections, has_output=False)
 @click.argument("topic", callback=checked_topic)
 @click.option("--raw", is_flag=True, help="Each line is a body, not JSON.")
 @click.option("--whole", is_flag=True, help="All of the input is one body.")
@@ -89,11 +85,7 @@ def _checked_properties(
     "--queue", type=QueueOption(), help="Queue of the messages that name none and no sharding key."
 )
 @click.option(
-    "--delay",
-    metavar="SECONDS",
-    type=click.FloatRange(0),
-    callback=checked_number,
-    help="Delay of messages that have no time.",
+    "--delay", metavar="SECONDS", type=NumberOption(0), help="Delay of messages that have no time."
 )
 @click.option(
     "--delay-level",
@@ -117,16 +109,9 @@ async def command(
     topic: str,
     raw: bool,
     whole: bool,
-    tags: str | None,
-    keys: tuple[str, ...],
-    properties: dict[str, str],
-    sharding_key: str | None,
-    queue: QueueName | None,
-    delay: float | None,
-    delay_level: int | None,
-    deliver_at: int | None,
     group: str,
     results: bool,
+    **of_messages: Any,
 ) -> None:
     """Send messages to TOPIC from JSON lines on standard input.
 
@@ -139,23 +124,25 @@ async def command(
     echo hello | turbopump produce orders --raw
     echo '{"body": "a book", "keys": "42"}' | turbopump produce orders
     """
-    times = {"delay": delay, "delay_level": delay_level, "deliver_at": deliver_at}
-    time = {name: value for name, value in times.items() if value is not None}
-    _refuse_what_does_not_go_together(raw, whole, time, queue, sharding_key)
-    defaults = LineDefaults(tags, keys, properties, sharding_key, queue, time)
+    if raw and whole:
+        raise click.UsageError("--raw and --whole do not go together: lines, or all of it")
+    defaults = _line_defaults(**of_messages)
 
     def read(line: bytes, number: int) -> LineToSend:
         if raw or whole:
             return raw_message(line, topic, defaults)
         return read_message(line, topic, number=number, defaults=defaults)
 
+    batches = _batches(raw=raw)
+    if whole:
+        batches = _whole()
     if os.isatty(STANDARD_INPUT):
         what = "bodies" if raw else 'messages such as {"body": "text"}'
         complain(f"reading lines from the terminal, as {what}; Ctrl-D ends the input")
     async with Producer(namesrv, **who_and_how(), group=group) as producer:
         sending = _Sending(producer, topic)
         try:
-            async for lines in _whole() if whole else _batches(raw=raw):
+            async for lines in batches:
                 messages, fault = _read_all(read, lines)
                 outcomes = await sending.send(messages)
                 if results:
@@ -166,7 +153,7 @@ async def command(
         except asyncio.CancelledError:
             complain(f"stopped{sending.before or '; nothing is sent'}, perhaps more")
             raise
-    click.echo(f"sent {_count(sending.sent)} to {topic}", err=True)
+    click.echo(f"sent {counted(sending.sent, 'message')} to {topic}", err=True)
     if sending.unsure:
         counts = ", ".join(f"{n} with {status}" for status, n in sorted(sending.unsure.items()))
         raise click.ClickException(
@@ -175,15 +162,22 @@ async def command(
         )
 
 
-def _refuse_what_does_not_go_together(
-    raw: bool, whole: bool, time: dict[str, Any], queue: QueueName | None, sharding_key: str | None
-) -> None:
-    if raw and whole:
-        raise click.UsageError("--raw and --whole do not go together: lines, or all of it")
+def _line_defaults(
+    tags: str | None,
+    keys: tuple[str, ...],
+    properties: dict[str, str],
+    sharding_key: str | None,
+    queue: QueueName | None,
+    **times: float | None,
+) -> LineDefaults:
+    """Return the defaults for fields that a line does not have. Raise UsageError for options that
+    contradict each other."""
+    time = {name: value for name, value in times.items() if value is not None}
     if len(time) > 1:
         raise click.UsageError("--delay, --delay-level and --deliver-at do not go together")
     if queue is not None and sharding_key is not None:
         raise click.UsageError("--queue and --sharding-key both choose the queue; give one of them")
+    return LineDefaults(tags, keys, properties, sharding_key, queue, time)
 
 
 def _read_all(
@@ -218,10 +212,11 @@ class _Sending:
         lanes: dict[object, list[Bound]] = {}
         for number, line in messages:
             queue = None
+            lane: object = number
             if line.queue is not None:
-                queue = find_queue(line.queue, self._queues, self._topic)
-            bound = queue is not None or line.sharding_key is not None
-            lane = (queue, str(line.sharding_key)) if bound else number
+                lane = queue = find_queue(line.queue, self._queues, self._topic)
+            elif line.sharding_key is not None:
+                lane = str(line.sharding_key)
             lanes.setdefault(lane, []).append((number, line, queue))
         of_lanes = await asyncio.gather(*map(self._send_in_turn, lanes.values()))
         return sorted((outcome for each in of_lanes for outcome in each), key=lambda one: one[0])
@@ -246,17 +241,18 @@ class _Sending:
         failed = [(number, one) for number, one in outcomes if isinstance(one, TurbopumpError)]
         if failed:
             number, error = failed[0]
-            more = f", nor were {len(failed) - 1} after it" if len(failed) > 1 else ""
+            more = ""
+            if len(failed) > 1:
+                more = f", nor were {len(failed) - 1} after it"
             raise click.ClickException(f"line {number} was not sent: {error}{more}{self.before}")
 
     @property
     def before(self) -> str:
+        """Return the number of messages sent, as the end of an error text."""
+        if not self.sent:
+            return ""
         verb = "is" if self.sent == 1 else "are"
-        return f"; {_count(self.sent)} {verb} sent" if self.sent else ""
-
-
-def _count(sent: int) -> str:
-    return f"{sent} message{'' if sent == 1 else 's'}"
+        return f"; {counted(self.sent, 'message')} {verb} sent"
 
 
 def _write(outcomes: Sequence[Outcome], sent: int) -> None:

@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from turbopump.cli.frame import name_server_option
-from turbopump.cli.pipeline import given_options, master_option, source_option
+from turbopump.cli.pipeline import master_option, source_option
 from turbopump.errors import ConfigError
+from turbopump.plural import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -41,7 +42,7 @@ CELL_WIDTH_MAX: Final = 60
     "lakes",
     metavar="[NAME=]DIR",
     multiple=True,
-    help="A lake as the table NAME; more than once.  [default name: lake]",
+    help="A lake as the table NAME; more than once.  [default: the name lake]",
 )
 @click.option("--json", "form", flag_value="json", help="Answer in JSON lines.")
 @click.option("--csv", "form", flag_value="csv", help="Answer in CSV, with a header.")
@@ -63,7 +64,7 @@ def command(
     form: str | None,
     parquet: Path | None,
     limit: int,
-    options: tuple[str, ...],
+    options: dict[str, str],
     master: str | None,
 ) -> None:
     """Run a query over topics and lakes: "select tags, count(*) from flights group by tags".
@@ -78,7 +79,6 @@ def command(
             f"--parquet {parquet}: the directory {parquet.parent} does not exist"
         )
     _check_is_query(text)
-    further = given_options(options)
     named = dict(_named_lake(lake) for lake in lakes)
 
     from turbopump.spark.pipelines.lake import lake_place
@@ -90,7 +90,7 @@ def command(
     from turbopump.spark.pipelines.running import command_session
 
     with command_session("turbopump sql", master) as spark:
-        rows = query(text, name_server=";".join(namesrv), lakes=named, spark=spark, options=further)
+        rows = query(text, name_server=";".join(namesrv), lakes=named, spark=spark, options=options)
         if parquet is not None or form == "json":
             _check_names(rows.columns)
         if parquet is not None:
@@ -125,13 +125,16 @@ _CHANGES: Final = re.compile(
 def _check_is_query(text: str) -> None:
     """Raise UsageError if a statement is not a query, because Spark would execute it."""
     plain = _QUOTED.sub(" ", text)
-    first = re.search(r"\w+", plain)
-    word = first[0] if first is not None else ""
+    words = re.findall(r"\w+", plain) or [""]
     change = _CHANGES.search(plain)
-    if word.lower() not in _QUERIES or change is not None:
-        begins = change[0] if change is not None else word
+    refused = None
+    if change is not None:
+        refused = change[0]
+    elif words[0].lower() not in _QUERIES:
+        refused = words[0]
+    if refused is not None:
         raise click.UsageError(
-            f"{begins.upper() or 'an empty text'} is not a query: a query begins with "
+            f"{refused.upper() or 'an empty text'} is not a query: a query begins with "
             f"{', '.join(_QUERIES).upper()}, and changes nothing"
         )
 
@@ -190,14 +193,20 @@ def table_lines(names: list[str], rows: Iterator[tuple[Any, ...]], limit: int) -
     yield line(names)
     yield "  ".join("-" * width for width in widths)
     yield from map(line, cells)
-    yield f"the first {limit} rows; --limit N shows more" if more else _counted(len(values))
+    if more:
+        yield f"the first {limit} rows; --limit N shows more"
+    else:
+        yield counted(len(values), "row")
+
+
+_NOT_FINITE: Final = {math.inf: "Infinity", -math.inf: "-Infinity"}
 
 
 def json_value(value: Any) -> Any:
     """Return a value for JSON. Bytes become text, or base64 if they are not text. Times are ISO
     8601. Numbers that JSON lacks become text, as in Spark's ``to_json``."""
     if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        return _NOT_FINITE.get(value, "NaN")
     if isinstance(value, bytes | bytearray):
         try:
             return value.decode("utf-8")
@@ -221,10 +230,6 @@ def _cell(value: Any) -> str:
     text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
     text = "".join(each if each.isprintable() else " " for each in text)
     return text if len(text) <= CELL_WIDTH_MAX else f"{text[: CELL_WIDTH_MAX - 1]}…"
-
-
-def _counted(rows: int) -> str:
-    return "1 row" if rows == 1 else f"{rows:,} rows"
 
 
 def _write_json(rows: DataFrame) -> None:

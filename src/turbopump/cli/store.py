@@ -16,7 +16,7 @@ from typing import Any, Final
 import click
 
 from turbopump.cli.entry import cause, command_group, complain
-from turbopump.cli.frame import FORM_OF_ANSWER, hex_lines, show, time_text
+from turbopump.cli.frame import hex_lines, output_option, show, time_text
 from turbopump.cli.json_lines import body_or_stored, write_message
 from turbopump.disk.read_only_disk import ReadOnlyDisk
 from turbopump.disk.system_disk import SystemDisk
@@ -102,9 +102,7 @@ def _store_options(run: Callable[..., int], form: str = "text") -> Callable[...,
             "--checkpoint", "FILE", "File of the checkpoint", "storeCheckpoint", "checkpoint"
         ),
         path_option("--abort", "FILE", "File that marks an unclean stop", "abortFile", "abort"),
-        click.option(
-            "--output", type=click.Choice(["text", "json"]), default=form, help=FORM_OF_ANSWER
-        ),
+        output_option(default=form),
     )
     command: Callable[..., None] = wrapped
     for decorator in reversed(decorators):
@@ -212,7 +210,11 @@ def dump_messages(
         if fault is not None:
             damaged = True
             complain(f"{fault}; writing the stored bytes")
-        click.echo(_json_line(message) if output == "json" else _text_line(message))
+        if output == "json":
+            where = {"commit_log_offset": message.commit_log_offset}
+            click.echo(write_message(message, where).decode())
+        else:
+            click.echo(_text_line(message))
         left -= 1
         if not left:
             break
@@ -346,13 +348,6 @@ def _finding_line(finding: inspection.Finding) -> str:
     return (
         f"{'damage' if finding.damage else 'notice'} {finding.kind}: {finding.where}: "
         f"{finding.what}{row}"
-    )
-
-
-def _json_line(message: ReceivedMessage) -> str:
-    """Format a message like `turbopump consume`, with its position in the log."""
-    return (
-        f'{write_message(message).decode()[:-1]},"commit_log_offset":{message.commit_log_offset}}}'
     )
 
 

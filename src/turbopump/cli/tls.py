@@ -33,7 +33,12 @@ def command() -> None:
     multiple=True,
     help="Name or address that clients use; may be given again.  [default: this machine's]",
 )
-@click.option("--days", type=click.IntRange(1, 3650), default=365, show_default=True)
+@click.option(
+    "--days",
+    type=click.IntRange(1, 3650),
+    default=365,
+    help="Validity of the certificate, in days.",
+)
 def self_signed(directory: str, hosts: Sequence[str], days: int) -> None:
     """Create a certificate and its key in DIRECTORY.
 

@@ -23,9 +23,10 @@ from turbopump.admin.topics import (
 )
 from turbopump.cli.entry import command_group, complain
 from turbopump.cli.frame import INCOMPLETE, NOT_FOUND, client_command, show
-from turbopump.cli.values import checked_address, checked_topic
+from turbopump.cli.values import checked_address, checked_pairs, checked_topic
 from turbopump.errors import ResponseError
 from turbopump.message.rules import did_you_mean, is_system_topic
+from turbopump.plural import counted
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests import namesrv as requests
 from turbopump.protocol.requests.topics import QUEUES_MAX, TopicConfig
@@ -69,15 +70,14 @@ async def _addresses(servers: Servers, broker: str | None, cluster: str | None) 
 
 
 def _checked_attributes(
-    _context: click.Context, _parameter: click.Parameter, given: Sequence[str]
+    context: click.Context, parameter: click.Parameter, given: Sequence[str]
 ) -> dict[str, str]:
     """Return attributes from ``NAME=VALUE`` texts; the broker checks their names. Raise
     BadParameter if a text has another form."""
-    pairs = dict(text.partition("=")[::2] for text in given)
     for text in given:
-        if not all(text.partition("=")) or "," in text:
+        if text.endswith("=") or "," in text:
             raise click.BadParameter(f"{text!r}: expected NAME=VALUE, as in message.type=FIFO")
-    return pairs
+    return checked_pairs(context, parameter, given)
 
 
 @client_command(command, "create")
@@ -129,7 +129,7 @@ async def create_topic(
 
 def _settings(topic: TopicConfig) -> str:
     read, write = topic.read_queue_nums, topic.write_queue_nums
-    queues = _count(read, "queue") if read == write else f"{read} queues to read, {write} to write"
+    queues = counted(read, "queue") if read == write else f"{read} queues to read, {write} to write"
     return f"{queues}, perm {topic.perm}"
 
 
@@ -200,7 +200,7 @@ async def alter_topic(
     if done:
         return 0
     complain(
-        f"{_count(messages, 'message')} of {name} could no longer be read: --yes makes "
+        f"{counted(messages, 'message')} of {name} could no longer be read: --yes makes "
         "the change anyway. To lose none, lower --write-queues first, and --read-queues "
         "when `turbopump offset show GROUP` shows no lag"
     )
@@ -246,7 +246,7 @@ async def delete_topic(servers: Servers, name: str, yes: bool, output: str) -> i
     if not yes:
         messages = sum(content.messages for content in contents)
         where = ", ".join(found) or "no broker, but name servers know a route"
-        complain(f"{name} with {_count(messages, 'message')} is on {where}: --yes deletes it")
+        complain(f"{name} with {counted(messages, 'message')} is on {where}: --yes deletes it")
         return ASKED_WRONGLY
     failures = [failure for failure in outcomes.values() if failure is not None]
     for failure in failures:
@@ -267,11 +267,11 @@ def _content_lines(contents: Sequence[QueueContent]) -> list[str]:
     lines = []
     for content in contents:
         behind = ", ".join(
-            f"{one.group} {one.behind} behind ({_count(one.consumers, 'consumer')})"
+            f"{one.group} {one.behind} behind ({counted(one.consumers, 'consumer')})"
             for one in content.groups
         )
         where = f"{content.broker}:{content.queue_id}"
-        lines.append(f"{where}  {_count(content.messages, 'message')}  {behind}".rstrip())
+        lines.append(f"{where}  {counted(content.messages, 'message')}  {behind}".rstrip())
     return lines
 
 
@@ -285,10 +285,6 @@ def _content_row(content: QueueContent) -> dict[str, Any]:
             for one in content.groups
         ],
     }
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 @client_command(command, "route")

@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -61,29 +61,30 @@ def time_ms(text: str) -> int | None:
 
 
 class TimeOption(click.ParamType):  # type: ignore[type-arg]
-    """Option value: a time in the forms of ``time_ms``. For a past time also `15m`, 15 minutes ago
-    (s, m, h, d)."""
+    """Option value: a time in the forms of ``time_ms``, or one of ``words``. For a past time also
+    `15m`, 15 minutes ago (s, m, h, d)."""
 
     name = "TIME"
 
-    def __init__(self, *, future: bool = False, also: str = "") -> None:
+    def __init__(self, *words: str, future: bool = False) -> None:
+        self._words = words
         self._future = future
-        self._also = also
 
     def convert(
         self, value: object, parameter: click.Parameter | None, context: click.Context | None
-    ) -> int:
+    ) -> int | str:
         text = str(value)
-        found = None if self._future else _AGO.fullmatch(text)
-        if found is not None:
+        if text in self._words:
+            return text
+        found = _AGO.fullmatch(text)
+        if found is not None and not self._future:
             return max(SystemClock().now_ms() - int(found[1]) * _UNITS_MS[found[2]], 0)
         ms = time_ms(text)
         if ms is None:
-            ago = "" if self._future else ", or 15m (so long ago; s, m, h, d)"
-            self.fail(
-                f"{text!r} is not a time: expected {self._also}2026-11-21T08:30:00, ms since "
-                f"1970{ago}"
-            )
+            forms = [*self._words, "2026-11-21T08:30:00", "ms since 1970"]
+            if not self._future:
+                forms.append("or 15m (15 minutes ago; s, m, h, d)")
+            self.fail(f"{text!r} is not a time: expected {', '.join(forms)}")
         return ms
 
 
@@ -134,10 +135,27 @@ def find_queue(wanted: QueueName, queues: Sequence[MessageQueue], topic: str) ->
     raise click.ClickException(f"{topic} has no queue {named}; it has {there or 'none'}")
 
 
-def checked_number(
-    _context: click.Context, _parameter: click.Parameter, number: float | None
-) -> float | None:
-    """Return the number. Raise BadParameter for `nan`, which click accepts in every range."""
-    if number is not None and math.isnan(number):
-        raise click.BadParameter("nan is not a number")
-    return number
+class NumberOption(click.FloatRange):
+    """Option value: a number in a range. Unlike click's own range, it refuses `nan`."""
+
+    def convert(
+        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
+    ) -> float:
+        number = float(super().convert(value, parameter, context))
+        if math.isnan(number):
+            self.fail("nan is not a number")
+        return number
+
+
+def checked_pairs(
+    _context: click.Context, _parameter: click.Parameter, given: Sequence[str]
+) -> dict[str, str]:
+    """Return the values by name of ``NAME=VALUE`` texts. Raise BadParameter if a text has another
+    form."""
+    pairs = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise click.BadParameter(f"{text!r}: expected NAME=VALUE")
+        pairs[name] = value
+    return pairs

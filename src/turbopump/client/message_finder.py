@@ -21,7 +21,15 @@ from turbopump.client.consumer.pull import pull, pull_request, wanted_messages
 from turbopump.client.consumer.subscription import ALL, tag_subscription
 from turbopump.client.instance import ClientInstance
 from turbopump.client.lifecycle import InContext
-from turbopump.client.setting_rules import OFFSET, TOPIC, SettingRule, is_name, is_whole, whole_from
+from turbopump.client.setting_rules import (
+    OFFSET,
+    TOPIC,
+    SettingRule,
+    is_a,
+    is_name,
+    is_whole,
+    whole_from,
+)
 from turbopump.client.settings import ClientSettings, keywords_of
 from turbopump.client.topic_route import TopicRoute
 from turbopump.config.addresses import join_address
@@ -51,8 +59,7 @@ _TIME: Final = SettingRule(
     "must be ms since 1970, or a datetime",
 )
 _QUEUE: Final = SettingRule(
-    lambda value: isinstance(value, MessageQueue),
-    "must be a MessageQueue: one of `await finder.queues(topic)`",
+    is_a(MessageQueue), "must be a MessageQueue: one of `await finder.queues(topic)`"
 )
 _MESSAGE_ID: Final = SettingRule(is_name, "must be a message id: text, such as SendResult.msg_id")
 _KEY: Final = SettingRule(
@@ -139,7 +146,8 @@ class MessageFinder(InContext):
             try:
                 message, why = await self._view_at(route, address, offset)
             except errors.RemotingError as error:
-                message, why = None, "it cannot be asked"
+                message = None
+                why = "it cannot be asked"
                 missing[address] = str(error)
             if message is not None and message.topic == topic:
                 return message

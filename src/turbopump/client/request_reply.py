@@ -69,10 +69,13 @@ class Requester:
         correlation_id = str(uuid.UUID(int=self._random.getrandbits(128), version=4))
         outgoing = self._pack.pack(self._addressed(message, correlation_id, timeout))
         if timeout <= 0:
-            raise no_time(outgoing.msg_id, self._sender.shown(outgoing.topic), timeout)
+            raise no_time(outgoing.msg_id, self._sender.shown_topic(outgoing.topic), timeout)
         if self._closed:
             raise errors.RequestError(_CLOSED)
         requests = self._instance.requests
+        # The reply may overtake the answer of the send: the consumer replies as soon as it has the
+        # message, on another connection. So the reply is expected before the message is sent, and
+        # the caller waits for whichever comes first. A failed send ends the wait at once.
         reply = requests.add(correlation_id)
         self._waiting.add(reply)
         sending = asyncio.get_running_loop().create_task(self._send(outgoing, target, timeout))
@@ -138,7 +141,7 @@ class Requester:
     def _too_late(
         self, outgoing: Outgoing, broker: str, spent_ms: float
     ) -> errors.RequestTimeoutError:
-        topic = self._sender.shown(outgoing.topic)
+        topic = self._sender.shown_topic(outgoing.topic)
         return errors.RequestTimeoutError(
             f"no reply to message {outgoing.msg_id} of topic {topic!r} within "
             f"{spent_ms:.0f} ms; broker {broker} has the message. Check that a consumer "
@@ -155,10 +158,12 @@ class Requester:
         connection."""
         if self._waiting and address not in self._returning:
             name = f"return to {address}"
-            task = self._returning[address] = self._instance.spawn(self._return(address), name=name)
+            task = self._returning[address] = self._instance.spawn(
+                self._reconnect(address), name=name
+            )
             task.add_done_callback(lambda _: self._returning.pop(address, None))
 
-    async def _return(self, address: str) -> None:
+    async def _reconnect(self, address: str) -> None:
         while self._waiting and address in self._instance.routes.addresses(slaves=False):
             try:
                 await self._instance.introduced(address)

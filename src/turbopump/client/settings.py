@@ -32,6 +32,7 @@ from turbopump.client.setting_rules import (
     SWITCH,
     SettingRule,
     check_settings,
+    is_a,
     is_name,
     is_seconds,
     setting,
@@ -58,12 +59,9 @@ _HEADER_FORM: Final = SettingRule(
     "must be 'JSON' or 'ROCKETMQ'",
 )
 _TLS: Final = SettingRule(
-    lambda value: isinstance(value, bool | ClientTls),
-    "must be True, False or a ClientTls, as in ClientTls(trust='ca.pem')",
+    is_a(bool, ClientTls), "must be True, False or a ClientTls, as in ClientTls(trust='ca.pem')"
 )
-_GROUP: Final = SettingRule(
-    lambda value: isinstance(value, str), "must be the name of a group, as in 'billing'"
-)
+_GROUP: Final = SettingRule(is_a(str), "must be the name of a group, as in 'billing'")
 
 
 @dataclass(frozen=True, slots=True)

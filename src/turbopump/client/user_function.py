@@ -42,7 +42,8 @@ class UserFunction:
 
     def __init__(self, function: Callable[..., object], *, threads: int, name: str) -> None:
         self._function = function
-        self._threads, self._name = threads, name
+        self._threads = threads
+        self._name = name
         self._pool = None
         if not is_coroutine_function(function):
             self._pool = CallThreads(threads, f"turbopump-{name}")

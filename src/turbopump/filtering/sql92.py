@@ -27,9 +27,11 @@ from turbopump.filtering.sql_tokens import Tokens, text_of
 DEPTH_MAX: Final = 60
 """Maximum nesting depth of brackets, signs and NOTs, and of chained conditions (``a = b = c``, ``a
 IS NULL IS NULL``). RocketMQ has no such limit; there a stack overflow ends the parser."""
-KEPT_MAX, SHORT = 256, 1024
-"""Maximum number of cached filters, and their maximum length in characters. The next pull or
-heartbeat with the same expression uses the cached filter."""
+KEPT_MAX: Final = 256
+"""Maximum number of cached filters. The next pull or heartbeat with the same expression uses the
+cached filter."""
+SHORT: Final = 1024
+"""Maximum length of such a filter in characters."""
 LONG_KEPT_MAX: Final = 16
 """Maximum number of longer cached filters, each with some MiB of memory."""
 
@@ -43,7 +45,9 @@ def compile_sql(expression: str) -> nodes.Filter:
     The filter rejects a message that cannot be evaluated. Equal expressions share one compiled
     filter.
     """
-    return _short(expression) if len(expression) <= SHORT else _long(expression)
+    if len(expression) <= SHORT:
+        return _short(expression)
+    return _long(expression)
 
 
 def _compile(expression: str) -> nodes.Filter:
@@ -90,37 +94,41 @@ class _Parser:
             return first
         terms = [nodes.as_truth(first, self.tokens).evaluate]
         while self.tokens.next.kind == word:
-            self.tokens.take()
+            self.tokens.take_token()
             terms.append(nodes.as_truth(rule(), self.tokens).evaluate)
         return nodes.joined(terms, until=until)
 
     def equality(self) -> nodes.Node:
-        tokens, left = self.tokens, self.comparison()
+        tokens = self.tokens
+        left = self.comparison()
         while True:
             kind = tokens.next.kind
             if left.kind == "truth" and kind in ("=", "<>", "IS"):
                 self._goes_on()
             if kind == "=" or kind == "<>":
-                tokens.take()
+                tokens.take_token()
                 left = nodes.equal(left, self.comparison(), tokens)
                 if kind == "<>":
                     left = nodes.inverse(left)
             elif kind == "IS":
-                tokens.take()
+                tokens.take_token()
                 negated = tokens.next.kind == "NOT"
                 if negated:
-                    tokens.take()
-                tokens.expect("NULL", "NULL" if negated else "NULL or NOT NULL")
+                    tokens.take_token()
+                    tokens.expect("NULL", "NULL")
+                else:
+                    tokens.expect("NULL", "NULL or NOT NULL")
                 left = nodes.is_null(left, negated)
             else:
                 return left
 
     def comparison(self) -> nodes.Node:
-        tokens, left = self.tokens, self.unary()
+        tokens = self.tokens
+        left = self.unary()
         while True:
             kind = tokens.next.kind
             if kind in nodes.SIGNS:
-                tokens.take()
+                tokens.take_token()
                 left = nodes.ordered(left, kind, self.unary(), tokens)
                 continue
             negated = kind == "NOT"
@@ -129,18 +137,18 @@ class _Parser:
             if left.kind == "truth":
                 self._goes_on()
             if negated:
-                tokens.take()
+                tokens.take_token()
                 kind = tokens.next.kind
             if kind == "BETWEEN":
-                tokens.take()
+                tokens.take_token()
                 low = self.unary()
                 tokens.expect("AND", "AND")
                 left = nodes.between(left, low, self.unary(), negated, tokens)
             elif kind == "IN":
-                tokens.take()
+                tokens.take_token()
                 left = nodes.within(left, self._list(), negated, tokens)
             elif kind in nodes.SEARCHES:
-                tokens.take()
+                tokens.take_token()
                 left = nodes.searched(left, nodes.SEARCHES[kind], self._string(), negated)
             else:
                 raise tokens.unexpected("BETWEEN, IN, CONTAINS, STARTSWITH or ENDSWITH")
@@ -159,7 +167,7 @@ class _Parser:
         kind = tokens.next.kind
         if kind not in ("+", "-", "NOT", "("):
             return self.primary()
-        tokens.take()
+        tokens.take_token()
         self._depth += 1
         if self._depth > DEPTH_MAX:
             raise SqlError(
@@ -183,12 +191,13 @@ class _Parser:
         if token.kind == "string":
             return nodes.constant(self._string())
         if token.kind == "name":
-            name = self.tokens.take().text
+            name = self.tokens.take_token().text
             return nodes.Node("property", lambda properties: properties.get(name), name=name)
-        literal = nodes.LITERALS.get(token.kind)
-        if literal is None:
-            raise self.tokens.unexpected("a property, a literal or a bracket")
-        return nodes.constant(literal(self.tokens.take().text))
+        if token.kind in nodes.WORDS:
+            return nodes.constant(nodes.WORDS[self.tokens.take_token().kind])
+        if token.kind in nodes.NUMBERS:
+            return nodes.constant(nodes.NUMBERS[token.kind](self.tokens.take_token().text))
+        raise self.tokens.unexpected("a property, a literal or a bracket")
 
     def _string(self) -> str:
         return text_of(self.tokens.expect("string", "a text in single quotes").text)
@@ -198,7 +207,7 @@ class _Parser:
         texts = self.tokens.texts()
         texts.append(self._string())
         while self.tokens.next.kind == ",":
-            self.tokens.take()
+            self.tokens.take_token()
             texts.append(self._string())
         self.tokens.expect(")", ", or )")
         return texts

@@ -21,8 +21,10 @@ from turbopump.filtering.sql_tokens import NoVerdictError, SqlError, Tokens
 Value = str | int | float | bool
 """Value of a property or a literal. A ``Long`` is an ``int`` too; check for bool first."""
 
-INT_MIN, INT_MAX = -(2**31), 2**31 - 1
-LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
+INT_MIN: Final = -(2**31)
+INT_MAX: Final = 2**31 - 1
+LONG_MIN: Final = -(2**63)
+LONG_MAX: Final = 2**63 - 1
 
 DIGITS_MAX: Final = 100
 """Maximum number of digits that are converted to a number, more than any number of Java has."""
@@ -63,8 +65,10 @@ def order(left: Value, right: Value) -> int:
                 f"TRUE or FALSE on the left cannot be compared with the text {right!r}"
             )
         right = number_like(left, right)
+    if isinstance(left, bool) and isinstance(right, bool):
+        return left - right
     if isinstance(left, bool) or isinstance(right, bool):
-        return left - right if isinstance(left, bool) and isinstance(right, bool) else -1
+        return -1
     if isinstance(left, int) and isinstance(right, int):
         return (left > right) - (left < right)
     return order_of_doubles(float(left), float(right))
@@ -91,7 +95,11 @@ def number_like(model: float, text: str) -> float:
     number."""
     if not isinstance(model, int):
         return double_of(text)
-    low, high = (LONG_MIN, LONG_MAX) if isinstance(model, Long) else (INT_MIN, INT_MAX)
+    low = INT_MIN
+    high = INT_MAX
+    if isinstance(model, Long):
+        low = LONG_MIN
+        high = LONG_MAX
     if not _WHOLE.fullmatch(text):
         raise NoVerdictError(f"{text[:40]!r} is not a whole number")
     value = signed_number(text)
@@ -106,7 +114,10 @@ def signed_number(text: str) -> int | None:
     digits = text.lstrip("+-").lstrip("0")
     if len(digits) > DIGITS_MAX:
         return None
-    return -int(digits or "0") if text.startswith("-") else int(digits or "0")
+    value = int(digits or "0")
+    if text.startswith("-"):
+        return -value
+    return value
 
 
 def double_of(text: str) -> float:
@@ -114,12 +125,16 @@ def double_of(text: str) -> float:
     number."""
     trimmed = text.strip(_TRIMMED)
     if _DECIMAL.fullmatch(trimmed):
-        return float(trimmed.rstrip("fFdD") if not trimmed.endswith("Infinity") else trimmed)
+        if trimmed.endswith("Infinity"):
+            return float(trimmed)
+        return float(trimmed.rstrip("fFdD"))
     if _HEX.fullmatch(trimmed):
         try:
             return float.fromhex(trimmed.rstrip("fFdD"))
         except OverflowError:
-            return math.copysign(math.inf, -1 if trimmed[0] == "-" else 1)
+            if trimmed.startswith("-"):
+                return -math.inf
+            return math.inf
     raise NoVerdictError(f"{text[:40]!r} is not a number")
 
 
@@ -163,7 +178,9 @@ def _decimal(text: str) -> int:
             f"{text[:40]} is greater than {LONG_MAX}; write it with a point to compare it as a "
             "floating-point number"
         )
-    return value if value <= INT_MAX else Long(value)
+    if value > INT_MAX:
+        return Long(value)
+    return value
 
 
 def _float(text: str) -> float:
@@ -176,13 +193,8 @@ def _float(text: str) -> float:
     return value
 
 
-LITERALS: Final[Mapping[str, Callable[[str], Value | None]]] = {
-    "decimal": _decimal,
-    "float": _float,
-    "TRUE": lambda _text: True,
-    "FALSE": lambda _text: False,
-    "NULL": lambda _text: None,
-}
+WORDS: Final[Mapping[str, bool | None]] = {"TRUE": True, "FALSE": False, "NULL": None}
+NUMBERS: Final[Mapping[str, Callable[[str], int | float]]] = {"decimal": _decimal, "float": _float}
 SIGNS: Final[Mapping[str, Callable[[int, int], bool]]] = {
     ">": operator.gt,
     ">=": operator.ge,
@@ -229,7 +241,9 @@ def inverse(node: Node) -> Node:
 
     def evaluate(properties: Properties) -> Value | None:
         outcome = value(properties)
-        return None if outcome is None else not outcome
+        if outcome is None:
+            return None
+        return not outcome
 
     return Node("truth", evaluate)
 
@@ -242,7 +256,9 @@ def minus(node: Node) -> Node:
         outcome = value(properties)
         if outcome is None or isinstance(outcome, (str, bool)):
             return None
-        return Long(-outcome) if isinstance(outcome, Long) else -outcome
+        if isinstance(outcome, Long):
+            return Long(-outcome)
+        return -outcome
 
     return Node("negated", evaluate)
 
@@ -253,20 +269,27 @@ def equal(left: Node, right: Node, tokens: Tokens) -> Node:
             raise tokens.refused("nothing equals NULL; write IS NULL or IS NOT NULL")
     if left.kind == right.kind == "constant" and left.is_truth and not right.is_truth:
         raise tokens.refused(f"TRUE or FALSE cannot be compared with {right.value!r}")
-    value, other = left.evaluate, right.evaluate
+    value = left.evaluate
+    other = right.evaluate
     if left.kind == "property" and right.kind == "constant" and isinstance(right.value, str):
-        name, text = left.name, right.value
+        name = left.name
+        text = right.value
 
         def equal_text(properties: Properties) -> Value | None:  # the usual case
             held = properties.get(name)
-            return None if held is None else held == text
+            if held is None:
+                return None
+            return held == text
 
         return Node("truth", equal_text)
 
     def evaluate(properties: Properties) -> Value | None:
-        one, two = value(properties), other(properties)
+        one = value(properties)
+        two = other(properties)
         if one is None:
-            return True if two is None else None
+            if two is None:
+                return True
+            return None
         return two is not None and order(one, two) == 0
 
     return Node("truth", evaluate)
@@ -283,9 +306,12 @@ def ordered(left: Node, sign: str, right: Node, tokens: Tokens) -> Node:
             side.kind == "constant" and (isinstance(side.value, (str, bool)) or side.value is None)
         ):
             raise tokens.refused(f"{sign} needs numbers or properties on both sides")
-    value, other, fits = left.evaluate, right.evaluate, SIGNS[sign]
+    value = left.evaluate
+    other = right.evaluate
+    fits = SIGNS[sign]
     if left.kind == "property" and right.kind == "constant" and isinstance(right.value, int):
-        name, number = left.name, right.value
+        name = left.name
+        number = right.value
 
         def ordered_number(properties: Properties) -> Value | None:  # the usual case
             text = properties.get(name)
@@ -305,7 +331,8 @@ def ordered(left: Node, sign: str, right: Node, tokens: Tokens) -> Node:
         if two is None:
             return None
         if isinstance(one, str) and isinstance(two, str):
-            one, two = double_of(one), double_of(two)
+            one = double_of(one)
+            two = double_of(two)
         return fits(order(one, two), 0)
 
     return Node("truth", evaluate)
@@ -322,9 +349,12 @@ def between(node: Node, low: Node, high: Node, negated: bool, tokens: Tokens) ->
             raise tokens.refused(
                 f"BETWEEN {numbers[0]} AND {numbers[1]} holds nothing; exchange them"
             )
-    below, above = ("<", ">") if negated else (">=", "<=")
-    first = ordered(node, below, low, tokens).evaluate
-    second = ordered(node, above, high, tokens).evaluate
+    if negated:
+        first = ordered(node, "<", low, tokens).evaluate
+        second = ordered(node, ">", high, tokens).evaluate
+    else:
+        first = ordered(node, ">=", low, tokens).evaluate
+        second = ordered(node, "<=", high, tokens).evaluate
     decides = negated
 
     def evaluate(properties: Properties) -> Value | None:
@@ -334,7 +364,9 @@ def between(node: Node, low: Node, high: Node, negated: bool, tokens: Tokens) ->
         two = second(properties)
         if two is decides:
             return decides
-        return None if one is None or two is None else not decides
+        if one is None or two is None:
+            return None
+        return not decides
 
     return Node("truth", evaluate)
 
@@ -342,11 +374,14 @@ def between(node: Node, low: Node, high: Node, negated: bool, tokens: Tokens) ->
 def within(node: Node, texts: list[str], negated: bool, tokens: Tokens) -> Node:
     if node.kind != "property":
         raise tokens.refused("only a property can be IN a list")
-    name, wanted = node.name, frozenset(texts)
+    name = node.name
+    wanted = frozenset(texts)
 
     def evaluate(properties: Properties) -> Value | None:
         held = properties.get(name)
-        return None if held is None else (held in wanted) is not negated
+        if held is None:
+            return None
+        return (held in wanted) is not negated
 
     return Node("truth", evaluate)
 

@@ -70,24 +70,27 @@ class Tokens:
 
     @property
     def next(self) -> Token:
-        """Next token, which ``take`` returns. Raise SqlError if the text there is no token."""
+        """Token that ``take_token`` returns next. Raise SqlError if the text is no token."""
         if self._next is None:
             self._next = self._read()
         return self._next
 
-    def take(self) -> Token:
-        token, self._next = self.next, None
+    def take_token(self) -> Token:
+        token = self.next
+        self._next = None
         return token
 
     def expect(self, kind: str, what: str) -> Token:
         """Read a token of this kind. Raise SqlError if the next token is of another kind."""
         if self.next.kind != kind:
             raise self.unexpected(what)
-        return self.take()
+        return self.take_token()
 
     def unexpected(self, wanted: str) -> SqlError:
         """Return the error for a token other than ``wanted``."""
-        found = "the end" if self.next.kind == END else repr(self.next.text)
+        found = repr(self.next.text)
+        if self.next.kind == END:
+            found = "the end"
         return SqlError(f"at character {self.next.at + 1}: {wanted} should stand here, not {found}")
 
     def refused(self, why: str) -> SqlError:
@@ -102,13 +105,16 @@ class Tokens:
         assert run is not None
         self._at = run.end()
         said = re.findall(f"'({_SAID})'", run[0])
-        return [one.replace("''", "'") if "''" in one else one for one in said]
+        return [one.replace("''", "'") for one in said]
 
     def _read(self) -> Token:
-        pattern = _NEXT if self._at < self._last_line else _NEXT_IN_LAST_LINE
+        pattern = _NEXT
+        if self._at >= self._last_line:
+            pattern = _NEXT_IN_LAST_LINE
         found = pattern.match(self._text, self._at)
         assert found is not None
-        kind, self._at = found.lastgroup, found.end()
+        kind = found.lastgroup
+        self._at = found.end()
         self._words += 1
         if self._words > WORDS_MAX:
             raise SqlError(
@@ -118,7 +124,8 @@ class Tokens:
             )
         if kind is None:
             return self._no_word(self._at)
-        text, at = found[kind], found.start(kind)
+        text = found[kind]
+        at = found.start(kind)
         if kind == "sign":
             return Token(text, text, at)
         if kind == "name" and text.upper() in KEYWORDS:
@@ -129,8 +136,9 @@ class Tokens:
         """Return the end token, or raise SqlError if the text there is no token."""
         if at == len(self._text):
             return Token(END, "", at)
-        hint = "; a string begins here and does not end: close it with '"
-        hint = hint if self._text[at] == "'" else ""
+        hint = ""
+        if self._text[at] == "'":
+            hint = "; a string begins here and does not end: close it with '"
         raise SqlError(
             f"at character {at + 1}: {self._text[at]!r} begins no word of a SQL92 filter{hint}"
         )

@@ -70,16 +70,20 @@ log = logging.getLogger(__name__)
 _registered = RepeatedLine(log, logging.INFO, "broker registered %s cluster=%s topics=%d")
 _left = RepeatedLine(log, logging.INFO, "broker left %s")
 _superseded = RepeatedLine(
-    log, logging.WARNING, "registration ignored, a newer broker has the id %s owner=%s"
+    log,
+    logging.WARNING,
+    "registration ignored, a broker with a newer state has this name and id %s owner=%s",
 )
 _refused_name = RepeatedLine(
-    log, logging.WARNING, "registration refused, another broker is there %s owner=%s"
+    log, logging.WARNING, "registration refused, a live broker has this name and id %s owner=%s"
 )
 _left_out = RepeatedLine(
-    log, logging.WARNING, "topic of a registration left out %s topic=%s cause=%s"
+    log, logging.WARNING, "topic of a registration ignored %s topic=%s cause=%s"
 )
 _not_its_own = RepeatedLine(
-    log, logging.WARNING, "unregistration ignored, not registered by this connection %s peer=%s"
+    log,
+    logging.WARNING,
+    "unregistration ignored, the broker registered on another connection %s peer=%s",
 )
 
 ZONE_FIELD: Final = "__ZONE_NAME"
@@ -123,7 +127,7 @@ class NamesrvHandlers:
     ) -> Outcome[RegisterBrokerReply]:
         if request.body_crc32 and body_crc32(context.body) != request.body_crc32:
             return _refused(
-                "crc32 not match: the body is not the one that the broker sent; register again"
+                "crc32 not match: the body differs from what the broker sent; register again"
             )
         if not _is_address(request.broker_addr):
             return _refused(
@@ -193,7 +197,7 @@ class NamesrvHandlers:
             question = request_command(GetBrokerRuntimeInfo(), opaque=connection.calls.next_opaque)
             await connection.start_call(question.opaque, encode_command(question), OWNER_ANSWER_S)
         except RemotingError as error:
-            log.warning("broker does not answer and is forgotten %s cause=%s", owner, error)
+            log.warning("broker removed, it does not answer %s cause=%s", owner, error)
             self._table.unregister(owner, connection)
             connection.close()
             outcome = self._register(registration, peer)
@@ -201,8 +205,8 @@ class NamesrvHandlers:
                 return outcome
         _refused_name(broker, owner, kind=broker)
         return _refused(
-            f"broker {broker.name} with id {broker.id} is registered from {owner.address}, which "
-            "is there and answers: stop that one, or give this one another brokerName or brokerId"
+            f"a live broker at {owner.address} has the name {broker.name} and id "
+            f"{broker.id}: stop it, or set another brokerName or brokerId here"
         )
 
     def unregister_broker(
@@ -235,7 +239,8 @@ class NamesrvHandlers:
             left = ready_at - self._clock.monotonic()
             if left > 0:
                 return _refused(
-                    f"name server not ready: it answers in {left:.0f} s (waitSecondsForService)"
+                    f"name server not ready: it answers routes in {left:.0f} s "
+                    "(waitSecondsForService)"
                 )
         order = None
         if self._config.order_message_enable:
@@ -291,7 +296,7 @@ class NamesrvHandlers:
         self, request: WipeWritePerm, context: RequestContext
     ) -> Response[WipeWritePermReply]:
         count = self._table.wipe_write_perm(request.broker_name)
-        said = "write permission taken broker=%s topics=%d peer=%s"
+        said = "write permission removed broker=%s topics=%d peer=%s"
         log.info(said, request.broker_name, count, context.peer.peer)
         return Response(WipeWritePermReply(wipe_topic_count=count))
 
@@ -299,7 +304,7 @@ class NamesrvHandlers:
         self, request: AddWritePerm, context: RequestContext
     ) -> Response[AddWritePermReply]:
         count = self._table.add_write_perm(request.broker_name)
-        said = "write permission given broker=%s topics=%d peer=%s"
+        said = "write permission added broker=%s topics=%d peer=%s"
         log.info(said, request.broker_name, count, context.peer.peer)
         return Response(AddWritePermReply(add_topic_count=count))
 
@@ -308,7 +313,7 @@ class NamesrvHandlers:
     ) -> Response[None]:
         count = self._table.delete_topic(request.topic, request.cluster_name or None)
         log.info(
-            "topic forgotten topic=%s brokers=%d peer=%s", request.topic, count, context.peer.peer
+            "topic deleted topic=%s brokers=%d peer=%s", request.topic, count, context.peer.peer
         )
         return Response()
 

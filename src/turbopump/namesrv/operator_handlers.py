@@ -123,9 +123,9 @@ class OperatorHandlers:
         if stranger is not None:
             # RocketMQ: answers 0, and the topic has no route
             return refusal(
-                ResponseCode.SYSTEM_ERROR, f"no broker {stranger!r} is registered; nothing changed"
+                ResponseCode.SYSTEM_ERROR, f"broker {stranger!r} is not registered; nothing changed"
             )
-        said = "topic registered by hand topic=%r brokers=%d peer=%s"
+        said = "topic registered by an operator topic=%r brokers=%d peer=%s"
         log.info(said, request.topic, len(route.queue_datas), context.peer.peer)
         return Response()
 

@@ -144,4 +144,4 @@ class NameServer:
 
     def _connection_lost(self, connection: Wire) -> None:
         for broker in self.table.connection_lost(connection):
-            log.warning("broker's connection lost %s", broker)
+            log.warning("connection of a broker lost %s", broker)

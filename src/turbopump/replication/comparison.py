@@ -33,7 +33,8 @@ from typing import Final, NamedTuple
 
 from turbopump.errors import ProtocolError
 from turbopump.replication.history import ID_SIZE, KNOWN_MAX, KnownLog, common_until
-from turbopump.replication.master import LogSpan
+from turbopump.replication.master import LogSpan, ahead_refusal, too_old_refusal
+from turbopump.replication.stream import ReceivedBytes
 
 PROVE: Final = b"\xffTPHP\0\0\1"
 DIGEST_SIZE: Final = 32
@@ -78,31 +79,18 @@ class Outcome(NamedTuple):
     known: tuple[KnownLog, ...]
 
 
-class _Received:
-    """Buffer of received bytes, which are removed in pieces."""
-
-    def __init__(self) -> None:
-        self.rest = b""
-
-    def take(self, size: int) -> bytes | None:
-        if len(self.rest) < size:
-            return None
-        taken, self.rest = self.rest[:size], self.rest[size:]
-        return taken
-
-    def take_history(self, after: int) -> tuple[KnownLog, ...] | None:
-        """Remove the first ``after`` bytes and the history behind them, and return the history.
-        Return None until all of these bytes have arrived. Raises ProtocolError."""
-        if len(self.rest) < after + _COUNT.size:
-            return None
-        (count,) = _COUNT.unpack_from(self.rest, after)
-        if not 0 <= count <= KNOWN_MAX:
-            raise ProtocolError(f"a history of {count} entries comes: it does not compare logs")
-        size = after + _COUNT.size + count * _KNOWN.size
-        data = self.take(size)
-        if data is None:
-            return None
-        return tuple(KnownLog(*one) for one in _KNOWN.iter_unpack(data[after + _COUNT.size :]))
+def _take_history(came: ReceivedBytes, after: int) -> tuple[KnownLog, ...] | None:
+    """Remove the first ``after`` bytes and the history behind them, and return the history. Return
+    None until all of these bytes have arrived. Raises ProtocolError."""
+    if len(came.rest) < after + _COUNT.size:
+        return None
+    (count,) = _COUNT.unpack_from(came.rest, after)
+    if not 0 <= count <= KNOWN_MAX:
+        raise ProtocolError(f"a history has {count} entries: the peer does not compare logs")
+    data = came.take(after + _COUNT.size + count * _KNOWN.size)
+    if data is None:
+        return None
+    return tuple(KnownLog(*one) for one in _KNOWN.iter_unpack(data[after + _COUNT.size :]))
 
 
 def _history(known: Sequence[KnownLog]) -> bytes:
@@ -118,7 +106,7 @@ class MasterComparison:
 
     def __init__(self, known: Sequence[KnownLog]) -> None:
         self._known = tuple(known)
-        self._came = _Received()
+        self._came = ReceivedBytes()
         self._log: LogSpan | None = None
         self._begin = self._base = self._at = self.end = 0
         self._differs_before: int | None = None
@@ -140,9 +128,9 @@ class MasterComparison:
             return b""
         if self._log is None:
             if not PROVE.startswith(self._came.rest[: len(PROVE)]):
-                raise ProtocolError("it speaks no HA")
+                raise ProtocolError("the slave does not speak the HA protocol")
             head = self._came.rest[: _GREETING.size]
-            known = self._came.take_history(_GREETING.size)
+            known = _take_history(self._came, _GREETING.size)
             if known is None:
                 return b""
             _, start, self.end = _GREETING.unpack(head)
@@ -151,7 +139,7 @@ class MasterComparison:
         if self.asked is not None and self._theirs is None:
             self._theirs = self._came.take(DIGEST_SIZE)
         elif self.rest:
-            raise ProtocolError("the slave sent an answer to no question")
+            raise ProtocolError("the slave sent a digest that was not requested")
         return self._judge()
 
     def read(self, digest: bytes) -> bytes:
@@ -161,7 +149,7 @@ class MasterComparison:
 
     def _begins(self, start: int, known: Sequence[KnownLog], log: LogSpan) -> bytes:
         if not 0 <= start <= self.end:
-            raise ProtocolError(f"its log begins at {start} and ends at {self.end}")
+            raise ProtocolError(f"the slave's log begins at {start} and ends at {self.end}")
         if self.end == 0:
             return self._finds(Verdict.EQUAL, log.start)  # an empty one gets all there is
         if self.end > log.written:
@@ -218,7 +206,7 @@ class SlaveComparison:
     def __init__(self, start: int, end: int, known: Sequence[KnownLog]) -> None:
         self.start, self.end = start, end
         self._known = tuple(known)
-        self._came = _Received()
+        self._came = ReceivedBytes()
         self.found: Outcome | None = None
 
     @property
@@ -240,8 +228,8 @@ class SlaveComparison:
         if size > 0:
             if not (self.start <= offset <= self.end - size and size <= RANGE_SIZE):
                 raise ProtocolError(
-                    f"the master asks for {size} bytes at {offset}, but the log here has "
-                    f"{self.start} to {self.end}"
+                    f"the master requests a digest of {size} bytes at {offset}, but the "
+                    f"log here has {self.start} to {self.end}"
                 )
             self._came.take(_HEAD.size)
             return Range(offset, size)
@@ -251,7 +239,7 @@ class SlaveComparison:
             raise ProtocolError(
                 f"the master sent verdict {size}, which is unknown: it does not compare logs"
             ) from None
-        known = self._came.take_history(_HEAD.size)
+        known = _take_history(self._came, _HEAD.size)
         if known is not None:
             self.found = Outcome(verdict, offset, known)
         return self.found
@@ -265,16 +253,9 @@ def masters_refusal(found: Outcome, end: int) -> str:
     do."""
     at = found.offset
     if found.verdict is Verdict.AHEAD:
-        return (
-            f"the slave's log ends at {end}, but this master's at {at}: the master was "
-            f"restored from an older copy, or lost its tail. {_NOTHING_IS_CUT}: make the "
-            "slave the master, or empty the slave's store so that it is copied again"
-        )
+        return ahead_refusal(end, at)
     if found.verdict is Verdict.TOO_OLD:
-        return (
-            f"the slave's log ends at {end}, but this master's begins at {at}: older "
-            "files were deleted; empty the slave's store so that it is copied again"
-        )
+        return too_old_refusal(end, at)
     return (
         f"the slave has another log: its bytes from offset {at} up to {end} differ from "
         f"this master's. {_NOTHING_IS_CUT}: save the messages that only the slave has "

@@ -27,6 +27,7 @@ from typing import Final, NamedTuple
 from turbopump.auth.signatures import Credentials
 from turbopump.errors import ProtocolError
 from turbopump.replication.comparison import PROVE
+from turbopump.replication.stream import ReceivedBytes
 
 HELLO: Final = b"\xffTPHA\0\0\1"
 NONCE_SIZE: Final = 32
@@ -56,13 +57,13 @@ class PeerRules:
             return None
         if self.encrypted and not encrypted:
             return (
-                "it does not speak TLS (tls.server.mode=enforcing), and its address is not in "
-                "haAllowedPeers"
+                "it does not use TLS (tls.server.mode=enforcing), and its address is not "
+                "in haAllowedPeers"
             )
         if self.closed and self.credentials is None:
             return (
                 "its address is not in haAllowedPeers, and this broker has no "
-                "innerClientAuthenticationCredentials that it could prove to have, too"
+                "innerClientAuthenticationCredentials"
             )
         if self.allowed and not (self.closed or self.certified):
             return "its address is not in haAllowedPeers"
@@ -88,19 +89,13 @@ class _Handshake:
         self._credentials = credentials
         self._nonce = nonce
         self._others_nonce: bytes | None = None
-        self._came = b""
-
-    def _take(self, size: int) -> bytes | None:
-        if len(self._came) < size:
-            return None
-        taken, self._came = self._came[:size], self._came[size:]
-        return taken
+        self._came = ReceivedBytes()
 
     def _take_greeting(self) -> bytes | None:
         """Return the other side's nonce; None until it has arrived. Raises ProtocolError."""
-        if not HELLO.startswith(self._came[: len(HELLO)]):
-            raise ProtocolError("it does not shake hands")
-        greeting = self._take(len(HELLO) + NONCE_SIZE)
+        if not HELLO.startswith(self._came.rest[: len(HELLO)]):
+            raise ProtocolError("it sent no handshake")
+        greeting = self._came.take(len(HELLO) + NONCE_SIZE)
         return None if greeting is None else greeting[len(HELLO) :]
 
     def _proof(self, role: bytes, slaves_nonce: bytes, masters_nonce: bytes) -> bytes:
@@ -118,16 +113,16 @@ class MasterHandshake(_Handshake):
 
     def received(self, data: bytes) -> Step:
         """Process received bytes. Raises ProtocolError if the slave must be refused."""
-        self._came += data
+        self._came.rest += data
         said = b""
         if self._others_nonce is None:
-            first = self._came[: len(HELLO)]
+            first = self._came.rest[: len(HELLO)]
             compares = PROVE.startswith(first) and not HELLO.startswith(first)
             if compares or (first and first[0] < HELLO[0]):  # or an offset: no handshake follows
                 if self._allowed:
-                    return Step(b"", self._came)
+                    return Step(b"", self._came.rest)
                 raise ProtocolError(
-                    "it shows no credentials, as Apache's brokers and those without "
+                    "it sent no credentials, like Apache's brokers and those without "
                     "authenticationEnabled, and its address is not in haAllowedPeers"
                 )
             self._others_nonce = self._take_greeting()
@@ -136,14 +131,14 @@ class MasterHandshake(_Handshake):
             if self._credentials is None:
                 raise ProtocolError("this broker has no innerClientAuthenticationCredentials")
             said = HELLO + self._nonce
-        proof = self._take(PROOF_SIZE)
+        proof = self._came.take(PROOF_SIZE)
         if proof is None:
             return Step(said, None)
         if not hmac.compare_digest(proof, self._proof(b"slave", self._others_nonce, self._nonce)):
             raise ProtocolError(
                 "it has other innerClientAuthenticationCredentials than this broker"
             )
-        return Step(said + self._proof(b"master", self._others_nonce, self._nonce), self._came)
+        return Step(said + self._proof(b"master", self._others_nonce, self._nonce), self._came.rest)
 
 
 class SlaveHandshake(_Handshake):
@@ -155,7 +150,7 @@ class SlaveHandshake(_Handshake):
 
     def received(self, data: bytes) -> Step:
         """Process received bytes. Raises ProtocolError if the master is not of this cluster."""
-        self._came += data
+        self._came.rest += data
         said = b""
         if self._others_nonce is None:
             try:
@@ -169,7 +164,7 @@ class SlaveHandshake(_Handshake):
             if self._others_nonce is None:
                 return _NOT_YET
             said = self._proof(b"slave", self._nonce, self._others_nonce)
-        proof = self._take(PROOF_SIZE)
+        proof = self._came.take(PROOF_SIZE)
         if proof is None:
             return Step(said, None)
         if not hmac.compare_digest(proof, self._proof(b"master", self._nonce, self._others_nonce)):
@@ -177,4 +172,4 @@ class SlaveHandshake(_Handshake):
                 "the master cannot prove this broker's "
                 "innerClientAuthenticationCredentials: it belongs to another cluster"
             )
-        return Step(said, self._came)
+        return Step(said, self._came.rest)

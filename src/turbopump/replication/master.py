@@ -102,7 +102,7 @@ class SlaveConnection:
             had = max(self.next, offsets[0])
         if max(offsets) > had:
             raise ProtocolError(
-                f"the slave acknowledges {max(offsets)}, and was sent the log up to {had}"
+                f"the slave acknowledges offset {max(offsets)}, but was sent the log up to {had}"
             )
         self.acked = max(self.acked, *offsets)
         return True
@@ -113,18 +113,9 @@ class SlaveConnection:
             # RocketMQ: send from the start of the file that is being written, nothing older
             return max(log.written - log.written % log.segment_size, log.start)
         if wanted > log.written:
-            raise ProtocolError(
-                f"the slave's log ends at {wanted}, but this master's at {log.written}: "
-                "the master was restored from an older copy, or lost its tail; nothing "
-                "is cut automatically. Make the slave the master, or empty the slave's "
-                "store so that it is copied again"
-            )
+            raise ProtocolError(ahead_refusal(wanted, log.written))
         if wanted < log.start:
-            raise ProtocolError(
-                f"the slave wants the log from {wanted} on, but this master's begins at "
-                f"{log.start}: older files were deleted; empty the slave's store so that "
-                "it is copied again"
-            )
+            raise ProtocolError(too_old_refusal(wanted, log.start))
         return wanted
 
     def transfer(self, log: LogSpan, now: float) -> Transfer | None:
@@ -133,8 +124,8 @@ class SlaveConnection:
             return None
         if self.next < log.start:
             raise ProtocolError(
-                f"the slave is at {self.next}, and the log begins at {log.start} by now: its files "
-                "were deleted before the slave had them"
+                f"the slave needs the log from {self.next} on, but it begins at "
+                f"{log.start} now: older files were deleted before they were sent"
             )
         left = log.end - self.next
         if left > 0:
@@ -173,6 +164,24 @@ class SlaveConnection:
     def is_silent(self, now: float) -> bool:
         """Return True if the slave has been silent for too long and must be closed."""
         return now - self.last_read > self.settings.housekeeping
+
+
+def ahead_refusal(slaves_end: int, end: int) -> str:
+    """Return the refusal for a slave whose log is longer than the master's, which ends at
+    ``end``."""
+    return (
+        f"the slave's log ends at {slaves_end}, but this master's at {end}: the master was "
+        "restored from an older copy, or lost its tail. Nothing is cut automatically: make the "
+        "slave the master, or empty the slave's store so that it is copied again"
+    )
+
+
+def too_old_refusal(slaves_end: int, start: int) -> str:
+    """Return the refusal for a slave whose log ends before the master's begins at ``start``."""
+    return (
+        f"the slave's log ends at {slaves_end}, but this master's begins at {start}: older files "
+        "were deleted; empty the slave's store so that it is copied again"
+    )
 
 
 @dataclass(slots=True)

@@ -59,7 +59,9 @@ class ReportReader:
         self._rest = data[whole:]
         offsets = [offset for (offset,) in REPORT.iter_unpack(data[:whole])]
         if any(offset < 0 for offset in offsets):
-            raise ProtocolError(f"a slave reports the offset {min(offsets)}: it speaks no HA")
+            raise ProtocolError(
+                f"the slave reports offset {min(offsets)}: it does not speak the HA protocol"
+            )
         return offsets
 
 
@@ -98,7 +100,8 @@ class TransferReader:
     def _begin(self, offset: int, size: int) -> None:
         if not 0 <= size <= TRANSFER_SIZE_MAX or offset < 0:
             raise ProtocolError(
-                f"the master sends {size} bytes at offset {offset}: it speaks no HA"
+                f"the master sends {size} bytes at offset {offset}: it does not speak the "
+                "HA protocol"
             )
         if self.position is None:
             self.position = offset
@@ -108,3 +111,18 @@ class TransferReader:
             )
         self._left = size
         self.frames += 1
+
+
+class ReceivedBytes:
+    """Buffer of received bytes, which are removed in pieces. ``rest``: bytes not removed yet."""
+
+    def __init__(self) -> None:
+        self.rest = b""
+
+    def take(self, size: int) -> bytes | None:
+        """Remove and return the first ``size`` bytes; None if fewer have arrived."""
+        if len(self.rest) < size:
+            return None
+        taken = self.rest[:size]
+        self.rest = self.rest[size:]
+        return taken

@@ -17,7 +17,9 @@ from tests.ports import free_ports
 
 from turbopump import ConsumeFrom, Producer, PushConsumer
 from turbopump.admin.cluster import Servers
-from turbopump.admin.doctor import Diagnosis, Doctor, Level, judge_runtime
+from turbopump.admin.doctor import Diagnosis, Level, examine_cluster
+from turbopump.admin.doctor.diagnosis import Findings
+from turbopump.admin.doctor.runtime_figures import RuntimeFigures, judge_runtime
 from turbopump.broker.broker import Broker
 from turbopump.cli import main
 from turbopump.clock import Clock, SystemClock
@@ -39,7 +41,7 @@ from turbopump.testing.broker_in_loop import PATIENT, SMALL_FILES, BrokerThread,
 
 @pytest.fixture(autouse=True)
 def _a_busy_machine_is_not_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turbopump.admin.doctor.SLOW_MS", 60_000)
+    monkeypatch.setattr("turbopump.admin.doctor.brokers.SLOW_MS", 60_000)
 
 
 class World:
@@ -94,9 +96,8 @@ async def examined(
     *name_servers: str, topic: str | None = None, group: str | None = None
 ) -> list[Diagnosis]:
     async with Servers(list(name_servers)) as servers:
-        doctor = Doctor(servers, SystemClock())
-        await doctor.examine(topic, group)
-        return [finding for finding in doctor.findings if not of_this_machine(finding.message)]
+        findings = await examine_cluster(servers, SystemClock(), topic, group)
+        return [finding for finding in findings if not of_this_machine(finding.message)]
 
 
 def of_this_machine(says: str) -> bool:
@@ -351,7 +352,9 @@ async def test_a_request_that_is_denied() -> None:
 def test_what_apaches_brokers_say_of_themselves_is_judged(
     figures: dict[str, str], says: str
 ) -> None:
-    assert only(judge_runtime("broker b", figures, 2 * 86_400_000.0)).message.startswith(says)
+    found = Findings("broker b")
+    judge_runtime(found, RuntimeFigures(figures), 2 * 86_400_000.0)
+    assert only(found.diagnoses).message.startswith(says)
 
 
 # --- a topic

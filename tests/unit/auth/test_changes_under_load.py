@@ -14,7 +14,7 @@ import pytest
 from tests.loops import in_loop
 from tests.unit.auth.signed import ADMINISTRATOR, ON, asking
 from tests.unit.remoting.certificates import Pair
-from tests.unit.remoting.serving import until
+from tests.waits import until
 
 from turbopump import ClientTls, Credentials, Producer, PushConsumer
 from turbopump.auth.accounts import Accounts

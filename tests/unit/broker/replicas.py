@@ -14,6 +14,7 @@ from turbopump.broker.broker import Broker
 from turbopump.config.broker_config import BrokerConfig, BrokerRole
 from turbopump.config.namesrv_config import NamesrvConfig
 from turbopump.namesrv.server import NameServer
+from turbopump.replication.slave_link import SlaveLink
 from turbopump.store.message_store import MessageStore
 
 NAMESRV, MASTER, SLAVE, SECOND_SLAVE = "10.0.0.9", "10.0.1.1", "10.0.1.2", "10.0.1.3"
@@ -129,11 +130,51 @@ async def started(simulation: Simulation) -> AsyncIterator[Replicas]:
     await replicas.close()
 
 
-async def eventually(condition: Callable[[], object], seconds: float = 30.0) -> None:
-    """Wait, in virtual time, until ``condition`` holds."""
+async def eventually(
+    condition: Callable[..., object], *arguments: object, seconds: float = 30.0
+) -> None:
+    """Wait, in virtual time, until ``condition(*arguments)`` holds."""
     async with asyncio.timeout(seconds):
-        while not condition():
+        while not condition(*arguments):
             await asyncio.sleep(0.01)
+
+
+async def until_joined(master: Broker, seconds: float = 30.0) -> None:
+    """Wait until a slave of this master counts as a replica."""
+    await eventually(lambda: not master.store.confirmed.alone, seconds=seconds)
+
+
+async def until_topic(broker: Broker, topic: str, seconds: float = 30.0) -> None:
+    """Wait until a broker knows the topic."""
+    await eventually(broker.tables.topics.find, topic, seconds=seconds)
+
+
+async def until_stored(broker: Broker, topic: str, count: int, seconds: float = 30.0) -> None:
+    """Wait until queue 0 of the topic has so many messages at a broker."""
+    await eventually(lambda: broker.store.max_offset(topic, 0) == count, seconds=seconds)
+
+
+async def until_offset(
+    broker: Broker, group: str, topic: str, offset: int, seconds: float = 30.0
+) -> None:
+    """Wait until a broker has this offset of the group for queue 0."""
+    find = broker.tables.offsets.find
+    await eventually(lambda: find(group, topic, 0) == offset, seconds=seconds)
+
+
+async def until_fault(link: SlaveLink, text: str) -> None:
+    """Wait until a slave says what is wrong with its master's log."""
+    await eventually(lambda: text in (link.fault or ""))
+
+
+async def until_same_end(one: Broker, other: Broker) -> None:
+    """Wait until the logs of two brokers end at the same offset."""
+    await eventually(lambda: one.store.log.end == other.store.log.end)
+
+
+async def until_mended(broker: Broker, count: int) -> None:
+    """Wait until a broker has repaired so many pieces of its log."""
+    await eventually(lambda: broker.parts.delivering.log_repair.mended == count)
 
 
 async def a_round_later(broker: Broker) -> None:
@@ -158,5 +199,5 @@ def log_of(store: MessageStore) -> bytes:
 
 async def same_logs(one: Broker, other: Broker) -> None:
     """Wait until two brokers have the same log, byte for byte."""
-    await eventually(lambda: one.store.log.end == other.store.log.end)
+    await until_same_end(one, other)
     assert log_of(one.store) == log_of(other.store)

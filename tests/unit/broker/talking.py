@@ -275,13 +275,6 @@ async def simulated_broker(simulation: Simulation, **config: Any) -> AsyncIterat
     await server
 
 
-async def until(condition: Callable[[], object]) -> None:
-    """Let the loop turn until ``condition`` holds."""
-    async with asyncio.timeout(ANSWER_S):
-        while not condition():
-            await asyncio.sleep(0)
-
-
 def batch_of(*bodies: bytes, tags: str = "ab") -> bytes:
     return encode_batch(
         [

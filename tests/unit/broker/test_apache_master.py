@@ -11,9 +11,9 @@ from tests.unit.broker.replicas import (
     MASTER,
     SLAVE,
     Replicas,
-    eventually,
     log_of,
     same_logs,
+    until_fault,
     with_replicas,
 )
 
@@ -26,6 +26,7 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command
 from turbopump.protocol.requests.pull import ViewMessageById
 from turbopump.protocol.requests.replication import NOT_PROVED
+from turbopump.remoting.turns import Turns
 from turbopump.store.log.cold_reads import ReadSteps
 from turbopump.store.queues.lookup import Lookup, StoredEntry
 
@@ -82,7 +83,7 @@ async def test_a_slave_with_messages_of_its_own_is_refused_whatever_their_sizes(
     kept = log_of(back.store)
     link = back.parts.listening.replication.slave
     assert link is not None
-    await eventually(lambda: "another log" in (link.fault or ""))
+    await until_fault(link, "another log")
     assert log_of(back.store) == kept
 
 
@@ -114,7 +115,7 @@ async def test_the_newest_message_and_some_before_it_are_compared(replicas: Repl
     _, slave = await pair(replicas, [10] * 300)
     store, master = slave.store, Master(slave.store)
     end = store.log.end
-    equal = await compare_with_apache(store, master, "h:1", 0, end)  # type: ignore[arg-type]
+    equal = await compare_with_apache(store, Turns(), master, "h:1", 0, end)  # type: ignore[arg-type]
     queue = store.queues.find("T", 0)
     assert queue is not None
     assert len(master.asked) == equal == 11
@@ -134,8 +135,8 @@ async def test_the_newest_message_and_some_before_it_are_compared(replicas: Repl
         (failing(ResponseCode.NO_PERMISSION, "no"), 0, 0, ProtocolError, "cannot be compared"),
         (failing(ResponseCode.SYSTEM_BUSY, "later"), 0, 0, ProtocolError, "cannot be compared"),
         (failing(ResponseCode.SYSTEM_ERROR, "x"), 0, 0, ProtocolError, "cannot be compared"),
-        (None, 0, -1, CopyError, "only up to"),
-        (None, 1 << 40, 1 << 41, CopyError, "older files were deleted"),
+        (None, 0, -1, CopyError, "already at"),
+        (None, 1 << 40, 1 << 41, CopyError, "has deleted older files"),
     ],
 )  # fmt: skip
 @in_loop(with_replicas)
@@ -152,7 +153,7 @@ async def test_no_answer_but_the_same_message_is_taken_for_the_same_log(
     master = Master(slave.store, other)
     ends = slave.store.log.end + further
     with pytest.raises(error, match=words):
-        await compare_with_apache(slave.store, master, "h:1", begins, ends)  # type: ignore[arg-type]
+        await compare_with_apache(slave.store, Turns(), master, "h:1", begins, ends)  # type: ignore[arg-type]
 
 
 @in_loop(with_replicas)
@@ -161,8 +162,8 @@ async def test_a_log_of_which_the_master_has_deleted_every_message_proves_nothin
 ) -> None:
     _, slave = await pair(replicas, [10, 20])
     end = slave.store.log.end
-    with pytest.raises(ProtocolError, match="nobody knows whether it has the same log"):
-        await compare_with_apache(slave.store, Master(slave.store), "h:1", end, end + 5)  # type: ignore[arg-type]
+    with pytest.raises(ProtocolError, match="the two logs may differ"):
+        await compare_with_apache(slave.store, Turns(), Master(slave.store), "h:1", end, end + 5)  # type: ignore[arg-type]
 
 
 @in_loop(with_replicas)
@@ -172,7 +173,7 @@ async def test_a_newest_message_that_cannot_be_read_here_proves_nothing(
     _, slave = await pair(replicas, [10] * 20)
     store = slave.store
     asked = Master(store)
-    await compare_with_apache(store, asked, "h:1", 0, store.log.end)  # type: ignore[arg-type]
+    await compare_with_apache(store, Turns(), asked, "h:1", 0, store.log.end)  # type: ignore[arg-type]
     newest = asked.asked[0]
     entry_at = Lookup.entry_at
 
@@ -184,4 +185,4 @@ async def test_a_newest_message_that_cannot_be_read_here_proves_nothing(
 
     monkeypatch.setattr(Lookup, "entry_at", damaged)
     with pytest.raises(ProtocolError, match="newest message"):
-        await compare_with_apache(store, Master(store), "h:1", 0, store.log.end)  # type: ignore[arg-type]
+        await compare_with_apache(store, Turns(), Master(store), "h:1", 0, store.log.end)  # type: ignore[arg-type]

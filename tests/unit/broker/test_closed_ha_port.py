@@ -14,6 +14,7 @@ from tests.unit.broker.ha_brokers import running, slave_of, user
 from tests.unit.remoting.certificates import Pair
 from tests.unit.remoting.handshakes import Handshake
 from tests.unit.remoting.serving import RawPeer, raw_peer
+from tests.waits import until, until_logged
 
 from turbopump.auth.signatures import Credentials, RequestSigner
 from turbopump.broker import slave_tables
@@ -33,15 +34,9 @@ from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.client import RemotingClient
 from turbopump.repeated_line import report_all
-from turbopump.replication import link
+from turbopump.replication import master_link
 from turbopump.replication.handshake import HELLO
 from turbopump.replication.stream import REPORT
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def sent(master: Broker, tls: ClientTls | None = None) -> None:
@@ -110,7 +105,7 @@ async def test_they_copy_by_tls_as_their_tls_settings_say(tmp_path: Path, mode: 
 async def test_a_slave_copies_by_tls_though_strangers_do_not_end_their_handshakes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: int | None
 ) -> None:
-    monkeypatch.setattr(link, "STRANGERS_MAX", 8)
+    monkeypatch.setattr(master_link, "STRANGERS_MAX", 8)
     pair, hello = Pair(tmp_path), Handshake().hello[:end]
     server = {"tls_server_cert_path": pair.certificate, "tls_server_key_path": pair.key}
     tls = {**user("secret"), "tls_enable": True, "tls_client_trust_cert_path": pair.certificate}
@@ -137,8 +132,8 @@ async def test_a_slave_that_does_not_trust_the_certificate_of_its_master_says_so
         running(tmp_path / "m", **user("secret"), **server) as master,
         slave_of(master, tmp_path / "s", **user("secret"), **tls),
     ):
-        await until(lambda: "its certificate is not trusted" in caplog.text)
-        await until(lambda: "TLS failed peer=127.0.0.1:" in caplog.text)
+        await until_logged(caplog, "its certificate is not trusted")
+        await until_logged(caplog, "TLS failed peer=127.0.0.1:")
 
 
 @pytest.mark.parametrize(
@@ -148,21 +143,26 @@ async def test_a_slave_that_does_not_trust_the_certificate_of_its_master_says_so
             user("secret"),
             user("guess"),
             "it has other innerClientAuthenticationCredentials",
-            "both need the same innerClientAuthenticationCredentials",
+            "both brokers need the same innerClientAuthenticationCredentials",
         ),
         (
             user("secret"),
             {},
-            "it shows no credentials",
+            "it sent no credentials",
             "refused this slave: read the reason in its log",
         ),
         (
             {"authentication_enabled": True},
             user("secret"),
             "this broker has no innerClientAuthenticationCredentials",
-            "both need the same innerClientAuthenticationCredentials",
+            "both brokers need the same innerClientAuthenticationCredentials",
         ),
-        ({}, user("secret"), "it speaks no HA", "refused this slave: read the reason in its log"),
+        (
+            {},
+            user("secret"),
+            "the slave does not speak the HA protocol",
+            "refused this slave: read the reason in its log",
+        ),
     ],
 )
 @in_loop
@@ -178,7 +178,7 @@ async def test_a_refused_slave_is_one_line_in_the_log_of_both(
         running(tmp_path / "m", **masters) as master,
         slave_of(master, tmp_path / "s", **slaves),
     ):
-        await until(lambda: at_slave in caplog.text)
+        await until_logged(caplog, at_slave)
         report_all()
         lines = [record.getMessage() for record in caplog.records]
         assert sum("HA connection" in line and at_master in line for line in lines) == 1, lines
@@ -230,10 +230,10 @@ async def test_certificates_suffice_without_accounts(
     without = {**slaves, "tls_client_cert_path": "", "tls_client_key_path": ""}
     async with running(tmp_path / "m", **masters) as master:
         async with slave_of(master, tmp_path / "s"):
-            await until(lambda: "it does not speak TLS (tls.server.mode=enforcing)" in caplog.text)
+            await until_logged(caplog, "it does not use TLS (tls.server.mode=enforcing)")
         async with slave_of(master, tmp_path / "s", **without):
-            await until(lambda: "read the reason in its log" in caplog.text)
-            await until(lambda: "peer did not return a certificate" in caplog.text)
+            await until_logged(caplog, "read the reason in its log")
+            await until_logged(caplog, "peer did not return a certificate")
             assert master.parts.listening.replication.figures()["haSlaves"] == "0"
         async with slave_of(master, tmp_path / "s", **slaves) as slave:
             await copies(master, slave, tls)
@@ -298,7 +298,7 @@ async def test_a_slave_speaks_no_tls_to_a_master_of_apaches(
         slave_of(master, tmp_path / "s", **slaves, ha_master_address="") as slave,
     ):
         await told_of(master, slave)
-        await until(lambda: "is Apache's, which speaks no TLS there: name 127.0.0.1" in caplog.text)
+        await until_logged(caplog, "is Apache's, which speaks no TLS there: name 127.0.0.1")
         assert not ha_status(master).ha_connection_info
     slaves["ha_allowed_peers"] = "127.0.0.1"
     async with (
@@ -381,7 +381,7 @@ def test_a_port_that_gives_the_log_to_anyone_is_warned_of(
     settings: dict[str, Any], is_open: bool
 ) -> None:
     said = weak_promises(BrokerConfig(**{"bind_address": "0.0.0.0", **settings}))
-    assert ["haListenPort gives all messages to anyone" in one for one in said] == [True] * is_open
+    assert ["haListenPort lets anyone who can connect" in one for one in said] == [True] * is_open
 
 
 @pytest.mark.parametrize(
@@ -404,7 +404,7 @@ def test_a_slave_that_only_knows_the_ha_port_is_warned_that_nothing_is_compared(
         "namesrv_addr": "",
     }
     said = weak_promises(BrokerConfig(**{**alone, **settings}))
-    assert any("without a comparison" in one for one in said) == warned
+    assert any("without comparing its log" in one for one in said) == warned
 
 
 @pytest.mark.parametrize("peers", ["", "127.0.0.1"])
@@ -460,7 +460,7 @@ async def test_a_slave_that_never_had_all_of_the_log_is_not_called_in_sync(tmp_p
 async def test_strangers_that_say_nothing_make_room_for_those_that_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link, "SLAVES_MAX", 2)
+    monkeypatch.setattr(master_link, "SLAVES_MAX", 2)
     async with running(tmp_path / "m", **user("secret")) as master, AsyncExitStack() as stack:
         host, _, port = master.parts.listening.ha_address.rpartition(":")
         silent = [await stack.enter_async_context(raw_peer(host, int(port))) for _ in range(4)]
@@ -473,7 +473,7 @@ async def test_strangers_that_say_nothing_make_room_for_those_that_come(
 async def test_of_many_strangers_at_once_the_newest_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link, "SLAVES_MAX", 2)
+    monkeypatch.setattr(master_link, "SLAVES_MAX", 2)
     async with running(tmp_path / "m", **user("secret")) as master:
         host, _, port = master.parts.listening.ha_address.rpartition(":")
         peers = await asyncio.gather(*(RawPeer.connect(host, int(port)) for _ in range(8)))
@@ -492,7 +492,7 @@ async def test_a_slave_that_cannot_prove_itself_takes_nothing_from_a_master_that
         running(tmp_path / "m") as master,
         slave_of(master, tmp_path / "s", **alone) as slave,
     ):
-        await until(lambda: "needs a master that can prove itself" in caplog.text)
+        await until_logged(caplog, "has no credentials to authenticate its master")
         assert master.parts.listening.replication.figures()["haSlaves"] == "0"
         assert slave.store.log.end == 0
 
@@ -501,7 +501,7 @@ async def test_a_slave_that_cannot_prove_itself_takes_nothing_from_a_master_that
 async def test_who_has_not_proved_itself_in_time_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link, "HANDSHAKE_S", 0.1)
+    monkeypatch.setattr(master_link, "HANDSHAKE_S", 0.1)
     async with running(tmp_path / "m", **user("secret")) as master:
         host, _, port = master.parts.listening.ha_address.rpartition(":")
         async with raw_peer(host, int(port)) as peer:

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
-from tests.unit.remoting.serving import frame, raw_peer, until
+from tests.unit.remoting.serving import frame, raw_peer
+from tests.waits import until
 
 from turbopump.protocol.frame import JSON, ROCKETMQ, frame_head
 from turbopump.protocol.request import Request

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from tests.loops import in_loop
 from tests.ports import free_ports
-from tests.unit.broker.talking import SMALL, Talk, converse, pull, talking, until, watched
+from tests.unit.broker.talking import SMALL, Talk, converse, pull, talking, watched
+from tests.waits import until
 
 from turbopump.broker.broker import Broker
 from turbopump.broker.housekeeping import Timetable

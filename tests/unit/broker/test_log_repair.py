@@ -7,7 +7,16 @@ from zlib import crc32
 
 import pytest
 from tests.loops import in_loop
-from tests.unit.broker.replicas import MASTER, SLAVE, Replicas, eventually, same_logs, with_replicas
+from tests.unit.broker.replicas import (
+    MASTER,
+    SLAVE,
+    Replicas,
+    eventually,
+    same_logs,
+    until_mended,
+    until_topic,
+    with_replicas,
+)
 from tests.unit.broker.talking import Client
 
 from turbopump.broker.broker import Broker
@@ -31,7 +40,7 @@ async def pair(replicas: Replicas) -> tuple[Broker, Broker]:
         await sender.send(body)
     slave = await replicas.slave(**SYNC)
     await same_logs(replicas.brokers[MASTER], slave)
-    await eventually(lambda: slave.tables.topics.find("T"))
+    await until_topic(slave, "T")
     for host in (SLAVE, MASTER):
         await replicas.stop(host)
     return await replicas.master(**SYNC), await replicas.slave(**SYNC)
@@ -94,7 +103,7 @@ async def test_a_reader_gets_what_a_copy_has(replicas: Replicas, /, host: str, a
         (20, COUNT.to_bytes(8), "another log: queue offset 19 of T is at"),
         (20, (5).to_bytes(8), "another log: queue offset 5 of T is at"),
         (100, (5).to_bytes(2), "the lengths of body, topic and properties do not add up"),
-        (99, b"/", "the topic of its message there is no name of a topic"),
+        (99, b"/", "the topic of its message there has an invalid name"),
     ],
     ids=["far", "negative", "behind the end", "another's", "length of properties", "topic"],
 )
@@ -138,7 +147,7 @@ async def test_a_query_by_offset_has_it_fetched(replicas: Replicas, /) -> None:
     client = replicas.client_of(MASTER)
     offset, _ = unit(master, 7)
     assert (await client.code(ViewMessageById(offset=offset)))[0] != 0
-    await eventually(lambda: master.parts.delivering.log_repair.mended == 1)
+    await until_mended(master, 1)
     assert (await client.code(ViewMessageById(offset=offset)))[0] == 0
 
 
@@ -148,7 +157,7 @@ async def test_the_scrub_has_it_fetched(replicas: Replicas, /) -> None:
     for number in range(3, 6):
         harm(slave, number)
     await asyncio.sleep(FIRST_REST_S + 5)
-    await eventually(lambda: slave.parts.delivering.log_repair.mended == 3)
+    await until_mended(slave, 3)
     await same_logs(master, slave)
 
 
@@ -166,7 +175,7 @@ async def test_a_start_that_finds_damage_has_it_fetched_and_its_unit_written(
     again = await replicas.slave(**SYNC)
     assert again.store.recovery is not None
     assert len(again.store.recovery.damages) == 1
-    await eventually(lambda: again.parts.delivering.log_repair.mended == 1)
+    await until_mended(again, 1)
     await eventually(lambda: unit(again, 4) == (offset, size))
     assert await bodies(replicas.client_of(SLAVE)) == BODIES
     await same_logs(replicas.brokers[MASTER], replicas.brokers[SLAVE])

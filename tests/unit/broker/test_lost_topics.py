@@ -67,8 +67,9 @@ async def test_topics_that_only_the_log_knows_are_made_again_and_their_messages_
         record.getMessage() for record in caplog.records if record.name == "turbopump.broker.topics"
     ]
     assert told == [
-        "topic with messages was not in topics.json, it is made again topic=%RETRY%group queues=1",
-        "topic with messages was not in topics.json, it is made again topic=Lost queues=12",
+        "topic with messages was missing in topics.json and is restored topic=%RETRY%group "
+        "queues=1",
+        "topic with messages was missing in topics.json and is restored topic=Lost queues=12",
     ]
 
 

@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 from tests.loops import CLIENT, in_loop
-from tests.unit.broker.replicas import MASTER, NAMESRV, Replicas, eventually, with_replicas
+from tests.unit.broker.replicas import (
+    MASTER,
+    NAMESRV,
+    Replicas,
+    eventually,
+    until_joined,
+    with_replicas,
+)
 
 from turbopump import (
     Message,
@@ -42,7 +49,7 @@ async def test_a_sync_master_without_the_key_stores_and_says_that_no_slave_has_i
     told = await sender.ask(GetBrokerConfig())
     assert b"inSyncReplicas=2" in told.body.splitlines()
     slave = await replicas.slave()
-    await eventually(lambda: not replicas.brokers[MASTER].store.confirmed.alone)
+    await until_joined(replicas.brokers[MASTER])
     await sender.send(b"both")
     assert slave.store.max_offset("T", 0) == 2
 

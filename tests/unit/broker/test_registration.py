@@ -9,7 +9,8 @@ from pathlib import Path
 from tests.loops import in_loop
 from tests.ports import free_ports
 from tests.unit.broker.registering import BROKER, NAME_SERVERS, World, tell
-from tests.unit.broker.talking import talking, until
+from tests.unit.broker.talking import talking
+from tests.waits import until
 
 from turbopump.broker.registration import KEEPALIVE, keep_alive
 from turbopump.config.broker_config import BrokerRole

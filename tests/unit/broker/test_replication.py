@@ -15,9 +15,14 @@ from tests.unit.broker.replicas import (
     Replicas,
     eventually,
     same_logs,
+    until_fault,
+    until_joined,
+    until_stored,
+    until_topic,
     with_replicas,
 )
 from tests.unit.broker.talking import talking
+from tests.waits import is_logged
 
 from turbopump.broker.registration import WITHOUT_SLAVE_S
 from turbopump.broker.replication import weak_promises
@@ -30,7 +35,7 @@ from turbopump.protocol.requests.replication import ExchangeHAInfo
 from turbopump.protocol.requests.send import EndTransaction, SendMessageV2
 from turbopump.remoting.router import Router
 from turbopump.remoting.server import RemotingServer
-from turbopump.replication.link import TURN_SIZE, UNSENT_MAX
+from turbopump.replication.master_link import TURN_SIZE, UNSENT_MAX
 from turbopump.replication.stream import REPORT, TRANSFER_HEAD
 
 
@@ -43,7 +48,7 @@ async def test_a_slave_that_the_name_server_sends_to_its_master_has_the_same_log
     await sender.create()
     await sender.send(b"before")
     slave = await replicas.slave()
-    await eventually(lambda: slave.store.max_offset("T", 0) == 1)
+    await until_stored(slave, "T", 1)
     for number in range(40):
         await sender.send(b"m%d" % number * 10_000)
     await same_logs(master, slave)
@@ -105,7 +110,7 @@ async def test_a_slave_is_in_sync_however_long_nothing_is_sent(replicas: Replica
     await replicas.slave()
     sender = replicas.client_of(MASTER)
     await sender.create()
-    await eventually(lambda: not master.store.confirmed.alone)
+    await until_joined(master)
     await sender.send(b"before a quiet time")
     for _ in range(60):
         await asyncio.sleep(1.0)
@@ -122,7 +127,7 @@ async def test_a_slave_that_starts_before_its_master_copies_within_seconds_of_it
     master = await replicas.master()
     await replicas.client_of(MASTER).create()
     await replicas.client_of(MASTER).send(b"one")
-    await eventually(lambda: slave.store.max_offset("T", 0) == 1, seconds=5.0)
+    await until_stored(slave, "T", 1, seconds=5.0)
     await same_logs(master, slave)
 
 
@@ -137,7 +142,7 @@ async def test_a_slave_is_told_where_its_master_is(replicas: Replicas, /) -> Non
     )
     assert await replicas.client_of(SLAVE).code(told) == (0, "")
     await same_logs(master, slave)
-    await eventually(lambda: slave.tables.topics.find("T"))
+    await until_topic(slave, "T")
 
 
 @in_loop(with_replicas)
@@ -149,8 +154,8 @@ async def test_a_slave_says_that_the_ha_port_of_its_master_was_taken(
     await replicas.master()
     await replicas.slave()
     await asyncio.sleep(100)
-    told = [one for one in caplog.messages if "the master takes no slaves" in one]
-    assert told == ["the master takes no slaves: set its haListenPort to a free one"]
+    told = [one for one in caplog.messages if "the master accepts no slaves" in one]
+    assert told == ["the master accepts no slaves: set its haListenPort to a free port"]
     assert "cannot be reached" not in caplog.text
 
 
@@ -163,7 +168,7 @@ async def test_a_sync_master_answers_when_its_slave_has_the_message(
     slave = await replicas.slave(flush_disk_type=flush)
     sender = replicas.client_of(MASTER)
     await sender.create()
-    await eventually(lambda: not master.store.confirmed.alone)
+    await until_joined(master)
     for number in range(10):
         await sender.send(b"m%d" % number)
         assert slave.store.max_offset("T", 0) == number + 1
@@ -179,7 +184,7 @@ async def test_a_sync_master_answers_when_its_slave_has_the_message(
     assert "fewer than 1 slaves are in sync" in remark
     assert master.store.max_offset("T", 0) == 12
     await same_logs(master, await replicas.slave(flush_disk_type=flush))
-    await eventually(lambda: not master.store.confirmed.alone)
+    await until_joined(master)
     await sender.send(b"again")
 
 
@@ -212,7 +217,7 @@ async def test_a_slave_acknowledges_what_it_has_written_or_what_is_on_its_disk(
     slave = await replicas.slave(slave_ack_after_flush=after_flush)
     sender = replicas.client_of(MASTER)
     await sender.create()
-    await eventually(lambda: not master.store.confirmed.alone)
+    await until_joined(master)
     for number in range(3):
         await sender.send(b"%d" % number)
         assert slave.store.log.end == master.store.log.end
@@ -233,10 +238,10 @@ async def test_a_slave_that_was_refused_once_comes_again_before_clients_send(
     await replicas.master(**SYNC, **only_proven)
     link = slave.parts.listening.replication.slave
     assert link is not None
-    await eventually(lambda: "master's history cannot be read" in (link.fault or ""))
+    await until_fault(link, "master's history cannot be read")
     await replicas.stop(MASTER)
     master = await replicas.master(**SYNC)
-    await eventually(lambda: not master.store.confirmed.alone, seconds=WITHOUT_SLAVE_S / 2)
+    await until_joined(master, seconds=WITHOUT_SLAVE_S / 2)
 
 
 async def permission(replicas: Replicas, topic: str = "T") -> int:
@@ -255,7 +260,7 @@ async def test_a_restarted_sync_master_is_not_written_to_before_its_slave_is_in_
     await replicas.client_of(MASTER).create()
     assert await permission(replicas) == 6, "a new one has no slave that is about to come back"
     await replicas.slave()
-    await eventually(lambda: not replicas.brokers[MASTER].store.confirmed.alone)
+    await until_joined(replicas.brokers[MASTER])
     await replicas.client_of(MASTER).send(b"before")
     for restart in range(3):
         await replicas.stop(MASTER)
@@ -263,7 +268,7 @@ async def test_a_restarted_sync_master_is_not_written_to_before_its_slave_is_in_
         assert await permission(replicas) == 4
         await replicas.client_of(MASTER).create(f"T{restart}")
         assert await permission(replicas, f"T{restart}") == 4
-        await eventually(lambda master=master: not master.store.confirmed.alone, seconds=0.5)
+        await until_joined(master, seconds=0.5)
         await asyncio.sleep(0.1)
         assert await permission(replicas) == 6
         assert await permission(replicas, f"T{restart}") == 6
@@ -285,7 +290,7 @@ async def test_a_slave_whose_disk_is_full_is_not_waited_for_and_goes_on_when_the
     master, slave = await replicas.master(**SYNC), await replicas.slave()
     sender, disk = replicas.client_of(MASTER), replicas.simulation.disk(SLAVE)
     await sender.create()
-    await eventually(lambda: not master.store.confirmed.alone)
+    await until_joined(master)
     await sender.send(b"before")
     disk.fail("create", errno.ENOSPC, times=10_000)
     codes, body = set[int](), b"x" * 100_000
@@ -297,7 +302,7 @@ async def test_a_slave_whose_disk_is_full_is_not_waited_for_and_goes_on_when_the
     assert ResponseCode.FLUSH_SLAVE_TIMEOUT in codes
     assert master.store.log.end > slave.store.log.end
     disk.clear_faults()
-    await eventually(lambda: not master.store.confirmed.alone)
+    await until_joined(master)
     await sender.send(b"after")
     await same_logs(master, slave)
 
@@ -310,7 +315,7 @@ async def test_a_slave_that_never_reads_holds_little_and_counts_for_nothing(
     slave = await replicas.slave()
     sender = replicas.client_of(MASTER)
     await sender.create()
-    await eventually(lambda: not master.store.confirmed.alone)
+    await until_joined(master)
     await sender.send(b"before")
     _, writer = await asyncio.open_connection(MASTER, 10912, limit=1)
     writer.write(REPORT.pack(1))
@@ -344,7 +349,7 @@ async def test_a_slave_ahead_of_its_master_is_refused_in_words_and_keeps_its_log
     end = slave.store.log.end
     replicas.kill(MASTER)
     master = await replicas.master(store_path_root_dir="/older")
-    await eventually(lambda: "was restored from an older copy" in caplog.text)
+    await eventually(is_logged, caplog, "was restored from an older copy")
     await replicas.client_of(MASTER).create()
     await replicas.client_of(MASTER).send(b"another, and longer than what was lost by the master")
     await eventually(lambda: slave.parts.listening.replication.slave.fault is not None)
@@ -360,7 +365,7 @@ async def test_an_old_master_with_messages_that_the_new_one_has_not_is_refused_i
     old = replicas.client_of(MASTER)
     await old.create()
     await old.send(b"both have it")
-    await eventually(lambda: slave.store.max_offset("T", 0) == 1)
+    await until_stored(slave, "T", 1)
     await replicas.stop(SLAVE)
     await old.send(b"a: the old one alone")
     replicas.kill(MASTER)
@@ -409,7 +414,7 @@ async def test_a_slave_is_made_the_master_by_its_role_and_takes_messages(
     await replicas.slave()
     sender = replicas.client_of(MASTER)
     await sender.create()
-    await eventually(lambda: not replicas.brokers[MASTER].store.confirmed.alone)
+    await until_joined(replicas.brokers[MASTER])
     await sender.send(b"kept")
     replicas.kill(MASTER)
     await replicas.stop(SLAVE)
@@ -454,7 +459,7 @@ async def test_what_a_master_lost_with_its_power_is_on_its_slave_which_is_made_t
     replicas.kill(MASTER, power_cut=True)
     master = await replicas.master(**SYNC)
     assert master.store.max_offset("T", 0) == 0
-    await eventually(lambda: "or lost its tail" in caplog.text)
+    await eventually(is_logged, caplog, "or lost its tail")
     replicas.kill(MASTER)
     await replicas.stop(SLAVE)
     await replicas.broker(SLAVE, BrokerRole.ASYNC_MASTER)
@@ -464,7 +469,7 @@ async def test_what_a_master_lost_with_its_power_is_on_its_slave_which_is_made_t
 async def acknowledged(replicas: Replicas, host: str, body: bytes) -> None:
     """Send when there is a slave that is waited for."""
     client = replicas.client_of(host)
-    await eventually(lambda: not replicas.brokers[host].store.confirmed.alone)
+    await until_joined(replicas.brokers[host])
     await client.send(body)
 
 

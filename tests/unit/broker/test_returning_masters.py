@@ -15,6 +15,9 @@ from tests.unit.broker.replicas import (
     eventually,
     log_of,
     same_logs,
+    until_fault,
+    until_joined,
+    until_same_end,
     with_replicas,
 )
 
@@ -79,7 +82,7 @@ async def test_a_log_that_ends_where_a_message_of_the_new_master_ends_is_not_its
     promoted, back = await parted(replicas, old, new)
     kept = log_of(back.store)
     assert promoted.store.log.end > back.store.log.end
-    await eventually(lambda: "another log" in (back.parts.listening.replication.slave.fault or ""))
+    await until_fault(back.parts.listening.replication.slave, "another log")
     same = next(
         at
         for at, (one, other) in enumerate(zip(kept, log_of(promoted.store), strict=False))
@@ -112,7 +115,7 @@ async def test_an_old_master_whose_slave_had_everything_is_its_copy_at_once(
 @in_loop(with_replicas)
 async def test_a_refused_slave_that_is_emptied_copies_everything(replicas: Replicas, /) -> None:
     promoted, back = await parted(replicas, [b"old"], [b"new", b"new"])
-    await eventually(lambda: "another log" in (back.parts.listening.replication.slave.fault or ""))
+    await until_fault(back.parts.listening.replication.slave, "another log")
     await replicas.stop(MASTER)
     back = await replicas.broker(
         MASTER, BrokerRole.SLAVE, broker_id=1, store_path_root_dir="/emptied"
@@ -172,11 +175,11 @@ async def test_a_slave_that_copied_before_it_could_prove_anything_proves_it_then
         master_address=promoted.address, master_ha_address=promoted.parts.listening.ha_address
     )
     assert await replicas.client_of(MASTER).code(told) == (0, "")
-    await eventually(lambda: "another log" in (link.fault or ""))
+    await until_fault(link, "another log")
 
 
 async def same_length(one: Broker, other: Broker) -> None:
-    await eventually(lambda: one.store.log.end == other.store.log.end)
+    await until_same_end(one, other)
 
 
 async def raw_slave(end: int, *, sent: asyncio.Event) -> asyncio.StreamWriter:
@@ -208,7 +211,7 @@ async def test_sends_under_way_are_not_acknowledged_by_what_a_slave_says_first(
     await client.create()
     if had_a_slave:  # so that sends wait for one
         await replicas.slave(flush_disk_type=flush)
-        await eventually(lambda: not master.store.confirmed.alone)
+        await until_joined(master)
         replicas.kill(SLAVE)
     request = SendMessageV2(topic="T", queue_id=0)
     sends = [asyncio.create_task(client.ask(request, b"x" * 100 * n)) for n in range(200)]

@@ -181,7 +181,7 @@ ORDER: list[tuple[dict[str, Any], dict[str, Any], bytes, int, str]] = [
         {"batch": True, "properties": "DELAY\x011\x02"},
         b"no batch",
         13,
-        "delayed messages (property DELAY) cannot be part of a batch",
+        "delayed messages (property DELAY) are not allowed in a batch",
     ),
     ({}, {}, b"", 1, "the message body is empty"),
     (

@@ -204,7 +204,7 @@ async def test_sends_behind_an_append_of_over_a_second_are_refused_and_that_one_
         assert re.fullmatch(
             r"\[PCBUSY_CLEAN_QUEUE\]broker busy, start flow control for a while, period in "
             r"queue: \d+ms, size of queue: \d+; "
-            r"an append took 1250 ms: look at the disk's latency and the load of this machine",
+            r"an append took 1250 ms: check the latency of the disk and the load of this machine",
             remark,
         ), remark
         assert await talk.client.code(message(), b"later") == (0, "")

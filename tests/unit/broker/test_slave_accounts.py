@@ -21,7 +21,8 @@ from tests.unit.broker.replicas import (
     eventually,
     with_replicas,
 )
-from tests.unit.broker.talking import pull, until
+from tests.unit.broker.talking import pull
+from tests.waits import is_logged, until, until_logged
 
 from turbopump.admin.cluster import Servers
 from turbopump.admin.replication import ha_status, replication_problems
@@ -122,6 +123,16 @@ def accounts_of(broker: Broker) -> Accounts:
     return broker.access.control.accounts
 
 
+async def until_same_accounts(one: Broker, other: Broker, seconds: float = 30.0) -> None:
+    """Wait until two brokers have the same users and policies."""
+    await eventually(lambda: accounts_of(one) == accounts_of(other), seconds=seconds)
+
+
+async def until_copied(slave: Broker, topic: str) -> None:
+    """Wait until a slave has the topic, and a message of it."""
+    await eventually(lambda: slave.store.max_offset(topic, 0) and slave.tables.topics.find(topic))
+
+
 async def two_rounds(slave: Broker) -> None:
     """Until a round of copying is over that had not begun yet."""
     copy = slave.parts.copying.slave_accounts
@@ -141,7 +152,7 @@ async def test_a_user_made_at_the_master_reads_from_the_slave_and_goes_on_at_its
     await eventually(lambda: "billing" in accounts_of(slave).policies, seconds=2)
     assert accounts_of(slave) == accounts_of(master)
     assert accounts_of(slave).users["billing"].password == BILLING.secret_key
-    await eventually(lambda: slave.store.max_offset("U", 0) and slave.tables.topics.find("U"))
+    await until_copied(slave, "U")
     replicas.kill(MASTER)
     refused = await read(SLAVE, Credentials("billing", "another"))
     found = await read(SLAVE)
@@ -164,15 +175,15 @@ async def test_a_slave_that_was_away_has_no_stale_user_password_or_policy(
     await make_billing(MASTER)
     await changed(MASTER, CreateUser(username="mallory"), UserInfo(password="m"))
     await changed(MASTER, CreateUser(username="carol"), UserInfo(password="c", user_type="Super"))
-    await eventually(lambda: accounts_of(slave) == accounts_of(master))
+    await until_same_accounts(slave, master)
     await replicas.stop(SLAVE)
     await changed(MASTER, DeleteUser(username="mallory"))
     await changed(MASTER, UpdateUser(username="carol"), UserInfo(user_type="Normal"))
     await changed(MASTER, UpdateUser(username="billing"), UserInfo(password="new"))
     await changed(MASTER, DeleteAcl(subject="User:billing", resource="Topic:U"))
     slave = await replicas.slave(**ON)
-    await eventually(lambda: accounts_of(slave) == accounts_of(master), seconds=2)
-    await eventually(lambda: slave.store.max_offset("U", 0) and slave.tables.topics.find("U"))
+    await until_same_accounts(slave, master, seconds=2)
+    await until_copied(slave, "U")
     assert "mallory" not in accounts_of(slave).users
     now = Credentials("billing", "new")
     codes = [await read(SLAVE), await read(SLAVE, now), await read(SLAVE, now, "U")]
@@ -184,7 +195,7 @@ async def test_accounts_are_copied_also_while_the_log_is_not(replicas: Replicas,
     master = await replicas.master(**ON)
     slave = await replicas.slave(**ON, ha_master_address=f"{SLAVE}:1")
     await make_billing(MASTER)
-    await eventually(lambda: accounts_of(slave) == accounts_of(master), seconds=2)
+    await until_same_accounts(slave, master, seconds=2)
     assert slave.parts.listening.replication.slave is not None
     assert not slave.parts.listening.replication.slave.accepted
 
@@ -197,7 +208,7 @@ async def test_a_pull_that_waits_at_the_slave_is_answered_when_its_user_is_delet
     slave = await replicas.slave(**ON)
     await make_topics()
     await make_billing(MASTER)
-    await eventually(lambda: slave.store.max_offset("T", 0) and slave.tables.topics.find("T"))
+    await until_copied(slave, "T")
     await eventually(lambda: "billing" in accounts_of(slave).policies)
     waiting = asyncio.ensure_future(told(SLAVE, pull(1, suspend_ms=9000), credentials=BILLING))
     await eventually(lambda: len(slave.parts.delivering.held_pulls))
@@ -215,15 +226,15 @@ async def test_what_was_changed_at_the_slave_gives_way_to_the_master_s(
     master = await replicas.master(**ON)
     slave = await replicas.slave(**ON)
     await make_billing(MASTER)
-    await eventually(lambda: accounts_of(slave) == accounts_of(master))
+    await until_same_accounts(slave, master)
     await changed(SLAVE, CreateUser(username="mallory"), UserInfo(password="m"))
-    await eventually(lambda: accounts_of(slave) == accounts_of(master), seconds=2)
+    await until_same_accounts(slave, master, seconds=2)
     disk = replicas.simulation.disk(SLAVE).mounted
     assert disk is not None
     by_hand = accounts_of(master).without_user("billing")
     disk.replace_file(PATH, by_hand.encode(), private=True)
     await eventually(lambda: accounts_of(slave) == by_hand, seconds=2)
-    await eventually(lambda: accounts_of(slave) == accounts_of(master), seconds=2)
+    await until_same_accounts(slave, master, seconds=2)
     assert disk.read_file(PATH) == accounts_of(master).encode()
 
 
@@ -235,7 +246,7 @@ async def test_a_slave_copies_no_accounts_of_a_former_master_that_is_a_slave_now
     await replicas.slave(**ON)
     other = await replicas.slave(SECOND_SLAVE, **ON)
     await make_billing(MASTER)
-    await eventually(lambda: accounts_of(other) == accounts_of(master))
+    await until_same_accounts(other, master)
     assert other.parts.copying.slave_tables is not None
     await eventually(lambda: other.parts.copying.slave_tables.master == f"{MASTER}:10911")
     replicas.kill(MASTER)
@@ -248,7 +259,7 @@ async def test_a_slave_copies_no_accounts_of_a_former_master_that_is_a_slave_now
     await former.parts.copying.slave_accounts.stop()  # it has not heard of the deletion yet
     assert former.access is not None
     former.access.control.accounts = accounts_of(master)
-    await eventually(lambda: "this broker is a slave, too" in caplog.text)
+    await eventually(is_logged, caplog, "this broker is a slave, too")
     assert accounts_of(other) == accounts_of(promoted)
 
 
@@ -260,7 +271,7 @@ async def test_a_slave_s_file_that_is_gone_or_unreadable_gives_way_to_the_master
     master = await replicas.master(**ON)
     slave = await replicas.slave(**ON)
     await make_billing(MASTER)
-    await eventually(lambda: accounts_of(slave) == accounts_of(master))
+    await until_same_accounts(slave, master)
     disk = replicas.simulation.disk(SLAVE).mounted
     assert disk is not None
     if text is None:
@@ -292,7 +303,7 @@ async def test_a_tool_that_changes_all_brokers_one_by_one_may_come_after_the_cop
         (DeleteUser(username="billing"), b""),
     ):
         await changed(MASTER, request, body)
-        await eventually(lambda: accounts_of(slave) == accounts_of(master))
+        await until_same_accounts(slave, master)
         await changed(SLAVE, request, body)
         assert accounts_of(slave) == accounts_of(master), request
     await changed(MASTER, CreateUser(username="billing"), info)
@@ -346,7 +357,7 @@ async def test_a_slave_with_other_accounts_is_reported_to_the_operator(
     master = await replicas.master(**ON)
     slave = await replicas.slave(**ON)
     await make_billing(MASTER)
-    await eventually(lambda: accounts_of(slave) == accounts_of(master))
+    await until_same_accounts(slave, master)
 
     async def problems(credentials: Credentials) -> list[str]:
         async with Servers([f"{NAMESRV}:9876"], credentials) as servers:
@@ -357,7 +368,7 @@ async def test_a_slave_with_other_accounts_is_reported_to_the_operator(
     await changed(MASTER, CreateUser(username="looker"), UserInfo(password="l"))
     acl = allowing("Cluster:*", user="looker")
     await changed(MASTER, CreateAcl(subject=acl.subject), acl)
-    await eventually(lambda: accounts_of(slave) == accounts_of(master))
+    await until_same_accounts(slave, master)
     assert (await problems(ADMIN), await problems(looker)) == ([], [])
 
     assert slave.parts.copying.slave_accounts is not None
@@ -447,7 +458,7 @@ async def test_what_is_not_surely_the_master_s_replaces_nothing(
     copy = SlaveAccounts(access, BROKER, forger, lambda: "h:1")
     copy.start()
     try:
-        await until(lambda: "stay as they are" in caplog.text)
+        await until_logged(caplog, "stay as they are")
     finally:
         await copy.stop()
     assert says in caplog.text
@@ -503,7 +514,7 @@ async def test_a_disk_that_cannot_be_written_to_keeps_what_is_there(
     copy = SlaveAccounts(access, BROKER, forger, lambda: "h:1")
     copy.start()
     try:
-        await until(lambda: "No space left on device" in caplog.text)
+        await until_logged(caplog, "No space left on device")
         assert (access.control.accounts, copy.rounds) == (before, 0)
         assert (tmp_path / FILE_NAME).read_bytes() == file
         monkeypatch.undo()

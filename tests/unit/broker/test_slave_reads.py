@@ -11,6 +11,10 @@ from tests.unit.broker.replicas import (
     Replicas,
     eventually,
     same_logs,
+    until_joined,
+    until_offset,
+    until_stored,
+    until_topic,
     with_replicas,
 )
 from tests.unit.broker.talking import pull
@@ -56,8 +60,8 @@ async def test_a_reader_of_a_backlog_is_told_to_ask_the_slave_and_one_at_the_end
     assert header.suggest_which_broker_id == 1
     _, header = await client.pull(0, consumer_group="far")
     assert header.suggest_which_broker_id == 3
-    await eventually(lambda: slave.store.max_offset("T", 0) == 5)
-    await eventually(lambda: slave.tables.topics.find("T"))
+    await until_stored(slave, "T", 5)
+    await until_topic(slave, "T")
     _, header = await replicas.client_of(SLAVE).pull(0)
     assert header.suggest_which_broker_id == 0
 
@@ -72,7 +76,7 @@ async def test_an_offset_that_the_slave_does_not_have_yet_is_kept_and_waited_for
     await client.create()
     await client.send(b"0")
     await same_logs(master, slave)
-    await eventually(lambda: slave.tables.topics.find("T"))
+    await until_topic(slave, "T")
     reader = replicas.client_of(SLAVE)
     answer, header = await reader.pull(2)
     assert (answer.code, header.next_begin_offset) == (ResponseCode.PULL_RETRY_IMMEDIATELY, 2)
@@ -93,10 +97,10 @@ async def test_who_has_read_at_the_slave_what_the_master_does_not_show_yet_is_no
     slave = await replicas.slave()
     client, network = replicas.client_of(MASTER), replicas.simulation.network
     await client.create()
-    await eventually(lambda: not master.store.confirmed.alone)
+    await until_joined(master)
     network.cut(SLAVE, MASTER)  # no acknowledgement comes
     sending = asyncio.ensure_future(client.send(b"0"))
-    await eventually(lambda: slave.store.max_offset("T", 0) == 1)
+    await until_stored(slave, "T", 1)
     assert master.store.max_offset("T", 0) == 0
     answer, header = await client.pull(1)
     assert (answer.code, header.next_begin_offset) == (ResponseCode.PULL_NOT_FOUND, 1)
@@ -118,12 +122,12 @@ async def test_a_consumer_goes_on_at_the_slave_when_the_master_is_gone_and_comes
     for number in range(10):
         await client.send(b"%d" % number)
     await same_logs(master, slave)
-    await eventually(lambda: slave.tables.topics.find("T"))
+    await until_topic(slave, "T")
     replicas.kill(MASTER)
     taken: list[bytes] = []
     reading = asyncio.create_task(read_all(replicas, taken))
     await eventually(lambda: len(taken) == 10, seconds=120)
-    await eventually(lambda: slave.tables.offsets.find("readers", "T", 0) == 10, seconds=60)
+    await until_offset(slave, "readers", "T", 10, seconds=60)
     await replicas.master()
     again = replicas.client_of(MASTER)
     await again.send(b"10")
@@ -144,7 +148,7 @@ async def test_a_message_that_fails_while_its_master_is_gone_comes_again_from_an
     await replicas.client_of(OTHER_MASTER).create()
     await client.send(b"fails at first")
     await same_logs(master, slave)
-    await eventually(lambda: slave.tables.topics.find("T"))
+    await until_topic(slave, "T")
     replicas.kill(MASTER)
     seen: list[tuple[str, int]] = []
 

@@ -16,6 +16,10 @@ from tests.unit.broker.replicas import (
     a_round_later,
     eventually,
     same_logs,
+    until_joined,
+    until_same_end,
+    until_stored,
+    until_topic,
     with_replicas,
 )
 from tests.unit.broker.talking import Client
@@ -91,8 +95,8 @@ async def test_a_slave_that_starts_knows_the_topics_of_its_log_at_once(
     await client.create()
     await client.send(b"1")
     slave = await replicas.slave()
-    await eventually(lambda: slave.store.log.end == master.store.log.end)
-    await eventually(lambda: slave.tables.topics.find("T"), seconds=0.2)
+    await until_same_end(slave, master)
+    await until_topic(slave, "T", seconds=0.2)
 
 
 @in_loop(with_replicas)
@@ -176,7 +180,7 @@ async def test_delays_and_timers_go_on_at_the_new_master_neither_early_nor_twice
         await client.send(b"level " + text[-2:-1].encode(), properties=text)
     for name, due in ((b"soon", soon), (b"late", late)):
         await client.send(b"timer " + name, properties=f"TIMER_DELIVER_MS\x01{due}\x02")
-    await eventually(lambda: master.store.max_offset("T", 0) == 2)
+    await until_stored(master, "T", 2)
     await a_round_later(slave)
     await same_logs(master, slave)
     replicas.kill(MASTER)
@@ -185,7 +189,7 @@ async def test_delays_and_timers_go_on_at_the_new_master_neither_early_nor_twice
     reader = replicas.client_of(SLAVE)
     assert sorted(await reader.all_bodies()) == [b"level 2", b"timer soon"]
     began = clock.now_ms()
-    await eventually(lambda: promoted.store.max_offset("T", 0) == 4, seconds=90)
+    await until_stored(promoted, "T", 4, seconds=90)
     assert began < late - 1000 <= clock.now_ms()
     assert sorted(await reader.all_bodies()) == [
         b"level 2",
@@ -312,7 +316,7 @@ async def test_what_was_popped_stays_popped_at_the_new_master_until_it_is_visibl
     client, now_ms = replicas.client_of(MASTER), replicas.simulation.clock(SLAVE).now_ms
     for topic in ("T", "ordered"):
         await client.create(topic)
-    await eventually(lambda: not replicas.brokers[MASTER].store.confirmed.alone)
+    await until_joined(replicas.brokers[MASTER])
     for topic in ("T", "ordered"):
         for body in (b"a", b"b", b"c"):
             await client.send(body, topic=topic)

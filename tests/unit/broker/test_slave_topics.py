@@ -10,8 +10,10 @@ from tests.unit.broker.replicas import (
     SYNC,
     Replicas,
     a_round_later,
-    eventually,
     same_logs,
+    until_joined,
+    until_stored,
+    until_topic,
     with_replicas,
 )
 from tests.unit.broker.talking import Client
@@ -36,7 +38,7 @@ async def send_new(client: Client, body: bytes, queue_id: int = 0, queues: int =
 
 async def in_sync(replicas: Replicas) -> Client:
     """A client of a master that waits for its slave, which has copied the tables."""
-    await eventually(lambda: not replicas.brokers[MASTER].store.confirmed.alone)
+    await until_joined(replicas.brokers[MASTER])
     await a_round_later(replicas.brokers[SLAVE])
     return replicas.client_of(MASTER)
 
@@ -101,7 +103,7 @@ async def test_entries_of_a_deleted_topic_do_not_bring_it_back(
     assert (await client.code(DeleteTopic(topic="T")))[0] == 0
     await client.create("other")
     slave = await replicas.slave()
-    await eventually(lambda: slave.tables.topics.find("other"))
+    await until_topic(slave, "other")
     assert slave.store.log.end < master.store.log.end, "the rest of the log is on its way"
     if restarted:
         await replicas.stop(SLAVE)
@@ -180,7 +182,7 @@ async def test_what_an_operator_forbade_stays_forbidden_whatever_the_log_brings(
         await send_new(client, b"%d" % number * 500, number % 4)
     await client.create(queues=4, perm=2)
     slave = await replicas.slave()
-    await eventually(lambda: slave.tables.topics.find("T"))
+    await until_topic(slave, "T")
     await same_logs(master, slave)
     topic = slave.tables.topics.find("T")
     assert topic is not None
@@ -199,7 +201,7 @@ async def test_a_topic_that_the_master_does_not_have_is_not_kept(replicas: Repli
     await client.create()
     await client.send(b"late", properties="DELAY\x012\x02")
     assert (await client.code(DeleteTopic(topic="T")))[0] == 0
-    await eventually(lambda: master.store.max_offset("T", 0) == 1)
+    await until_stored(master, "T", 1)
     await same_logs(master, slave)
     await a_round_later(slave)
     assert slave.tables.topics.find("T") == master.tables.topics.find("T")

@@ -210,7 +210,7 @@ def test_a_queue_that_is_not_there_is_answered_with_those_that_are(
         ("--delay 1 --delay-level 1", "--delay, --delay-level and --deliver-at do not go together"),
         ("--queue 1 --sharding-key k", "--queue and --sharding-key both choose the queue"),
         ("--queue first", "'first' is not a queue: expected its number, or BROKER:NUMBER"),
-        ("--property p", "'p' has no =; expected NAME=VALUE"),
+        ("--property p", "'p': expected NAME=VALUE"),
         ("--property DELAY=3", "property 'DELAY' belongs to RocketMQ: give delay_level="),
         ("--delay nan", "nan is not a number"),
         ("--deliver-at 15m", "'15m' is not a time: expected 2026-11-21T08:30:00, ms since 1970"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -39,7 +38,7 @@ class Queue:
             f"failed delay={delay} level={level} cause={message.cause!r}"
         )
 
-    def delivery_left(self, message: Delivery) -> None:
+    def delivery_abandoned(self, message: Delivery) -> None:
         self.left.append(message.queue_offset)
 
 
@@ -69,12 +68,6 @@ def message_of(queue: Queue, offset: int) -> Delivery:
     )
     message.deliver(queue, 1)
     return message
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not holds():
-            await asyncio.sleep(0.001)
 
 
 @asynccontextmanager

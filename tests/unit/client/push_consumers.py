@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tests.simulation.world.simulation import Simulation
 from tests.unit.client.scripted_cluster import ScriptedCluster
+from tests.waits import until
 
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
 from turbopump.protocol import fastjson
@@ -28,6 +29,11 @@ def fill(cluster: ScriptedCluster, count: int, *, queue_id: int = 0, topic: str 
 
 def committed(cluster: ScriptedCluster, queue_id: int = 0) -> int | None:
     return cluster.broker.committed.get(("readers", "orders", queue_id))
+
+
+async def until_committed(cluster: ScriptedCluster, offset: int) -> None:
+    """Wait until the broker has this offset for the first queue."""
+    await until(lambda: committed(cluster) == offset)
 
 
 def broadcasting(

@@ -242,6 +242,10 @@ class ScriptedBroker:
         """Every request of this type, in order."""
         return [request for request, _ in self.received if type(request) is type_]
 
+    def has_got(self, type_: type[Request[Any]], count: int) -> bool:
+        """Return True if exactly so many requests of this type came."""
+        return len(self.requests(type_)) == count
+
     def store(
         self,
         topic: str,
@@ -588,10 +592,3 @@ async def deaf_to_sends(
     cluster.name_server.route("orders", cluster.broker)
     yield made
     server.close()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait, in virtual time, until something is so; ten virtual minutes at most."""
-    async with asyncio.timeout(600):
-        while not condition():
-            await asyncio.sleep(0.01)

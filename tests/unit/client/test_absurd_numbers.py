@@ -16,7 +16,8 @@ from tests.simulation.world.simulation import Simulation
 from tests.unit.client import push_consumers
 from tests.unit.client.producers import producer_of
 from tests.unit.client.scripted_answers import entry, reply
-from tests.unit.client.scripted_cluster import ScriptedNameServer, scripted_cluster, until
+from tests.unit.client.scripted_cluster import ScriptedNameServer, scripted_cluster
+from tests.waits import until, until_none
 
 from turbopump import Producer, RouteNotFoundError
 from turbopump.client.consumer.delivery import Delivery
@@ -141,7 +142,7 @@ async def test_more_members_than_can_share_queues_are_a_warning_and_queues_stay_
             message.done()
             script = cluster.broker.script[RequestCode.GET_CONSUMER_LIST_BY_GROUP]
             script.extend([answer] * 3)
-            await until(lambda: not script)
+            await until_none(script)
             push_consumers.fill(cluster, 1)
             (message,) = await consumer.take(1)
             message.done()

@@ -10,7 +10,8 @@ import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
 from tests.unit.client.producers import a_request, producer_of
-from tests.unit.client.scripted_cluster import deaf_to_sends, scripted_cluster, until
+from tests.unit.client.scripted_cluster import deaf_to_sends, scripted_cluster
+from tests.waits import until
 
 from turbopump.client.instance import FAREWELL_TIMEOUT_S
 from turbopump.client.sending.accumulator import AutoBatch
@@ -214,7 +215,7 @@ async def test_a_reply_that_nobody_takes_ends_with_the_close(simulation: Simulat
         producer = producer_of(cluster, send_timeout=1.0)
         await producer.start()
         reply = asyncio.create_task(producer.reply(a_request(), b"that", timeout=30))
-        await until(lambda: bool(cluster.broker.requests(SendReplyMessageV2)))
+        await until(cluster.broker.requests, SendReplyMessageV2)
         before = simulation.loop.time()
         await producer.close()
         assert 0.99 < simulation.loop.time() - before < 1.2

@@ -22,6 +22,7 @@ from tests.unit.client.transacting import (
     in_a_world,
     unexpected,
 )
+from tests.waits import until, until_count
 
 from turbopump import Message, TransactionProducer, TransactionResult, TransactionState
 from turbopump.blocking import TransactionProducer as BlockingTransactionProducer
@@ -242,12 +243,6 @@ def not_called(result: TransactionResult) -> None:
     assert "not called" in str(result.error)
 
 
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
 def test_a_caller_waiting_for_a_thread_at_the_close_gets_a_result_unless_cancelled() -> None:
     inside, goes_on = threading.Event(), threading.Event()
     executed: list[bytes] = []
@@ -335,7 +330,7 @@ def test_without_await_who_still_waits_for_a_thread_at_the_close_gets_a_result()
             assert inside.wait(PATIENCE_S)
             asyncio.run(until(lambda: hook.count == 3))
             producer.close()
-            asyncio.run(until(lambda: len(results) == 2))
+            asyncio.run(until_count(results, 2))
             for result in results:
                 assert isinstance(result, TransactionResult), repr(result)
                 not_called(result)

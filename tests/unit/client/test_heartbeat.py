@@ -8,7 +8,8 @@ import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
 from tests.unit.client.push_consumers import consumer_of
-from tests.unit.client.scripted_cluster import refusal, scripted_cluster, until
+from tests.unit.client.scripted_cluster import refusal, scripted_cluster
+from tests.waits import until
 
 from turbopump.protocol.codes import RequestCode, ResponseCode
 

@@ -9,7 +9,8 @@ import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
 from tests.unit.client.producers import producer_of
-from tests.unit.client.scripted_cluster import scripted_cluster, until
+from tests.unit.client.scripted_cluster import scripted_cluster
+from tests.waits import until
 
 from turbopump.client.consumer.offsets import ConsumeFrom
 from turbopump.client.pull_consumer import PullConsumer
@@ -45,7 +46,7 @@ async def test_a_client_beats_commits_and_polls_routes_as_often_as_asked_for(
             route_interval=route_s,
             **cluster.settings,
         ):
-            await until(lambda: cluster.broker.requests(UpdateConsumerOffset) != [])
+            await until(cluster.broker.requests, UpdateConsumerOffset)
             assert simulation.loop.time() - begun == pytest.approx(commit_s, abs=0.5)
             beats, asked = len(cluster.broker.heartbeats), len(cluster.name_server.asked)
             await asyncio.sleep(120)

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
-from tests.unit.client.scripted_cluster import ScriptedCluster, refusal, scripted_cluster, until
+from tests.unit.client.scripted_cluster import ScriptedCluster, refusal, scripted_cluster
+from tests.waits import until, until_none
 
 from turbopump import Message, MessageQueue, Producer, PullConsumer, Sql
 from turbopump.client.consumer.offsets import ConsumeFrom
@@ -210,7 +211,7 @@ async def test_a_commit_is_not_undone_by_an_older_one_that_the_broker_was_slow_w
         )
         await consumer.poll(max_messages=4)
         await consumer.commit(acknowledged=acknowledged)
-        await until(lambda: not cluster.broker.update_delays)
+        await until_none(cluster.broker.update_delays)
         await asyncio.sleep(2)
         assert committed(cluster) == 8
 
@@ -229,7 +230,7 @@ async def test_first_offsets_of_all_queues_are_kept_by_a_broker_that_makes_their
         await bodies(consumer, 12)
         cluster.broker.update_delays += [0.4, 0.3, 0.2, 0.1]
         await consumer.commit(acknowledged=acknowledged)
-        await until(lambda: not cluster.broker.update_delays)
+        await until_none(cluster.broker.update_delays)
         await asyncio.sleep(2)
         assert [committed(cluster, queue_id) for queue_id in range(4)] == [3, 3, 3, 3]
 

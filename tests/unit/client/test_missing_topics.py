@@ -11,7 +11,8 @@ from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
 from tests.unit.client import push_consumers, simple_consumers
 from tests.unit.client.producers import producer_of
-from tests.unit.client.scripted_cluster import refusal, scripted_cluster, until
+from tests.unit.client.scripted_cluster import refusal, scripted_cluster
+from tests.waits import until
 
 from turbopump import (
     ConnectError,
@@ -112,7 +113,7 @@ async def test_a_topic_that_comes_into_being_is_consumed(
         scripted_cluster(simulation) as cluster,
         push_consumers.consumer_of(cluster, topic="ordesr") as consumer,
     ):
-        await until(lambda: bool(warnings(caplog)))
+        await until(warnings, caplog)
         push_consumers.fill(cluster, 1, topic="ordesr")
         cluster.name_server.route("ordesr", cluster.broker)
         (message,) = await consumer.take(1)

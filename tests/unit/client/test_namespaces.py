@@ -11,7 +11,8 @@ import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
 from tests.unit.client.producers import producer_of
-from tests.unit.client.scripted_cluster import scripted_cluster, until
+from tests.unit.client.scripted_cluster import scripted_cluster
+from tests.waits import until_count
 
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.consumer.offsets import ConsumeFrom
@@ -132,7 +133,7 @@ async def test_a_failed_message_goes_back_under_its_namespace_and_comes_again_wi
         async with PushConsumer(
             cluster.name_server.address, consume_from=ConsumeFrom.FIRST, handler=handle, **settings
         ):
-            await until(lambda: len(handled) == 2)
+            await until_count(handled, 2)
         assert [topic for topic, _ in handled] == ["orders"] * 2
         (back,) = cluster.broker.requests(ConsumerSendMsgBack)
         assert (back.group, back.origin_topic) == ("space%readers", "space%orders")

@@ -20,8 +20,8 @@ from tests.unit.client.scripted_cluster import (
     ScriptedCluster,
     refusal,
     scripted_cluster,
-    until,
 )
+from tests.waits import until, until_count
 
 from turbopump.client.producer import Producer
 from turbopump.client.routes import SHRUNK_S
@@ -198,7 +198,7 @@ async def test_what_may_be_stored_is_not_sent_again_but_the_next_send_finds_the_
         with pytest.raises(SendError, match=r"1 attempt in .*may be stored nevertheless"):
             await sending
         failed = simulation.loop.time()
-        await until(lambda: len(cluster.name_server.asked) == 2)
+        await until_count(cluster.name_server.asked, 2)
         assert simulation.loop.time() - failed < 1
         await asyncio.sleep(0.1)
         await to_a_queue(producer)
@@ -389,7 +389,7 @@ async def test_the_end_of_a_transaction_reaches_a_broker_that_has_moved(
         assert (
             await producer.send_in_transaction(Message("orders", b"x"), "moves", executor=work)
         ).told
-        await until(lambda: len(cluster.broker.requests(EndTransaction)) == 1)
+        await until(cluster.broker.has_got, EndTransaction, 1)
         assert not (
             await producer.send_in_transaction(Message("orders", b"x"), "stops", executor=work)
         ).told

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
+from tests.waits import until, until_count
 
 from turbopump import LitePullConsumer, Message, MessageQueue, Producer, PushConsumer, Retry
 from turbopump.broker.offsets import ConsumerOffsets
@@ -81,11 +82,6 @@ def offsets_of(running: RunningBroker) -> ConsumerOffsets:
     return tables.offsets
 
 
-async def until(condition: Callable[[], object]) -> None:
-    while not condition():
-        await asyncio.sleep(0.005)
-
-
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("use_server_side_reset_offset", [True, False])
 @in_loop(with_a_broker)
@@ -103,13 +99,13 @@ async def test_a_running_consumer_goes_back_and_forth_with_resets(
         seen.append(message.body)
 
     async with consumer_of(running, handler=handle, ordered=ordered) as consumer:
-        await until(lambda: len(seen) == COUNT)
+        await until_count(seen, COUNT)
         await consumer.commit(acknowledged=True)
         assert (await ask(reset_to(40))).code == 0
-        await until(lambda: len(seen) == COUNT + 10)
+        await until_count(seen, COUNT + 10)
         assert sorted(seen[COUNT:]) == [b"%d" % i for i in range(40, 50)]
         assert (await ask(reset_to(0))).code == 0
-        await until(lambda: len(seen) == 2 * COUNT + 10)
+        await until_count(seen, 2 * COUNT + 10)
         await consumer.commit(acknowledged=True)
         assert offsets_of(running).find("g", "T", 0) == COUNT
 
@@ -150,13 +146,13 @@ async def test_a_reset_sticks_though_the_consumer_closes_at_the_same_moment(
 
     consumer = consumer_of(running, handler=handle)
     await consumer.start()
-    await until(lambda: len(seen) == COUNT)
+    await until_count(seen, COUNT)
     offsets_of(running).reset("g", "T", 0, 7)  # nobody has been told yet
     await consumer.close()
     assert offsets_of(running).find("g", "T", 0) == 7
     del seen[:]
     async with consumer_of(running, handler=handle):
-        await until(lambda: len(seen) == COUNT - 7)
+        await until_count(seen, COUNT - 7)
 
 
 @pytest.mark.parametrize("use_server_side_reset_offset", [True, False])
@@ -246,7 +242,7 @@ async def test_a_message_is_handled_on_request_and_what_came_of_it_is_told(
         return returned
 
     async with consumer_of(running, handler=handle) as consumer:
-        await until(lambda: len(seen) == COUNT)
+        await until_count(seen, COUNT)
         asked = ConsumeMessageDirectly(
             consumer_group="g", client_id=consumer.client_id, msg_id=first, topic="T"
         )
@@ -268,4 +264,4 @@ async def test_what_cannot_be_handled_on_request_is_refused_with_the_cause(
         answer = await ask(
             ConsumeMessageDirectly(consumer_group="g", client_id=consumer.client_id, msg_id="x")
         )
-        assert "no offset message id" in (answer.remark or "")
+        assert "not an offset message id" in (answer.remark or "")

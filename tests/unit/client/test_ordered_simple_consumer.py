@@ -10,8 +10,8 @@ import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.pop_clients import NAMESRV, TOPIC, World
 from tests.simulation.world.simulation import Simulation
-from tests.unit.client.scripted_cluster import until
 from tests.unit.client.simple_consumers import bodies, consumer_of, popping
+from tests.waits import until_equal
 
 from turbopump import ConsumeFrom, MessageQueue, Producer, SimpleConsumer
 from turbopump.errors import ConfigError
@@ -73,7 +73,7 @@ async def test_the_time_of_what_was_received_can_be_changed_more_than_once(
             await asyncio.sleep(8)
             await consumer.change_invisible_time(message, 10)
         await consumer.ack(message)
-        await until(lambda: pops.acked == [("orders", 0, 0)])
+        await until_equal(pops.acked, [("orders", 0, 0)])
         assert await consumer.receive(timeout=30) == []
 
 

@@ -17,8 +17,8 @@ from tests.unit.client.scripted_cluster import (
     deaf_to_sends,
     refusal,
     scripted_cluster,
-    until,
 )
+from tests.waits import until
 
 from turbopump.client.producer import Producer
 from turbopump.client.sending.send_result import SendStatus
@@ -420,7 +420,7 @@ async def test_a_message_that_no_broker_takes_is_refused_in_a_sentence(
 async def test_oneway_wants_no_answer(simulation: Simulation, /) -> None:
     async with scripted_cluster(simulation) as cluster, producer_of(cluster) as producer:
         await producer.send_oneway("orders", b"x")
-        await until(lambda: bool(cluster.broker.requests(SendMessageV2)))
+        await until(cluster.broker.requests, SendMessageV2)
         await cluster.broker.stop()
         await asyncio.sleep(1)  # virtual: until the client has heard of it
         with pytest.raises(
@@ -690,7 +690,7 @@ async def test_a_send_takes_the_times_that_a_message_takes(
     async with scripted_cluster(simulation) as cluster, producer_of(cluster) as producer:
         await producer.send("orders", "x", **given)
         await producer.send_oneway("orders", "x", **given)
-        await until(lambda: len(cluster.broker.requests(SendMessageV2)) == 2)
+        await until(cluster.broker.has_got, SendMessageV2, 2)
         for sent in cluster.broker.requests(SendMessageV2):
             assert decode_properties(sent.properties or "")[name] == str(*given.values())
 

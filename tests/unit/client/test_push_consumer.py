@@ -11,7 +11,8 @@ import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import START_MS, Simulation
 from tests.unit.client.push_consumers import committed, consumer_of, fill
-from tests.unit.client.scripted_cluster import refusal, scripted_cluster, until
+from tests.unit.client.scripted_cluster import refusal, scripted_cluster
+from tests.waits import until, until_count, until_some
 
 from turbopump.client.allocation import allocate_by_configuration
 from turbopump.client.consumer.delivery import Delivery
@@ -95,7 +96,7 @@ async def test_a_handler_that_returns_anything_but_retry_has_succeeded(
 
         fill(cluster, 3)
         async with consumer_of(cluster, handler=handle):
-            await until(lambda: len(seen) == 3)
+            await until_count(seen, 3)
         assert committed(cluster) == 3
 
 
@@ -122,10 +123,10 @@ async def test_a_failed_message_holds_the_offset_and_comes_again_after_a_growing
 
         fill(cluster, 3)
         async with consumer_of(cluster, handler=handle):
-            await until(lambda: len(attempts) == 3)
+            await until_count(attempts, 3)
             await asyncio.sleep(0)
             assert committed(cluster) in (None, 0)
-            await until(lambda: len(attempts) == 4)
+            await until_count(attempts, 4)
         assert [attempt for attempt, _ in attempts] == [1, 2, 3, 4]
         times = [at for _, at in attempts]
         assert [round(later - at) for at, later in pairwise(times)] == [1, 2, 5]
@@ -143,7 +144,7 @@ async def test_a_retry_may_name_its_delay(simulation: Simulation, /) -> None:
 
         fill(cluster, 1)
         async with consumer_of(cluster, handler=handle):
-            await until(lambda: len(times) == 2)
+            await until_count(times, 2)
         assert 42 <= times[1] - times[0] < 42.1
 
 
@@ -160,7 +161,7 @@ async def test_the_first_word_about_a_message_counts(simulation: Simulation, /) 
 
         fill(cluster, 1)
         async with consumer_of(cluster, handler=handle):
-            await until(lambda: bool(calls))
+            await until_some(calls)
             await asyncio.sleep(60)
         assert calls == [b"m0"]
         assert committed(cluster) == 1
@@ -456,7 +457,7 @@ async def test_what_is_done_before_a_queue_moves_is_not_done_again(
         for queue_id in range(4):
             fill(cluster, 20, queue_id=queue_id)
         async with consumer_of(cluster, handler=handle):
-            await until(lambda: len(seen) == 80)
+            await until_count(seen, 80)
             await asyncio.sleep(6)  # who joins may ask before the former owner hears of it
             async with consumer_of(cluster, handler=handle):
                 await asyncio.sleep(30)
@@ -778,7 +779,7 @@ async def test_a_close_whose_caller_gave_up_waiting_goes_on_and_the_next_one_wai
 
         consumer = consumer_of(cluster, handler=handle, concurrency=1, close_timeout=5.0)
         await consumer.start()
-        await until(lambda: len(handled) == 3)
+        await until_count(handled, 3)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(consumer.close(), 0.5)
         assert not cluster.broker.farewells
@@ -919,7 +920,7 @@ async def test_a_member_with_a_maximum_of_its_own_tells_it_and_when_it_was_start
 ) -> None:
     async with scripted_cluster(simulation, queues=1) as cluster:
         async with consumer_of(cluster, max_reconsume_times=3):
-            await until(lambda: bool(cluster.broker.heartbeats))
+            await until_some(cluster.broker.heartbeats)
             (told,) = cluster.broker.heartbeats[-1].consumer_data_set
             assert (told.max_reconsume_times, told.started_at) == (3, START_MS)
         async with consumer_of(cluster):

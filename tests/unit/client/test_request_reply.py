@@ -16,8 +16,8 @@ from tests.unit.client.scripted_cluster import (
     ScriptedCluster,
     refusal,
     scripted_cluster,
-    until,
 )
+from tests.waits import until, until_count, until_has
 
 from turbopump.client.consumer.offsets import ConsumeFrom
 from turbopump.client.producer import Producer
@@ -66,6 +66,11 @@ def asked(cluster: ScriptedCluster) -> list[tuple[ScriptedBroker, dict[str, str]
         for broker in cluster.brokers
         for request in broker.requests(SendMessageV2)
     ]
+
+
+async def until_asked(cluster: ScriptedCluster, count: int) -> None:
+    """Wait until so many requests came to the brokers."""
+    await until(lambda: len(asked(cluster)) == count)
 
 
 async def answer(
@@ -146,7 +151,7 @@ async def test_many_requests_at_once_each_get_their_own_reply(
         asyncio.create_task(producer.request(Message("orders", f"{n}"), timeout=60))
         for n in range(300)
     ]
-    await until(lambda: len(asked(cluster)) == 300)
+    await until_asked(cluster, 300)
     sent = [
         (request, body)
         for request, body in cluster.broker.received
@@ -256,11 +261,11 @@ async def test_no_more_requests_wait_than_may(
     waiting = [
         asyncio.create_task(producer.request(Message("orders", b"x"), timeout=5)) for _ in range(2)
     ]
-    await until(lambda: len(asked(cluster)) == 2)
+    await until_asked(cluster, 2)
     with pytest.raises(RequestError, match="2 requests of this client wait for replies"):
         await producer.request(Message("orders", b"x"), timeout=5)
     waiting[0].cancel()
-    await until(lambda: len(requests) == 1)
+    await until_count(requests, 1)
     another = asyncio.create_task(producer.request(Message("orders", b"y"), timeout=5))
     await answer(cluster, b"re", number=1)
     await answer(cluster, b"re", number=2)
@@ -273,7 +278,7 @@ async def test_closing_the_producer_fails_what_waits(
     cluster: ScriptedCluster, producer: Producer, /
 ) -> None:
     waiting = asyncio.create_task(producer.request(Message("orders", b"x"), timeout=60))
-    await until(lambda: len(asked(cluster)) == 1)
+    await until_asked(cluster, 1)
     await producer.close()
     with pytest.raises(RequestError, match="closed while a request of it waited"):
         await waiting
@@ -287,9 +292,9 @@ async def test_a_request_that_begins_while_the_producer_closes_does_not_wait(
 ) -> None:
     cluster.broker.script[RequestCode.SEND_MESSAGE_V2].append(None)
     sending = asyncio.create_task(producer.send("orders", b"x"))  # which the close waits for
-    await until(lambda: len(asked(cluster)) == 1)
+    await until_asked(cluster, 1)
     waiting = asyncio.create_task(producer.request(Message("orders", b"x"), timeout=60))
-    await until(lambda: len(asked(cluster)) == 2)
+    await until_asked(cluster, 2)
     closing = asyncio.create_task(producer.close())
     await asyncio.sleep(0.1)
     with pytest.raises(RequestError):
@@ -307,9 +312,9 @@ async def test_closing_one_producer_leaves_the_requests_of_another_alone(
     async with producer_of(cluster, group="other") as other:
         assert other.client_id == producer.client_id
         kept = asyncio.create_task(producer.request(Message("orders", b"x"), timeout=60))
-        await until(lambda: len(asked(cluster)) == 1)
+        await until_asked(cluster, 1)
         lost = asyncio.create_task(other.request(Message("orders", b"x"), timeout=60))
-        await until(lambda: len(asked(cluster)) == 2)
+        await until_asked(cluster, 2)
     with pytest.raises(RequestError):
         await lost
     await answer(cluster, b"still here")
@@ -321,13 +326,13 @@ async def test_a_lost_connection_is_made_again_at_once_while_somebody_waits(
     cluster: ScriptedCluster, producer: Producer, /
 ) -> None:
     waiting = asyncio.create_task(producer.request(Message("orders", b"x"), timeout=60))
-    await until(lambda: len(asked(cluster)) == 1)
+    await until_asked(cluster, 1)
     loop = asyncio.get_running_loop()
     began = loop.time()
     await cluster.broker.stop()
     await asyncio.sleep(2)
     await cluster.broker.start()
-    await until(lambda: producer.client_id in cluster.broker.producing)
+    await until_has(cluster.broker.producing, producer.client_id)
     assert loop.time() - began < 5, "not only with the next heartbeat, after half a minute"
     await answer(cluster)
     assert (await waiting).body == b"re"
@@ -340,8 +345,8 @@ async def test_every_broker_of_the_cluster_may_bring_the_reply(
     here, there = cluster.brokers
     cluster.name_server.route("only-here", here)
     waiting = asyncio.create_task(producer.request(Message("only-here", b"x"), timeout=60))
-    await until(lambda: producer.client_id in there.producing)
-    await until(lambda: len(asked(cluster)) == 1)
+    await until_has(there.producing, producer.client_id)
+    await until_asked(cluster, 1)
     properties = asked(cluster)[0][1]
     pushed = await there.push_reply(
         producer.client_id, f"CORRELATION_ID\x01{properties['CORRELATION_ID']}\x02", b"by there"
@@ -463,7 +468,7 @@ async def test_a_reply_carries_what_the_request_said_and_is_not_a_plain_send(
 ) -> None:
     cluster.broker.script[RequestCode.SEND_REPLY_MESSAGE_V2].append(None)
     waiting = asyncio.create_task(producer.reply(a_request(), "that", properties={"n": "1"}))
-    await until(lambda: bool(cluster.broker.requests(SendReplyMessageV2)))
+    await until(cluster.broker.requests, SendReplyMessageV2)
     waiting.cancel()
     (sent,) = cluster.broker.requests(SendReplyMessageV2)
     assert (sent.topic, sent.queue_id, sent.producer_group, sent.broker_name) == (
@@ -559,7 +564,7 @@ async def test_a_refused_reply_is_tried_again_for_who_is_just_connecting(
     cluster: ScriptedCluster, producer: Producer, /
 ) -> None:
     waiting = asyncio.create_task(producer.request(Message("orders", b"x"), timeout=10))
-    await until(lambda: len(asked(cluster)) == 1)
+    await until_asked(cluster, 1)
     sent = asked(cluster)[0][1]
     request = a_request(
         properties="".join(
@@ -591,7 +596,7 @@ def test_only_a_request_can_be_replied_to() -> None:
 @in_loop(with_producer)
 async def test_a_long_reply_is_compressed(cluster: ScriptedCluster, producer: Producer, /) -> None:
     waiting = asyncio.create_task(producer.request(Message("orders", b"x"), timeout=10))
-    await until(lambda: len(asked(cluster)) == 1)
+    await until_asked(cluster, 1)
     sent = asked(cluster)[0][1]
     request = a_request(
         properties="".join(

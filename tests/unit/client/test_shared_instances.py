@@ -13,7 +13,8 @@ import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
 from tests.unit.client.push_consumers import broadcasting
-from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
+from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster
+from tests.waits import until
 
 from turbopump import blocking
 from turbopump.auth.signatures import Credentials

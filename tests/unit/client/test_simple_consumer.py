@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
-from tests.unit.client.scripted_cluster import until
 from tests.unit.client.simple_consumers import bodies, consumer_of, popping
+from tests.waits import until_equal, until_some
 
 from turbopump import PoppedMessage, SimpleConsumer, Sql
 from turbopump.errors import (
@@ -118,7 +118,7 @@ async def test_a_cancelled_wait_loses_nothing_and_a_cancelled_pop_gives_back(
         pops.on_pop = receiving.cancel
         await asyncio.wait([receiving])
         assert receiving.cancelled()
-        await until(lambda: bool(pops.changed))
+        await until_some(pops.changed)
         assert pops.changed == [(("orders", 0, 0), 1000)]
         pops.on_pop = lambda: None
         (again,) = await consumer.receive(timeout=5)
@@ -234,7 +234,7 @@ async def test_a_tag_filter_is_exact_and_a_strangers_message_is_acknowledged(
         pops.store("orders", 0, b"equal hash", "TAGS\x01BB\x02")
         pops.store("orders", 0, b"yes", "TAGS\x01Aa\x02")
         assert bodies(await consumer.receive()) == [b"yes"]
-        await until(lambda: pops.acked == [("orders", 0, 1)])
+        await until_equal(pops.acked, [("orders", 0, 1)])
         assert cluster.broker.requests(PopMessage)[0].exp == "Aa || new"
 
 
@@ -274,7 +274,7 @@ async def test_a_namespace_is_on_the_wire_alone(simulation: Simulation, /) -> No
 async def test_brokers_know_the_group_as_one_that_pops(simulation: Simulation, /) -> None:
     async with popping(simulation) as (cluster, _):
         async with consumer_of(cluster) as consumer:
-            await until(lambda: bool(cluster.broker.heartbeats))
+            await until_some(cluster.broker.heartbeats)
             (data,) = cluster.broker.heartbeats[-1].consumer_data_set
             assert (data.group_name, data.consume_type) == ("readers", ConsumeType.CONSUME_POP)
             await consumer.subscribe("bills", "paid")

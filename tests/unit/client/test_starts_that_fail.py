@@ -12,7 +12,8 @@ from typing import Any, cast
 import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
-from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
+from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster
+from tests.waits import until, until_some
 
 from turbopump import LitePullConsumer, MessageQueue, Producer, PushConsumer, SimpleConsumer
 from turbopump.client.allocation import allocate_average
@@ -87,7 +88,7 @@ async def test_a_plain_listener_is_told_after_a_start_that_was_called_again() ->
         return SimpleNamespace(subscribe_queues=())
 
     listeners = QueueListeners(None)
-    await listeners.add("orders", listen)
+    await listeners.add_listener("orders", listen)
     listeners.close()
     spawn = lambda work, name: loop.create_task(work, name=name)  # noqa: E731
     running = loop.create_task(
@@ -125,7 +126,7 @@ async def test_a_producer_whose_start_fails_leaves_its_place_and_may_be_started_
                 await producer.start()
             source.there = True
             await other.send("orders", b"x")
-            await until(lambda: bool(cluster.broker.heartbeats))
+            await until_some(cluster.broker.heartbeats)
             assert [
                 data.group_name for data in cluster.broker.heartbeats[-1].producer_data_set
             ] == ["others"]
@@ -144,7 +145,7 @@ async def test_a_start_that_is_overtaken_by_a_close_says_so_and_nothing_goes_on(
         cluster.broker.script[RequestCode.GET_CONSUMER_LIST_BY_GROUP].append(None)
         consumer = consumer_of(kind, cluster)
         start = asyncio.ensure_future(consumer.start())
-        await until(lambda: bool(cluster.broker.requests(GetConsumerListByGroup)))
+        await until(cluster.broker.requests, GetConsumerListByGroup)
         await consumer.close()
         with pytest.raises(NotStartedError, match="closed during its start"):
             await start

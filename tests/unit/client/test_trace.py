@@ -10,8 +10,9 @@ from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
 from tests.unit.client.producers import producer_of
 from tests.unit.client.push_consumers import consumer_of, fill
-from tests.unit.client.scripted_cluster import refusal, scripted_cluster, until
+from tests.unit.client.scripted_cluster import refusal, scripted_cluster
 from tests.unit.client.trace_records import by_message, records, store, traces
+from tests.waits import until, until_count
 
 from turbopump.client.consumer.delivery import Delivery, Retry
 from turbopump.client.consumer.offsets import ConsumeFrom
@@ -42,7 +43,7 @@ async def test_a_send_leaves_a_trace_after_five_seconds(simulation: Simulation, 
             result = await producer.send("orders", b"body", tags="new", keys=["k1", "k2"])
             await asyncio.sleep(4.9)
             assert traces(cluster) == []
-            await until(lambda: bool(traces(cluster)))
+            await until(traces, cluster)
         (message,) = traces(cluster)
         (fields,) = records(message)
         assert fields[0] == "Pub"
@@ -355,7 +356,7 @@ async def test_a_consumer_leaves_a_record_before_and_after_each_handling(
             return Retry(reason="too early") if message.body == b"not now" else None
 
         async with consumer_of(cluster, handler=handle, trace=True, tags="*"):
-            await until(lambda: len(seen) == 4)
+            await until_count(seen, 4)
             groups = [data.group_name for data in cluster.broker.heartbeats[-1].producer_data_set]
             assert groups == ["_INNER_TRACE_PRODUCER-readers-CONSUME-1"]
         before, after = by_message(cluster, "M1")

@@ -9,7 +9,8 @@ from tests.simulation.world.simulation import Simulation
 from tests.unit.broker.talking import Talk, consumer, converse, subscription
 from tests.unit.client.producers import producer_of
 from tests.unit.client.push_consumers import consumer_of
-from tests.unit.client.scripted_cluster import scripted_cluster, until
+from tests.unit.client.scripted_cluster import scripted_cluster
+from tests.waits import until
 
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.protocol.requests.topics import CreateTopic

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
-from tests.unit.client.handler_threads import PATIENCE_S, Queue, message_of, messages_of, until
+from tests.unit.client.handler_threads import PATIENCE_S, Queue, message_of, messages_of
+from tests.waits import until_count
 
 from turbopump import Message, TransactionState
 from turbopump.blocking import Producer, TransactionProducer
@@ -115,8 +116,8 @@ async def test_a_handler_that_raises_it_gets_the_message_again_and_the_next_one_
 
     pool = HandlerPool(handle, ready, concurrency=1)
     pool.start()
-    ready.put(messages_of(queue, 3))
-    await until(lambda: len(queue.said) == 3)
+    ready.add_messages(messages_of(queue, 3))
+    await until_count(queue.said, 3)
     with pytest.raises((RuntimeError, StopIteration)):  # as when an operator has one handled
         await pool.call(message_of(queue, 1))
     ready.close()

@@ -165,8 +165,8 @@ async def test_a_second_broker_of_a_name_is_refused_while_the_first_one_answers(
     answer = await second.register(("T", "V"))
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert answer.remark == (
-        f"broker broker-a with id 0 is registered from {first.address}, which is there and "
-        "answers: stop that one, or give this one another brokerName or brokerId"
+        f"a live broker at {first.address} has the name broker-a and id 0: stop it, or set another "
+        "brokerName or brokerId here"
     )
     route = await client.route("T")
     assert route is not None

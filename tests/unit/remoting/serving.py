@@ -2,7 +2,7 @@
 it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -22,13 +22,6 @@ async def serving(router: Router, **options: Any) -> AsyncIterator[tuple[Remotin
         yield server, host, port
     finally:
         await server.close()
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Let the loop turn until ``condition`` holds."""
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0)
 
 
 class RawPeer:

@@ -12,8 +12,9 @@ import pytest
 from tests.loops import in_loop, on_a_client_s_host
 from tests.simulation.world.simulation import Simulation
 from tests.unit.remoting.hand_clock import HandClock, play
-from tests.unit.remoting.serving import frame, raw_peer, until
+from tests.unit.remoting.serving import frame, raw_peer
 from tests.unit.remoting.transports import SlowTransport
+from tests.waits import until_logged
 
 from turbopump.protocol.requests.offsets import GetMinOffset, OffsetReply
 from turbopump.remoting.backlog import Backlog
@@ -175,7 +176,7 @@ async def test_connections_leave_the_last_descriptors_to_the_files(
     limit = len(os.listdir("/proc/self/fd")) + LEFT_FOR_FILES_MIN + 20
     monkeypatch.setattr(resource, "getrlimit", lambda _kind: (limit, limit))
     peers = [socket.create_connection((host, port)) for _ in range(40)]
-    await until(lambda: "left for the store" in caplog.text)
+    await until_logged(caplog, "left for the store")
     assert len(server.connections) <= 20
     for peer in peers:
         peer.close()

@@ -13,7 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.loops import in_loop, on_a_client_s_host
 from tests.simulation.world.simulation import Simulation
-from tests.unit.remoting.serving import serving, until
+from tests.unit.remoting.serving import serving
+from tests.waits import until, until_count, until_none, until_some
 
 from turbopump.errors import (
     CallTimeoutError,
@@ -100,7 +101,7 @@ async def test_answers_in_any_order_reach_the_calls_they_belong_to(
     serialize_type: int,
 ) -> None:
     calls = [asyncio.ensure_future(client.call(address, minimum(number))) for number in range(20)]
-    await until(lambda: len(patient.asked) == 20)
+    await until_count(patient.asked, 20)
     patient.answer()
     assert [reply.offset for reply in await asyncio.gather(*calls)] == [
         number * 10 for number in range(20)
@@ -203,14 +204,14 @@ async def test_calls_fail_at_once_when_their_connection_is_lost_and_the_next_rec
         closed: list[str] = []
         client = RemotingClient(on_close=closed.append)
         calls = [asyncio.ensure_future(client.call(address, MAX, timeout=60)) for _ in range(3)]
-        await until(lambda: len(patient.peers) == 3)
+        await until_count(patient.peers, 3)
         patient.peers[0].abort()
         for outcome in await asyncio.gather(*calls, return_exceptions=True):
             assert isinstance(outcome, ConnectionLostError)
         assert closed == [address]
         assert not client.connected(address)
         call = asyncio.ensure_future(client.call(address, minimum(7)))
-        await until(lambda: patient.asked)
+        await until_some(patient.asked)
         patient.answer()
         assert (await call).offset == 70
         assert len(server.connections) == 1
@@ -222,13 +223,13 @@ async def test_a_cancelled_call_leaves_nothing_waiting_for_ever(
     client: RemotingClient, patient: Patient, address: str, server: RemotingServer, /
 ) -> None:
     call = asyncio.ensure_future(client.call(address, minimum(1), timeout=60))
-    await until(lambda: patient.asked)
+    await until_some(patient.asked)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
     patient.answer()
     connection = await client.connect(address)
-    await until(lambda: not connection.calls.waiting)
+    await until_none(connection.calls.waiting)
 
 
 @in_loop(on_a_client_s_host)
@@ -376,7 +377,7 @@ async def test_a_oneway_request_arrives_and_wants_nothing(
     client: RemotingClient, patient: Patient, address: str, server: RemotingServer, /
 ) -> None:
     await client.send_oneway(address, minimum(3))
-    await until(lambda: patient.asked)
+    await until_some(patient.asked)
     assert patient.asked[0][1].is_oneway
     patient.answer()
     connection = await client.connect(address)
@@ -399,13 +400,13 @@ async def test_the_server_may_ask_the_client_on_the_same_connection() -> None:
         client = RemotingClient(router)
 
         await client.connect(address)
-        await until(lambda: server.connections)
+        await until_some(server.connections)
         (peer,) = server.connections
         request = request_command(
             NotifyConsumerIdsChanged(consumer_group="g"), opaque=peer.calls.next_opaque, oneway=True
         )
         peer.send_frame(encode_command(request))
-        await until(lambda: heard)
+        await until_some(heard)
         assert heard == ["g"]
         await client.close()
 
@@ -415,7 +416,7 @@ async def test_an_answer_without_its_fields_is_an_error_of_the_header(
     client: RemotingClient, patient: Patient, address: str, server: RemotingServer, /
 ) -> None:
     call = asyncio.ensure_future(client.call(address, minimum(1)))
-    await until(lambda: patient.asked)
+    await until_some(patient.asked)
     patient.asked[0][1].answer(Response())
     with pytest.raises(HeaderError, match="field offset is missing"):
         await call

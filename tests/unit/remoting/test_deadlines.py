@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
-from tests.unit.remoting.serving import frame, raw_peer, serving, until
+from tests.unit.remoting.serving import frame, raw_peer, serving
+from tests.waits import until_count, until_none
 
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.clients import UnregisterClient
@@ -139,13 +140,13 @@ async def test_an_address_may_have_so_many_connections() -> None:
     router = answering()
     async with serving(router, per_address=2) as (server, host, port):
         async with raw_peer(host, port) as one, raw_peer(host, port) as two:
-            await until(lambda: len(server.connections) == 2)
+            await until_count(server.connections, 2)
             async with raw_peer(host, port) as three:
                 assert await three.read() is None
             for peer in (one, two):
                 peer.write(frame(MIN, 1))
                 assert await peer.read() is not None
-        await until(lambda: not server.connections)
+        await until_none(server.connections)
         async with raw_peer(host, port) as again:
             again.write(frame(MIN, 1))
             assert await again.read() is not None

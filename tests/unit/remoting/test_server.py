@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
-from tests.unit.remoting.serving import frame, raw_peer, serving, until
+from tests.unit.remoting.serving import frame, raw_peer, serving
+from tests.waits import until_count, until_none
 
 from turbopump.errors import ConfigError, MessageError
 from turbopump.protocol.codes import LanguageCode, ResponseCode
@@ -129,7 +130,7 @@ async def test_later_answers_and_their_failures_reach_the_peer_in_their_own_time
         peer.write(
             *(frame(GetMinOffset(topic="T", queue_id=number), number) for number in range(4))
         )
-        await until(lambda: len(gates) == 4)
+        await until_count(gates, 4)
         for gate in reversed(gates):
             gate.set_result(None)
             await asyncio.sleep(0)
@@ -402,7 +403,7 @@ async def test_thousands_of_bad_connections_leave_one_line_and_their_number(
             async with raw_peer(host, port) as peer:
                 peer.write(b"GET / HTTP/1.1\r\n\r\n")
                 assert await peer.read() is None
-        await until(lambda: not server.connections)
+        await until_none(server.connections)
     report_all()
     first, counted = caplog.messages
     assert first.startswith("closing connection peer=127.0.0.1:")

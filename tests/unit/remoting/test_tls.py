@@ -12,7 +12,8 @@ import pytest
 from tests.loops import in_loop
 from tests.unit.remoting.asking import BODY_SIZE, answering, ask, client_of, on_loop
 from tests.unit.remoting.certificates import Pair
-from tests.unit.remoting.serving import RawPeer, frame, raw_peer, serving, until
+from tests.unit.remoting.serving import RawPeer, frame, raw_peer, serving
+from tests.waits import until, until_none
 
 from turbopump.config.tls import ClientAuth, ClientTls, ServerTls, TlsMode
 from turbopump.errors import ConfigError, ConnectError, RemotingError
@@ -56,7 +57,7 @@ async def test_each_mode_serves_what_it_says_on_one_port(
                 found.add(name)
         assert found == served
         assert refused == {name: name == PLAIN for name in {TLS, PLAIN} - served}, "with a hint"
-        await until(lambda: not server.connections)
+        await until_none(server.connections)
 
 
 @in_loop

@@ -11,7 +11,8 @@ from tests.loops import in_loop
 from tests.unit.remoting.asking import answering, ask, client_of, on_loop
 from tests.unit.remoting.certificates import Pair
 from tests.unit.remoting.handshakes import Handshake
-from tests.unit.remoting.serving import frame, serving, until
+from tests.unit.remoting.serving import frame, serving
+from tests.waits import until, until_count, until_none
 
 from turbopump.protocol.requests.offsets import GetMinOffset
 from turbopump.remoting import listening_port
@@ -64,6 +65,10 @@ def greeting(server: RemotingServer) -> int:
     return sum(one.greets for port in server.ports for one in port.silent.values())
 
 
+def greets(server: RemotingServer, count: int) -> bool:
+    return greeting(server) == count
+
+
 def handshaking(server: RemotingServer) -> int:
     return sum(port.waiting - len(port.silent) for port in server.ports)
 
@@ -79,7 +84,7 @@ async def test_a_client_hello_in_two_pieces_is_no_handshake_until_it_is_whole(
         serving(answering(), tls=pair.server()) as (server, _, port),
         strangers(1, handshake.hello[:cut], port) as ((reader, writer),),
     ):
-        await until(lambda: greeting(server) == 1)
+        await until(greets, server, 1)
         assert handshaking(server) == 0
         writer.write(handshake.hello[cut:])
         await handshake.finish(reader, writer)
@@ -103,7 +108,7 @@ async def test_a_part_of_a_client_hello_is_not_looked_at_again_and_again(
         strangers(20, bytes_of(PART), port),
         client_of(None) as client,
     ):
-        await until(lambda: greeting(server) == 20)
+        await until(greets, server, 20)
         for _ in range(100):
             assert await ask(client, f"{host}:{port}") == 5
         assert looks[0] <= 3 * 20 + 1
@@ -138,7 +143,7 @@ async def test_many_strangers_who_do_one_thing_at_once_are_served_or_dropped_in_
         serving(answering(), tls=pair.server()) as (server, _, port),
         strangers(count, hello[:44], port) as peers,
     ):
-        await until(lambda: greeting(server) == count)
+        await until(greets, server, count)
         monkeypatch.setattr(ListeningPort, ended_by, counted)
         if ending == "they are late":
             monkeypatch.setattr(listening_port, "HANDSHAKE_S", -1.0)
@@ -172,12 +177,12 @@ async def test_connections_that_fall_silent_together_are_closed_in_turns(
         serving(answering(), idle_timeout=3600.0) as (server, _, port),
         strangers(count, b"", port),
     ):
-        await until(lambda: len(server.connections) == count)
+        await until_count(server.connections, count)
         monkeypatch.setattr(Wire, "close", counted)
         for connection in server.connections:
             connection.last_read -= 7200.0
         assert await most_in_a_turn(closed, count) <= ENDED_A_TURN
-        await until(lambda: not server.connections)
+        await until_none(server.connections)
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
@@ -249,5 +254,5 @@ async def test_the_heap_is_trimmed_when_many_tls_connections_have_ended(
         for tls in [pair.trusted(), None] * 4:
             async with client_of(tls) as client:
                 assert await ask(client, f"{host}:{port}") == 5
-            await until(lambda: not server.connections)
+            await until_none(server.connections)
         assert len(trims) == 2

@@ -187,10 +187,10 @@ def test_the_stream_that_follows_at_once_is_kept_for_later() -> None:
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        (PROVE[:4] + b"?" * 60, "it speaks no HA"),
+        (PROVE[:4] + b"?" * 60, "does not speak the HA protocol"),
         (PROVE + b"\0" * 7 + b"\5" + b"\0" * 12, "begins at 5 and ends at 0"),
-        (PROVE + b"\0" * 16 + b"\x7f\0\0\0", "a history of 2130706432 entries"),
-        (SlaveComparison(0, 10, [OWN] * (KNOWN_MAX + 1)).begin(), "a history of 257 entries"),
+        (PROVE + b"\0" * 16 + b"\x7f\0\0\0", "a history has 2130706432 entries"),
+        (SlaveComparison(0, 10, [OWN] * (KNOWN_MAX + 1)).begin(), "a history has 257 entries"),
     ],
 )
 def test_a_slave_that_says_what_cannot_be_is_refused(said: bytes, words: str) -> None:
@@ -202,17 +202,17 @@ def test_a_digest_that_was_not_asked_for_is_refused() -> None:
     there = MasterComparison((OWN,))
     there.received(SlaveComparison(0, 10, ()).begin(), span(10))
     there.received(bytes(DIGEST_SIZE), span(10))
-    with pytest.raises(ProtocolError, match="answer to no question"):
+    with pytest.raises(ProtocolError, match="digest that was not requested"):
         there.received(bytes(DIGEST_SIZE), span(10))
 
 
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        (frame(0, b"")[:8] + (11).to_bytes(4), "asks for 11 bytes at 0"),
-        (frame(5, b"")[:8] + (6).to_bytes(4), "asks for 6 bytes at 5"),
+        (frame(0, b"")[:8] + (11).to_bytes(4), "requests a digest of 11 bytes at 0"),
+        (frame(5, b"")[:8] + (6).to_bytes(4), "requests a digest of 6 bytes at 5"),
         (frame(0, b"")[:8] + (-9).to_bytes(4, signed=True), "sent verdict -9"),
-        (frame(0, b"") + (-1).to_bytes(4, signed=True), "a history of -1 entries"),
+        (frame(0, b"") + (-1).to_bytes(4, signed=True), "a history has -1 entries"),
     ],
 )
 def test_a_master_that_asks_what_cannot_be_is_refused(said: bytes, words: str) -> None:

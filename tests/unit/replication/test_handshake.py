@@ -111,7 +111,7 @@ def test_who_is_allowed_by_its_address_may_shake_hands_and_must_do_it_right() ->
 
 @pytest.mark.parametrize("first", [b"\xff" * 8, b"\xffHTTP"])
 def test_what_is_neither_an_offset_nor_a_handshake_is_refused(first: bytes) -> None:
-    with pytest.raises(ProtocolError, match="it does not shake hands"):
+    with pytest.raises(ProtocolError, match="it sent no handshake"):
         master().received(first)
 
 
@@ -129,9 +129,9 @@ def test_a_master_that_does_not_shake_hands_is_refused_in_words() -> None:
         (RULES, THERE, False, None),
         (PeerRules(closed=True), THERE, True, "has no innerClientAuthenticationCredentials"),
         (PeerRules(True, frozenset(), OURS, encrypted=True), THERE, True, None),
-        (PeerRules(True, frozenset(), OURS, encrypted=True), THERE, False, "does not speak TLS"),
+        (PeerRules(True, frozenset(), OURS, encrypted=True), THERE, False, "does not use TLS"),
         (PeerRules(True, frozenset({LISTED}), OURS, encrypted=True), LISTED, False, None),
-        (PeerRules(encrypted=True), THERE, False, "does not speak TLS"),
+        (PeerRules(encrypted=True), THERE, False, "does not use TLS"),
         (PeerRules(encrypted=True), THERE, True, None),
         (PeerRules(allowed=frozenset({LISTED}), encrypted=True), THERE, True, "not in haAllowed"),
         (PeerRules(False, frozenset({LISTED}), None, True, certified=True), THERE, True, None),

@@ -74,9 +74,9 @@ def test_flow_control_sends_so_many_bytes_in_a_second() -> None:
 @pytest.mark.parametrize(
     ("wanted", "words"),
     [
-        (501, "log ends at 501, but this master's at 500.*nothing is cut automatically"),
-        (99, "wants the log from 99 on, but this master's begins at 100.*empty the slave's store"),
-        (-1, "reports the offset -1: it speaks no HA"),
+        (501, "log ends at 501, but this master's at 500.*Nothing is cut automatically"),
+        (99, "log ends at 99, but this master's begins at 100.*empty the slave's store"),
+        (-1, "reports offset -1: it does not speak the HA protocol"),
         (0x474554202F204854, "this master's at 500"),
     ],
 )
@@ -91,14 +91,16 @@ def test_an_acknowledgement_of_what_was_not_sent_is_refused() -> None:
     slave.received(report(100), span(500), 0.0)
     assert slave.transfer(span(300, written=500), 0.0) == (100, 200)
     slave.received(report(300), span(500), 0.0)
-    with pytest.raises(ProtocolError, match="acknowledges 301, and was sent the log up to 300"):
+    with pytest.raises(
+        ProtocolError, match="acknowledges offset 301, but was sent the log up to 300"
+    ):
         slave.received(report(301), span(500), 0.0)
 
 
 def test_a_slave_whose_files_are_deleted_before_it_has_them_is_refused() -> None:
     slave = connected()
     slave.received(report(100), span(5000), 0.0)
-    with pytest.raises(ProtocolError, match="is at 100, and the log begins at 1000 by now"):
+    with pytest.raises(ProtocolError, match="needs the log from 100 on, but it begins at 1000 now"):
         slave.transfer(span(5000, start=1000), 0.0)
 
 

@@ -101,15 +101,19 @@ class ClientQuestionsHandler:
             _, _, offset = decode_offset_msg_id(request.msg_id or "")
         except ProtocolError as error:
             remark = (
-                f"msgId={request.msg_id!r} is no offset message id ({error}); a query by "
-                "key or unique id finds it"
+                f"msgId={request.msg_id!r} is not an offset message id ({error}); find "
+                "the message by key or unique id instead"
             )
             return refusal(ResponseCode.SYSTEM_ERROR, remark)
         entry = await read(
             self.stored.store.cold_reads, entry_for(context, self.stored.store.lookup, offset)
         )
         if entry is None or entry.fault is not None:
-            why = "it is not there (any more)" if entry is None else entry.fault
+            why = (
+                "the log has no message there, or no longer has it"
+                if entry is None
+                else entry.fault
+            )
             return refusal(
                 ResponseCode.SYSTEM_ERROR, f"the message {request.msg_id} cannot be read: {why}"
             )

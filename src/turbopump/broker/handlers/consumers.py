@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Final
 
 from turbopump.broker.consumers import Member
 from turbopump.broker.membership import Membership
@@ -49,9 +48,6 @@ from turbopump.remoting.wire import Wire
 from turbopump.store.log.cold_reads import ReadSteps
 
 log = logging.getLogger(__name__)
-
-QUEUES_AT_ONCE: Final = 16
-"""Queues to read before other requests get a turn; some 10 µs each."""
 
 
 @dataclass(eq=False)
@@ -202,8 +198,7 @@ class ConsumersHandler:
         if topic is None or is_batch_cq(topic):
             return body
         for queue_id in range(topic.read_queue_nums):
-            if queue_id % QUEUES_AT_ONCE == QUEUES_AT_ONCE - 1:
-                yield []
+            yield []
             offset = max(self.stored.tables.offsets.find(group, name, queue_id) or 0, 0)
             stored = yield from self._stored_at(name, queue_id, offset - 1)
             body.offset_table[MessageQueue(name, self.stored.config.broker_name, queue_id)] = (
@@ -247,8 +242,7 @@ class ConsumersHandler:
     ) -> ReadSteps[QueryConsumeTimeSpanBody]:
         body = QueryConsumeTimeSpanBody()
         for queue_id in range(queues):
-            if queue_id % QUEUES_AT_ONCE == QUEUES_AT_ONCE - 1:
-                yield []
+            yield []
             span = yield from self._span(request, queue_id)
             body.consume_time_span_set.append(span)
         return body

@@ -43,8 +43,6 @@ from turbopump.store.log.cold_reads import ReadSteps
 
 log = logging.getLogger(__name__)
 
-QUEUES_AT_ONCE: Final = 32
-"""Queues to read before other requests get a turn."""
 QUEUES_LOGGED: Final = 100
 
 
@@ -98,15 +96,14 @@ class OffsetControlHandler:
         """Return the offset of each queue at the requested time, or the queue's end for a later
         time."""
         found: dict[int, int] = {}
-        for number, queue_id in enumerate(queue_ids, 1):
+        for queue_id in queue_ids:
+            yield []
             if request.timestamp < 0:
                 found[queue_id] = self.stored.store.max_offset(request.topic, queue_id)
             else:
                 found[queue_id] = yield from self.stored.store.lookup.offset_in_time(
                     request.topic, queue_id, request.timestamp
                 )
-            if number % QUEUES_AT_ONCE == 0:
-                yield []
         return found
 
     async def _apply(

@@ -60,8 +60,8 @@ EARLY_S: Final = 0.05
 HOLD_MAX_S: Final = 120.0
 """Maximum seconds for which a pop is held."""
 _POP_AT_SLAVE: Final = (
-    "this broker is a slave (brokerRole=SLAVE), and cannot note what it lends; pop from its "
-    "master. It can be pulled from"
+    "this broker is a slave (brokerRole=SLAVE) and cannot record pops; pop from its "
+    "master, or pull from here"
 )
 
 

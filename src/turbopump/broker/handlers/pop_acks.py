@@ -105,8 +105,8 @@ class PopAcksHandler:
             return self._change_in_order(group_queue, request, handle, now)
         if now >= handle.visible_at_ms:
             remark = (
-                f"the message is visible again since {handle.visible_at_ms}; the broker's "
-                f"clock says {now}"
+                f"the message became visible again at {handle.visible_at_ms}; the clock "
+                f"of the broker shows {now}"
             )
             return _changed(ResponseCode.NO_MESSAGE, remark)
         if not self._is_queue(handle.revive_queue_id):

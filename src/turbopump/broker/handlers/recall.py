@@ -43,6 +43,7 @@ class RecallHandler:
     def __init__(self, stored: Stored, forwarding: Forwarding, timers: Timers) -> None:
         self._config = stored.config
         self._store = stored.store
+        self._turns = stored.turns
         self._topics = stored.tables.topics
         self._timers = timers
         self._clock = stored.clock
@@ -93,8 +94,8 @@ class RecallHandler:
         ):
             return self._refuse(
                 ResponseCode.ILLEGAL_OPERATION,
-                f"timestamp invalid: {handle.time_text[:40]} is no time within timerMaxDelaySec "
-                "of the broker",
+                f"timestamp invalid: {handle.time_text[:40]} is not within "
+                "timerMaxDelaySec of the clock of the broker",
             )
         out, precision = handle.time_ms - 1, self._config.timer_precision_ms
         if out % 100:  # a time within the slot
@@ -119,10 +120,8 @@ class RecallHandler:
         lookup = self._store.lookup
         if lookup.no_index_because is not None:
             return None
-        found = await ask(
-            self._store.cold_reads,
-            lookup.by_key(TIMER_TOPIC, handle.unique_id, 0, _TIME_MAX, unique=True),
-        )
+        steps = lookup.by_key(TIMER_TOPIC, handle.unique_id, 0, _TIME_MAX, unique=True)
+        found = await ask(self._store.cold_reads, steps, self._turns)
         if found.errors or found.damaged:
             return None
         for entry in found.found:
@@ -196,8 +195,8 @@ class RecallHandler:
         at = due + self._config.timer_precision_ms
         return self._refuse(
             ResponseCode.ILLEGAL_OPERATION,
-            f"timestamp invalid: it is too late, the message was to be delivered at {at} ms since "
-            f"1970, and the broker's clock says {self._clock.now_ms()}",
+            f"timestamp invalid: the message was due at {at} ms since 1970, and the clock "
+            f"of the broker shows {self._clock.now_ms()}",
         )
 
     def _refuse(self, code: ResponseCode, why: str) -> Refusal:

@@ -117,8 +117,8 @@ class RepliesHandler:
         client_id = property_value(request.properties or "", REPLY_TO_CLIENT)
         if client_id is None:
             return (
-                f"reply message properties[{REPLY_TO_CLIENT}] is null: it does not say who "
-                "waits for it"
+                f"reply message properties[{REPLY_TO_CLIENT}] is null, so the waiting "
+                "client is unknown"
             )
         peer = self._clients.find_producer(client_id)
         if peer is None:

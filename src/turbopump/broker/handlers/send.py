@@ -465,8 +465,8 @@ def confirm_wait_s(config: BrokerConfig) -> float:
 
 class HeldAnswers:
     """Answers that wait for ``confirmed``, for at most ``seconds`` from the end of their turn.
-    ``late`` converts an answer that is not confirmed in time; its argument tells if enough slaves
-    have the message."""
+    ``late`` converts the answer of a message that is not confirmed in time, or that no slave has
+    because the broker is alone. Its second argument is True if enough slaves have the message."""
 
     def __init__(
         self, confirmed: Confirmed, seconds: float, late: Callable[[bytes, bool], bytes]
@@ -497,7 +497,9 @@ class HeldAnswers:
     async def hold_both(
         self, log_end: int, saving: asyncio.Future[bool], frame: bytes
     ) -> Response[SendMessageReply] | bytes:
-        """Hold an answer that also waits for ``saving``."""
+        """Wait until the log is confirmed up to ``log_end`` and ``saving`` is done, then return
+        ``frame``. After the deadline, or if the save fails, return the result of ``late``; if the
+        disk fails, a refusal."""
         confirmed = self._confirmed
         reached: asyncio.Future[None] = self._loop.create_future()
 

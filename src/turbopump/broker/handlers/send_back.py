@@ -103,8 +103,8 @@ class SendBackHandler:
             if message.sys_flag & SysFlag.INNER_BATCH:
                 # RocketMQ: the retry topic does not take it, the client sends the message itself.
                 remark = (
-                    f"what is at {request.offset} is an inner batch; send the one message "
-                    "to the retry topic"
+                    f"the entry at offset {request.offset} is an inner batch; send the "
+                    "single message to the retry topic"
                 )
                 return refusal(ResponseCode.SYSTEM_ERROR, remark)
             destination = self._destination(request, group, message)

@@ -58,7 +58,7 @@ class StatisticsHandler:
             name, key = request.stats_name[:128], request.stats_key[:512]
             remark = (
                 f"The stats <{name}> <{key}> not exist: nothing was counted since the "
-                "start, or it is sampled within 10 s"
+                "start, or the first sample follows within 10 s"
             )
             return refusal(ResponseCode.SYSTEM_ERROR, remark)
         minute, hour, day = found

@@ -64,8 +64,6 @@ ANNOUNCE_WAIT_S: Final = 2.0
 """Maximum seconds that the answer waits for name servers."""
 _NEEDED: Final = ("readQueueNums", "writeQueueNums", "perm")
 """Required fields of request 17. RocketMQ: a NullPointerException without them."""
-QUEUES_AT_ONCE: Final = 16
-"""Queues to read before other requests get a turn; some 10 µs each."""
 LIST_MAX: Final = 10_000
 """Maximum topics in one request."""
 
@@ -304,8 +302,7 @@ class TopicsHandler:
     def _offsets_of(self, topic: str, count: int) -> ReadSteps[dict[MessageQueue, TopicOffset]]:
         store, found = self.records.store, {}
         for queue_id in range(count):
-            if queue_id % QUEUES_AT_ONCE == QUEUES_AT_ONCE - 1:
-                yield []
+            yield []
             queue = store.queues.find(topic, queue_id)
             begin, end = (queue.min_index, queue.end.value) if queue is not None else (0, 0)
             newest = yield from store.lookup.newest_time(topic, queue_id)
@@ -326,6 +323,6 @@ def _number_fault(topic: TopicConfig) -> str | None:
     fault = topic.queues_fault()
     if fault is None and not 0 <= topic.perm <= 15:
         return (
-            f"perm is {topic.perm}; give the sum of 4 (read), 2 (write), 1 (inherit), 8 (priority)"
+            f"perm is {topic.perm}; use the sum of 4 (read), 2 (write), 1 (inherit), 8 (priority)"
         )
     return fault

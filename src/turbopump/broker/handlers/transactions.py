@@ -125,7 +125,7 @@ class TransactionsHandler:
         if half.offset != request.tran_state_table_offset:
             return _failed(
                 "The transaction state table offset wrong: "
-                f"{request.tran_state_table_offset}, it is {half.offset}"
+                f"{request.tran_state_table_offset}; the half message has {half.offset}"
             )
         return half
 

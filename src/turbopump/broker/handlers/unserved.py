@@ -12,7 +12,7 @@ from typing import Final
 from turbopump.protocol.codes import RequestCode
 from turbopump.remoting.router import Router
 
-_NO_ROCKSDB: Final = "not with this store: it keeps queues and settings in files, never in RocksDB"
+_NO_ROCKSDB: Final = "not supported: this store keeps queues and settings in files, not in RocksDB"
 _NO_CONTROLLER: Final = "this request is only for brokers with enableControllerMode=true"
 
 UNSERVED: Final[Mapping[RequestCode, str]] = {
@@ -24,8 +24,7 @@ UNSERVED: Final[Mapping[RequestCode, str]] = {
     RequestCode.GET_BROKER_EPOCH_CACHE: _NO_CONTROLLER,
     RequestCode.NOTIFY_BROKER_ROLE_CHANGED: _NO_CONTROLLER,
     RequestCode.POP_ROLLBACK: (
-        "not with this store: what is popped is kept in the log, there is nothing to bring back "
-        "from RocksDB"
+        "not supported: pops are recorded in the log, so RocksDB has no records to restore"
     ),
 }
 """Remark for each request code."""

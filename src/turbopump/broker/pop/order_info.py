@@ -130,7 +130,7 @@ class OrderInfo(SavedTable[OrderInfoTable]):
             return None
         offsets = taken.offsets()
         if offset not in offsets:
-            raise LookupError(f"offset {offset} was not taken by the last pop of its queue")
+            raise LookupError(f"the last pop of the queue did not include offset {offset}")
         taken.done |= 1 << offsets.index(offset)
         self._changed()
         left = taken.left()

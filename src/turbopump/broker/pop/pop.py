@@ -32,7 +32,6 @@ from turbopump.errors import StoreError
 from turbopump.message.codec import decode_entries
 from turbopump.message.properties import REAL_TOPIC
 from turbopump.protocol import fastjson
-from turbopump.remoting.turns import Turns
 from turbopump.store.log.commit_log import PutResult
 from turbopump.store.message_store import MessageStore
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
@@ -49,12 +48,7 @@ class Pop:
     """The POP of one broker. ``start``, then ``stop``."""
 
     def __init__(
-        self,
-        stored: Stored,
-        turns: Turns,
-        timers: Timers,
-        forwarding: Forwarding,
-        repair: LogRepair,
+        self, stored: Stored, timers: Timers, forwarding: Forwarding, repair: LogRepair
     ) -> None:
         config, store, tables, clock = stored.config, stored.store, stored.tables, stored.clock
         self._store = store
@@ -73,7 +67,9 @@ class Pop:
             config.pop_inflight_message_threshold if config.enable_pop_message_threshold else None
         )
         self.view = PopView(config, store, topics, self.offsets, self.order, self.in_flight, clock)
-        self.held = HeldPops(turns, self.view, config.pop_polling_size, config.max_pop_polling_size)
+        self.held = HeldPops(
+            stored.turns, self.view, config.pop_polling_size, config.max_pop_polling_size
+        )
         self.reader = PopReader(self.view, self.revive_log, stored.statistics, repair)
         topic, queues = self.revive_log.topic, config.revive_queue_num
         known = topics.find(topic)
@@ -94,7 +90,7 @@ class Pop:
             before = topics.find(name) if name.startswith(REVIVE_TOPIC_PREFIX) else None
             if before is None or name == topic:
                 continue
-            log.info(f"pops of an earlier brokerClusterName are settled too topic={name}")
+            log.info(f"pops of an earlier brokerClusterName are settled as well topic={name}")
             earlier = ReviveLog(config, forwarding, clock, name)
             self._earlier_logs.append(earlier)
             self.reviving += [
@@ -195,7 +191,7 @@ def recover_offsets(store: MessageStore, offsets: ConsumerOffsets) -> None:
         at = result.next_offset
     for (group, topic, queue_id), offset in reached.items():
         log.info(
-            f"pops go on where they were group={group} topic={topic} queue={queue_id} "
-            f"offset={offset}"
+            f"pops continue at a recovered offset group={group} topic={topic} "
+            f"queue={queue_id} offset={offset}"
         )
         offsets.commit(group, topic, queue_id, offset)

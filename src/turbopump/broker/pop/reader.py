@@ -131,7 +131,11 @@ class PopReader:
             if self.view.order.blocked_until(queue, now, query.attempt_id) is not None:
                 return
         elif self.view.in_flight.is_full(queue):
-            log.debug("too many messages unacknowledged group=%s topic=%s queue=%d", *queue)
+            log.debug(
+                "queue is not popped, too many messages are unacknowledged group=%s topic=%s "
+                "queue=%d",
+                *queue,
+            )
             taken.left += self._behind(queue)
             return
         codes, matches = query.subscription.codes, query.subscription.matches

@@ -193,7 +193,7 @@ class ReviveLog:
             Destination(self.topic, queue_id, text, 0), self._config, self._clock.now_ms()
         )
         if isinstance(destination, Response):
-            raise MessageError(destination.remark or "the timers do not take it")
+            raise MessageError(destination.remark or "the timers refused the record")
         return await self._forwarding.append(
             destination.topic,
             destination.queue_id,

@@ -59,8 +59,8 @@ class Redelivery:
         config = self.view.topics.find(queue.line.topic)
         if config is None or is_batch_cq(config) or self.groups.get(key.group) is None:
             log.warning(
-                "popped messages are forgotten: topic or group is gone or not served "
-                f"topic={key.topic} group={key.group}"
+                "popped messages are not delivered again, the topic or group was deleted "
+                f"or is not served topic={key.topic} group={key.group}"
             )
             return []
         offsets = list(entry.left)
@@ -69,8 +69,8 @@ class Redelivery:
             fault = await self._put_back_one(key, offset)
             if fault is not None:
                 log.error(
-                    f"popped message cannot be put back topic={key.topic} group={key.group} "
-                    f"queue={key.queue_id} offset={offset} cause={fault}"
+                    f"popped message cannot be delivered again topic={key.topic} "
+                    f"group={key.group} queue={key.queue_id} offset={offset} cause={fault}"
                 )
             entry.left.remove(offset)
         self.look(queue.line)
@@ -79,9 +79,9 @@ class Redelivery:
     async def _put_back_one(self, key: records.PopKey, offset: int) -> str | None:
         """Store a copy of one message. Return the reason if that is impossible, or None."""
         question = self.view.store.lookup.entry_in_queue(key.topic, key.queue_id, offset)
-        found = await ask(self.view.store.cold_reads, question)
+        found = await ask(self.view.store.cold_reads, question, self.forwarding.turns)
         if found is None:
-            return "it is not in the log any more"
+            return "the message is no longer in the log"
         if found.fault is not None:
             return found.fault
         try:

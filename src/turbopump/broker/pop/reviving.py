@@ -84,8 +84,8 @@ class Reviving:
             f"reviving {queue_id}",
             self._step,
             log,
-            failing=f"popped messages are not put back, trying again queue={queue_id}",
-            again=f"popped messages are put back again queue={queue_id}",
+            failing=f"popped messages are not delivered again, trying again queue={queue_id}",
+            again=f"popped messages are delivered again queue={queue_id}",
         )
         self._settling_since: float | None = None
         self._back: deque[PutBack] = deque()
@@ -132,8 +132,8 @@ class Reviving:
                 )
         except fastjson.FastjsonError as error:
             log.error(
-                f"record of the revive log cannot be read queue={self._group_queue.queue_id} "
-                f"offset={offset} cause={error}"
+                "record of the revive topic cannot be read "
+                f"queue={self._group_queue.queue_id} offset={offset} cause={error}"
             )
 
     async def _settle(self) -> float:

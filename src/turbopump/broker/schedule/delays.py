@@ -97,8 +97,8 @@ class Delays(SavedTable[DelayOffsetTable]):
         if there and not self._saved:
             log.warning(
                 "config/delayOffset.json is missing or has no positions: all delayed "
-                "messages that are still in the log are delivered, those that were "
-                f"delivered before once more messages={there}"
+                "messages in the log are delivered, also those that were delivered "
+                f"before messages={there}"
             )
         for level in self.levels:
             first, end = level.queue.min_index, level.queue.max_index
@@ -106,7 +106,7 @@ class Delays(SavedTable[DelayOffsetTable]):
             level.begin_at(min(max(wanted, first), end))
             if level.position != wanted and level.number in self._saved:
                 log.warning(
-                    "position of a delay level is outside of its recovered queue "
+                    "position of a delay level is outside its recovered queue "
                     f"level={level.number} offset={wanted} first={first} end={end}"
                 )
         if self._collect():
@@ -263,7 +263,9 @@ class DelayLevel:
         until the first one is."""
         queue = self.queue
         begin = self.position = max(self.position, queue.min_index)
-        units = await read_units(self.store, queue, begin, min(SLICE, queue.end.value - begin))
+        units = await read_units(
+            self.store, queue, begin, min(SLICE, queue.end.value - begin), self.forwarding.turns
+        )
         now, due_count = self.clock.now_ms(), 0
         for at in range(0, len(units), UNIT_SIZE):
             _, size, due_ms = unpack_unit(units, at)
@@ -322,7 +324,7 @@ class DelayLevel:
         topic = message.properties.get(REAL_TOPIC, "")
         given = message.properties.get(REAL_QUEUE_ID, "")
         queue_id = whole_number(given)
-        fault = f"{REAL_TOPIC}={topic!r} {REAL_QUEUE_ID}={given!r} is no queue to deliver to"
+        fault = f"{REAL_TOPIC}={topic!r} {REAL_QUEUE_ID}={given!r} does not name a queue"
         if topic not in ("", HALF_TOPIC, SCHEDULE_TOPIC) and queue_id is not None:
             try:
                 stored = await self.forwarding.forward(message, topic, queue_id)

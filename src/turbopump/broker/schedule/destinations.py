@@ -69,7 +69,7 @@ def delay_level_interceptor(levels: DelayLevels) -> Interceptor:
         except ValueError as error:
             return refusal(
                 ResponseCode.MESSAGE_ILLEGAL,
-                f"{error}: send a number from 1 to {levels.highest} (messageDelayLevel of "
+                f"{error}; set a level from 1 to {levels.highest} (messageDelayLevel of "
                 "the broker), or 0 for no delay",
             )
         return by_way_of_level(destination, level, levels) if level > 0 else destination
@@ -113,11 +113,11 @@ def by_way_of_timer(
         remark = "accurate timer message is not enabled, timerWheelEnable is false"
         return refusal(
             ResponseCode.SYSTEM_ERROR,
-            f"{remark}: use a delay level, or set it to true on the broker",
+            f"{remark}: send with a delay level, or set timerWheelEnable=true on the broker",
         )
     deliver = deliver_ms(properties, now)
     if deliver is None:
-        return _illegal(config, f"{name}={properties[name][:40]!r} is no whole number")
+        return _illegal(config, f"{name}={properties[name][:40]!r} is not a whole number")
     if deliver <= now:
         if names.TIMER_DELETE_UNIQ_KEY in properties:
             return _illegal(

@@ -86,17 +86,17 @@ def timer_message(message: ReceivedMessage, precision: int) -> TimerMessage | st
     properties = message.properties
     given, topic = properties.get(names.REAL_QUEUE_ID, ""), properties.get(names.REAL_TOPIC, "")
     if message.topic != TIMER_TOPIC:
-        return f"it belongs to {message.topic}"
+        return f"its topic is {message.topic}"
     out, queue_id = (
         names.whole_number(properties.get(names.TIMER_OUT_MS), 18),
         names.whole_number(given, 9),
     )
     if out is None:
-        return f"{names.TIMER_OUT_MS}={properties.get(names.TIMER_OUT_MS, '')[:40]!r} is no time"
+        return f"{names.TIMER_OUT_MS}={properties.get(names.TIMER_OUT_MS, '')[:40]!r} is not a time"
     nowhere = topic in ("", TIMER_TOPIC) or "/" in topic or topic in NOT_SENDABLE_TOPICS
     if nowhere or queue_id is None:
         where = f"{names.REAL_TOPIC}={topic[:140]!r} {names.REAL_QUEUE_ID}={given[:40]!r}"
-        return f"{where} is no queue to deliver to"
+        return f"{where} does not name a queue"
     unique_id = properties.get(names.UNIQ_KEY, "")
     recalled = properties.get(names.TIMER_DELETE_UNIQ_KEY)
     # of a recall: its handle's

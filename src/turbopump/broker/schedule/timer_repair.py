@@ -34,10 +34,10 @@ SLICE_BYTES: Final = 256 * 1024
 HELD_MAX: Final = 200_000
 """Maximum messages held in memory, some 80 MB. Further ones are treated as waiting, and may be
 delivered twice."""
-_LATE_SLOTS = 4
-"""Slots that may be over ahead of the clock. A message whose own slot is over at its arrival gets a
-later one."""
-_COARSEST_MS = 1000
+_LATE_SLOTS: Final = 4
+"""Tolerance for units in a later slot than their message's own. Its own slot must have been over
+when the unit was written; the timers may be this many slots ahead of the clock."""
+_COARSEST_MS: Final = 1000
 """Greatest possible precision."""
 
 log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class TimerRepair:
         for offset, size in positions:
             file = self.store.log.files.at(offset)
             if file is None or offset + size > file.end:
-                found[offset] = "it is not in the log any more"
+                found[offset] = "it is no longer in the log"
             else:
                 pieces[offset] = Piece(file.segment, offset - file.start, size)
         datas = await read_pieces(self.store.cold_reads, list(pieces.values()))
@@ -95,7 +95,7 @@ class TimerRepair:
                 attempts = self._unread[offset] = self._unread.get(offset, 0) + 1
                 if attempts < READ_ATTEMPTS:
                     raise data
-                found[offset] = f"the disk does not give it: {data.strerror or data}"
+                found[offset] = f"the disk cannot read it: {data.strerror or data}"
             else:
                 found[offset] = self._decode(offset, data)
             self._unread.pop(offset, None)
@@ -183,8 +183,8 @@ class TimerRepair:
         if old is None:
             return False
         log.info(
-            "waiting timer messages get new slots, timerPrecisionMs may have changed "
-            f"precision={pending.config.precision_ms}"
+            "waiting timer messages move to slots of another precision "
+            f"timerPrecisionMs={pending.config.precision_ms}"
         )
         waiting: list[TimerUnit] = []
         for unit in pending.log.scan(self._position, old.end):
@@ -269,6 +269,6 @@ class TimerRepair:
 
 def _damaged(time: int, offset: int, size: int) -> StoreDamagedError:
     return StoreDamagedError(
-        f"the timer log is damaged: a unit of the slot {time} points to {offset}, {size} bytes, "
-        "where its message is not"
+        f"the timer log is damaged: a unit of the slot {time} points to offset {offset}, "
+        f"{size} bytes, but its message is not there"
     )

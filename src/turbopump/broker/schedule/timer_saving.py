@@ -18,6 +18,7 @@ from turbopump.broker.reading import ask
 from turbopump.clock import Clock
 from turbopump.disk.disk import Disk
 from turbopump.errors import StoreError
+from turbopump.remoting.turns import Turns
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.consume_queue import ConsumeQueue
 from turbopump.store.timers.pending_timers import PendingTimers
@@ -40,6 +41,7 @@ class TimerSaving:
     disk: Disk
     clock: Clock
     interval: float
+    turns: Turns
     _task: asyncio.Task[None] | None = None
     _exists: bool = False
     _changed: bool = False
@@ -129,7 +131,7 @@ class TimerSaving:
             pending.write_checkpoint(checkpoint)
         except OSError as error:
             pending.report(
-                f"the checkpoint of the timers could not be saved ({error.strerror or error})"
+                f"checkpoint of the timers could not be saved ({error.strerror or error})"
             )
         else:
             pending.saved = checkpoint
@@ -152,10 +154,10 @@ class TimerSaving:
     async def _look(self) -> None:
         try:
             end = self.store.log.end  # what comes meanwhile lies behind it
-            found = await ask(self.store.cold_reads, self.pending.oldest())
+            found = await ask(self.store.cold_reads, self.pending.oldest(), self.turns)
             self._oldest = end if found is None else found
         except StoreError as error:
-            log.warning("the oldest timer message cannot be looked for now cause=%s", error)
+            log.warning("oldest timer message cannot be found now cause=%s", error)
         finally:
             self._looked_at = asyncio.get_running_loop().time()
             self._looking = None
@@ -198,8 +200,8 @@ class TimerSaving:
         if error is not None:
             self._changed = True
             pending.report(
-                f"the checkpoint of the timers could not be saved ({error.strerror or error}); "
-                "it is tried again"
+                "checkpoint of the timers could not be saved, trying again "
+                f"({error.strerror or error})"
             )
         self._trim()
 

@@ -104,7 +104,9 @@ class Timers:
         self._forwarding = forwarding
         self._clock = clock
         self._queue = store.queues.find_or_make(TIMER_TOPIC, 0)
-        self._saving = TimerSaving(pending, store, self._queue, disk, clock, flush_interval)
+        self._saving = TimerSaving(
+            pending, store, self._queue, disk, clock, flush_interval, forwarding.turns
+        )
         self._repair = TimerRepair(pending, store, self._queue, self._pass_over, forwarding.turns)
         self._task = RetryingTask(
             "timers",
@@ -220,12 +222,18 @@ class Timers:
             await self._saving.begin()
             if pending.queue_offset < queue.min_index:
                 log.error(
-                    "timer messages are lost, deleted with the log "
+                    "timer messages are lost, they were deleted with the log "
                     f"first={pending.queue_offset} end={queue.min_index}"
                 )
                 pending.queue_offset = queue.min_index
             first = pending.queue_offset
-            units = await read_units(self._store, queue, first, min(SLICE, queue.end.value - first))
+            units = await read_units(
+                self._store,
+                queue,
+                first,
+                min(SLICE, queue.end.value - first),
+                self._forwarding.turns,
+            )
             positions = first_slice(
                 unpack_unit(units, at)[:2] for at in range(0, len(units), UNIT_SIZE)
             )
@@ -271,8 +279,8 @@ class Timers:
         """Handle a clock that was set back. Raises StoreError until the progress is saved."""
         if self.pending.saved.read_time < self.pending.read_time:
             self._saving.touch()
-            raise StoreError("the clock was set back, which is to be noted first")
-        log.warning("the clock was set back: times that had passed come again")
+            raise StoreError("the clock was set back; the timers wait until this is saved")
+        log.warning("clock was set back, slots of the past accept messages again")
         self.pending.rewind(now)
         self._overdue_in = -1
 
@@ -310,7 +318,7 @@ class Timers:
         newest = self.pending.newest(time)
         if self._ahead is None or (self._ahead.time, self._ahead.newest) != (time, newest):
             self._ahead = None
-            due = await ask(self._store.cold_reads, self.pending.due(time))
+            due = await ask(self._store.cold_reads, self.pending.due(time), self._forwarding.turns)
             found = await self._repair.read(_slice_of(due, self.pending.delivered))
             self._ahead = PrefetchedSlot(time, newest, due, found)
         return self._ahead
@@ -352,7 +360,7 @@ class Timers:
                     self._pass_over(-1, offset, message)
                 elif not rolls and message.due > due.time:
                     self._pass_over(
-                        message.message.queue_offset, offset, "it is not the one that was put there"
+                        message.message.queue_offset, offset, "another message is at its offset"
                     )
                 elif magic & MAGIC_DELETE and not rolls:
                     pass

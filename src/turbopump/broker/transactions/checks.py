@@ -214,15 +214,15 @@ class TransactionChecks:
                 step = await self._look_at(offset)
             except (OSError, StoreError) as error:
                 log.warning(
-                    f"a round of checks was broken off, the next goes on offset={offset} "
-                    f"cause={error}"
+                    "round of transaction checks stopped, the next one continues "
+                    f"offset={offset} cause={error}"
                 )
                 step = _Step(due=begun, stop=True)
             except MessageError as error:
                 step = self._not_treated(offset, str(error))
             except Exception:  # of any kind: those behind it must not wait for ever
                 log.exception("half message cannot be processed offset=%d", offset)
-                step = self._not_treated(offset, "it cannot be processed")
+                step = self._not_treated(offset, "an unexpected error, logged before")
             copies += step.copied
             soonest = min(soonest, step.due)
             if step.stop:
@@ -237,7 +237,8 @@ class TransactionChecks:
     async def _look_at(self, offset: int) -> _Step:
         """Check the half message at ``offset``, or give it up, or skip it."""
         lookup, pending = self.store.lookup, self.endings.pending
-        entry = await ask(self.store.cold_reads, lookup.entry_in_queue(HALF_TOPIC, QUEUE, offset))
+        steps = lookup.entry_in_queue(HALF_TOPIC, QUEUE, offset)
+        entry = await ask(self.store.cold_reads, steps, self.forwarding.turns)
         if entry is None:  # a gap, or retention was here
             pending.passed(offset)
             return _Step()
@@ -246,8 +247,7 @@ class TransactionChecks:
         half = half_of(entry)
         if half is None:
             log.error(
-                "half message does not say whose it is or where it goes, passed over "
-                f"offset={offset}"
+                f"half message skipped, it has no producer group or no destination offset={offset}"
             )
             pending.passed(offset)
             return _Step()
@@ -280,14 +280,14 @@ class TransactionChecks:
         except MessageError as error:
             # of another broker's directory, with no room for what a copy adds
             log.error(
-                f"half message cannot be stored again, it is given up offset={offset} cause={error}"
+                f"half message cannot be stored again and is given up offset={offset} cause={error}"
             )
             await self._give_up(half)
             return _Step()
 
     async def _is_there(self, half: HalfMessage, steps: ReadSteps[StoredEntry | None]) -> bool:
         """Return True if the entry that ``steps`` find is a copy of this half message."""
-        copy = half_of(await ask(self.store.cold_reads, steps))
+        copy = half_of(await ask(self.store.cold_reads, steps, self.forwarding.turns))
         return copy is not None and copy.is_the_same_as(half)
 
     async def _ask_or_put_off(self, half: HalfMessage) -> _Step:
@@ -309,7 +309,7 @@ class TransactionChecks:
         if times < TRIED_ROUNDS:
             self._failed = {offset: times}
             return _Step(due=0, stop=True)
-        log.error("half message passed over offset=%d cause=%s", offset, fault)
+        log.error("half message skipped offset=%d cause=%s", offset, fault)
         self._failed = {}
         self.endings.pending.passed(offset)
         return _Step()
@@ -344,7 +344,7 @@ class TransactionChecks:
         if half.offset == half.origin:
             return stored
         lookup = self.store.lookup.entry_in_queue(HALF_TOPIC, QUEUE, half.origin)
-        first = half_of(await ask(self.store.cold_reads, lookup))
+        first = half_of(await ask(self.store.cold_reads, lookup, self.forwarding.turns))
         if first is not None and first.is_the_same_as(half):
             return first.message.store_timestamp
         return min(half.message.born_timestamp, stored)
@@ -384,8 +384,8 @@ class TransactionChecks:
         if half.group not in self._missed:
             self._missed.add(half.group)
             log.warning(
-                "transactions wait, no producer of their group is connected; that is not counted "
-                "as a check group=%s",
+                "transactions wait: no producer of their group is connected, so they are "
+                "not checked group=%s",
                 half.group,
             )
         before, offset = self._absent.pop(half.offset, None), half.offset
@@ -450,6 +450,6 @@ class TransactionChecks:
             )
         if given_up:
             log.warning(
-                f"transactions given up, their messages went to {GIVEN_UP_TOPIC} "
+                f"transactions given up, their messages are in {GIVEN_UP_TOPIC} "
                 f"count={given_up} transactionCheckMax={self.config.transaction_check_max}"
             )

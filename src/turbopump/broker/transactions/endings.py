@@ -50,7 +50,8 @@ class Endings:
         """Commit or roll back. Return False if the transaction had ended before. Raises what
         ``MessageStore.put`` does; the transaction is then still open.
 
-        - ``lasting``: wait until a roll-back is on the disk too, if this broker promises that.
+        - ``lasting``: wait until a roll-back is confirmed too, if answers wait for the disk or for
+          slaves.
         """
         await self.settled(half)
         if self.pending.has_ended(half.offset, half.origin):
@@ -80,17 +81,14 @@ class Endings:
             await asyncio.wait([other])
 
     def note_ended(self, *offsets: int) -> None:
-        """Record that the half message with these offsets, present or earlier, is finished."""
+        """Record that the half message with these offsets, present and earlier ones, has ended."""
         self.ops.add(self.pending.end(*offsets))
         self.saved.moved()
 
     async def _written_down(self) -> None:
         mark = await self.ops.write()
         if mark is None:
-            raise StoreError(
-                "that the transaction is rolled back could not be written down yet; "
-                "the broker tries again"
-            )
+            raise StoreError("the roll-back could not be stored yet; the broker tries again")
         await self.forwarding.confirmed(mark)
 
 
@@ -127,8 +125,8 @@ class OpQueue:
             self._start_within(self.interval)
 
     async def write(self) -> PutResult | None:
-        """Store the added offsets. Return the last entry, or None if there is none because the
-        store refuses it."""
+        """Store the added offsets. Return the last entry; None if the store refuses it, or if there
+        are no offsets."""
         last: PutResult | None = None
         while self._held:
             self._start()
@@ -145,7 +143,7 @@ class OpQueue:
                 await self.write()
         except TimeoutError:
             log.warning(
-                "ended transactions not written down, they will be asked about again "
+                "ended transactions are not stored, they will be checked again "
                 f"count={len(self._held)}"
             )
         self._closed = True
@@ -178,7 +176,7 @@ class OpQueue:
             except (OSError, StoreError, MessageError) as error:
                 if not self._failing:
                     log.warning(
-                        "ended transactions cannot be written down now, tried again "
+                        "ended transactions cannot be stored now, trying again "
                         f"count={len(self._held)} cause={error}"
                     )
                 self._failing = True

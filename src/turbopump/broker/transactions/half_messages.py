@@ -106,15 +106,15 @@ class HalfMessageInterceptor:
         if timer is not None:
             return refusal(
                 ResponseCode.MESSAGE_ILLEGAL,
-                "the message of a transaction cannot be a timer message (property "
-                f"{timer[1]}); send it without",
+                "the message of a transaction cannot be a timer message; send it without "
+                f"the property {timer[1]}",
             )
         group = property_value(text, PRODUCER_GROUP) or request.producer_group
         if not group:
             return refusal(
                 ResponseCode.MESSAGE_ILLEGAL,
-                "the message of a transaction names no producer group (property PGROUP), "
-                "so nobody could be asked about it",
+                "the message of a transaction has no producer group, so the broker could "
+                "not check it; set the property PGROUP",
             )
         added = {
             PRODUCER_GROUP: group,
@@ -129,9 +129,9 @@ class HalfMessageInterceptor:
         if size > self._size_max:
             return refusal(
                 ResponseCode.MESSAGE_ILLEGAL,
-                f"the properties of this message take {size} bytes with those that its transaction "
-                f"adds; {self._size_max} are allowed, for it is stored again, with more, whenever "
-                "its producer is asked about it",
+                f"the properties of this message, with those of its transaction, have {size} "
+                f"bytes; {self._size_max} are allowed, because each check stores the message again "
+                "with more of them",
             )
         sys_flag = destination.sys_flag & ~TRANSACTION_MASK
         return msgspec.structs.replace(

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from typing import Final
 
 ENDED_KEPT: Final = 100_000
-"""Maximum ended transactions in memory. A repeated end of one of these does not deliver its message
-twice."""
+"""Maximum offsets of ended half messages in memory. A repeated end of one of these does not deliver
+its message twice."""
 COPIES_KEPT: Final = 1_000_000
 """Maximum half messages whose copies further behind are in memory."""
 GIVEN_UP_KEPT: Final = 100_000
@@ -66,7 +66,7 @@ class PendingHalves:
         return list(every)
 
     def note_ended(self, offsets: Iterable[int]) -> None:
-        """Mark these offsets, read from the op queue, as ended."""
+        """Mark these offsets as ended, and remember them among the newest ``ENDED_KEPT``."""
         remembered = self._remembered
         for offset in offsets:
             if offset >= self.offset:
@@ -76,7 +76,8 @@ class PendingHalves:
             del remembered[next(iter(remembered))]
 
     def note_mark(self, op_offset: int, offsets: Iterable[int]) -> None:
-        """Record that the next entry of the op queue names these offsets."""
+        """Record that the entry at ``op_offset`` of the op queue names these offsets. Entries are
+        recorded in the order of that queue."""
         self._marks.append((op_offset, max(offsets, default=-1)))
 
     def note_copy(self, origin: int, offset: int) -> None:
@@ -114,8 +115,8 @@ class PendingHalves:
         return offset < self.offset or offset in self._ended or offset in self._passed
 
     def passed(self, offset: int) -> None:
-        """Skip the half message at this offset, which has not ended. It was given up, or is stored
-        again further behind."""
+        """Skip the half message at this offset, which has not ended. It was given up, is stored
+        again further behind, or cannot be read."""
         if self.offset == offset:
             self.offset += 1
         elif offset > self.offset:

@@ -126,7 +126,7 @@ class Transactions:
             self._copies_known.set()
             await self.checks.run()
         except Exception:
-            log.exception("transactions are not asked about any more before the next start")
+            log.exception("transactions are not checked any more until the next start")
             self._ended_known.set()
             self._copies_known.set()
 
@@ -139,10 +139,10 @@ class Transactions:
         for index in range(first, end):
             entry = await self._in_queue(OP_TOPIC, index)
             if entry is None or entry.fault is not None:
-                fault = "it is not there" if entry is None else entry.fault
+                fault = "there is no such entry" if entry is None else entry.fault
                 log.error(
-                    "mark of an ended transaction cannot be read, it may be asked about again "
-                    f"offset={index} cause={fault}"
+                    "record of ended transactions cannot be read, they may be checked "
+                    f"again offset={index} cause={fault}"
                 )
                 continue
             offsets = ended_offsets(entry.message)
@@ -221,9 +221,9 @@ class Transactions:
         """Run a read, and repeat it while too many reads wait for the disk."""
         while True:
             try:
-                return await ask(self._store.cold_reads, steps())
+                return await ask(self._store.cold_reads, steps(), self._forwarding.turns)
             except StoreError as error:
-                log.warning("half messages cannot be read now, tried again cause=%s", error)
+                log.warning("half messages cannot be read now, trying again cause=%s", error)
                 await asyncio.sleep(1)
 
     # --- for the handlers
@@ -233,7 +233,8 @@ class Transactions:
         If the broker promises so, wait until the message is on the disk."""
         if self._store.confirmed.value <= offset < self._store.log.end:
             await self._flush.confirmed(offset + 1)  # its producer did not want to wait
-        entry = await ask(self._store.cold_reads, entry_for(context, self._store.lookup, offset))
+        steps = entry_for(context, self._store.lookup, offset)
+        entry = await ask(self._store.cold_reads, steps, context.served.turns)
         return entry.message if entry is not None and entry.fault is None else None
 
     async def end(self, half: HalfMessage, outcome: TransactionOutcome, *, lasting: bool) -> bool:

@@ -44,7 +44,7 @@ class RunningMember(ABC):
         """Fetch the routes of ``topics``. Raises RouteNotFoundError if no name server answers."""
         await self.instance.routes.find_routes(list(topics))
 
-    async def begin(self) -> None:  # noqa: B027 - a simple consumer has nothing to begin
+    async def begin_consuming(self) -> None:  # noqa: B027 - a simple consumer has nothing to begin
         """Start to consume."""
 
     @abstractmethod
@@ -104,7 +104,7 @@ class GroupConsumer(InContext, Generic[RunningT]):
         try:
             await running.prepare(self._subscriptions)
             await instance.introduce_all()
-            await running.begin()
+            await running.begin_consuming()
         except BaseException:
             await self.lifecycle.undo_start()
             raise
@@ -183,7 +183,7 @@ class RunningConsumer(RunningMember):
             await self._tracing.start()
         await super().prepare(topics)
 
-    async def begin(self) -> None:
+    async def begin_consuming(self) -> None:
         """Assign queues to this member and start reading them. Raises NotStartedError if the
         consumer is closed meanwhile."""
         complete = not self.closing and await self._first_queues()
@@ -248,7 +248,7 @@ class _Nobody:
     def delivery_failed(self, message: Delivery, delay: float | None, level: int) -> None:
         self.wanted_again = True
 
-    def delivery_left(self, message: Delivery) -> None:
+    def delivery_abandoned(self, message: Delivery) -> None:
         pass
 
 

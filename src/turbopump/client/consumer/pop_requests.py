@@ -179,7 +179,7 @@ class PopRequests:
                 self.acknowledge_later(message, deadline)
             elif self.retries_max is not None and message.reconsume_times > self.retries_max:
                 _becomes_dead(self.group, message.msg_id, kind=self.group)
-                self.bury(message, deadline)
+                self.make_dead_letter(message, deadline)
             else:
                 wanted.append(message)
         return PopResult(wanted, len(messages))
@@ -193,16 +193,16 @@ class PopRequests:
         self._waiting.setdefault(broker_name, []).append(_PendingChange(message, deadline))
         if broker_name not in self._sending:
             self._sending.add(broker_name)
-            self._spawn(self._send(broker_name), f"acknowledge to {broker_name}")
+            self._spawn(self._send_waiting(broker_name), f"acknowledge to {broker_name}")
 
-    def bury(self, message: PoppedMessage | PoppedDelivery, deadline: float) -> None:
+    def make_dead_letter(self, message: PoppedMessage | PoppedDelivery, deadline: float) -> None:
         """Make a dead letter of a message, and acknowledge the message."""
 
         def settled(taken: bool) -> None:
             if taken:
                 self.acknowledge_later(message, deadline)
 
-        self.backs.begin(message, None, -1, settled)
+        self.backs.send_back_later(message, None, -1, settled)
 
     def give_back(self, message: PoppedMessage | PoppedDelivery) -> None:
         """Return an unhandled message to the broker, to be delivered again soon."""
@@ -231,12 +231,18 @@ class PopRequests:
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=patience)
 
-    async def _send(self, broker_name: str) -> None:
+    async def _send_waiting(self, broker_name: str) -> None:
+        # One task for each broker sends what has gathered while its last request was in flight, so
+        # the number of requests adapts to the broker's speed. A failed request is repeated, but not
+        # for ever: a message that becomes visible before the next attempt is dropped from it,
+        # because another member has it then, and its acknowledgement would name a dead handle. An
+        # undecodable handle (MessageError) would fail again, so its request is not repeated.
         waiting = self._waiting[broker_name]
         try:
             while waiting:
                 await asyncio.sleep(0)  # what else becomes done in this turn goes along
-                now, later = waiting[:AT_ONCE_MAX], waiting[AT_ONCE_MAX:]
+                now = waiting[:AT_ONCE_MAX]
+                later = waiting[AT_ONCE_MAX:]
                 waiting[:] = later
                 try:
                     await self.acknowledge(one.message for one in now)
@@ -333,7 +339,8 @@ class PopRequests:
     ) -> None:
         address = await self._address(broker_name, receipts[0].topic)
         if broker_name in self._without_batches:
-            single, body = list(receipts), None
+            single = list(receipts)
+            body = None
         else:
             single, body = self._batched(broker_name, receipts)
         if body is not None:

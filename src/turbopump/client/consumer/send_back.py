@@ -63,7 +63,7 @@ class SendBack:
     def __post_init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def begin(
+    def send_back_later(
         self,
         message: ReceivedMessage,
         queue: MessageQueue | None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
@@ -22,9 +21,11 @@ from turbopump.client.setting_rules import (
     SECONDS_OR_0,
     SWITCH,
     SettingRule,
-    is_number,
-    is_whole,
+    is_a,
+    is_path,
+    number_between,
     setting,
+    whole_between,
     whole_from,
 )
 from turbopump.client.settings import TRACE, GroupSettings
@@ -47,8 +48,7 @@ def _is_disk(value: object) -> bool:
 
 CONCURRENCY: Final = whole_from(1, " of calls at once")
 _CONSUME_FROM: Final = SettingRule(
-    lambda value: isinstance(value, ConsumeFrom | datetime),
-    "must be ConsumeFrom.LAST, FIRST or NOW, or a datetime",
+    is_a(ConsumeFrom, datetime), "must be ConsumeFrom.LAST, FIRST or NOW, or a datetime"
 )
 _POPPED_FROM: Final = SettingRule(
     lambda value: value in (ConsumeFrom.LAST, ConsumeFrom.FIRST),
@@ -60,19 +60,14 @@ _ALLOCATION: Final = SettingRule(
     "makes them",
 )
 _BATCH: Final = SettingRule(
-    lambda value: is_whole(value) and 1 <= value <= 1024,
-    "must be a whole number of messages from 1 to 1024",
+    whole_between(1, 1024), "must be a whole number of messages from 1 to 1024"
 )
-_DIRECTORY: Final = SettingRule(
-    lambda value: isinstance(value, str | os.PathLike) and bool(str(value)),
-    "must be the path of a directory",
-)
+_DIRECTORY: Final = SettingRule(is_path, "must be the path of a directory")
 _INVISIBLE: Final = SettingRule(  # as Java's client allows
-    lambda value: is_number(value) and 5 <= value <= 300, "must be from 5 to 300 seconds", "s"
+    number_between(5, 300), "must be from 5 to 300 seconds", "s"
 )
 _POP_BATCH: Final = SettingRule(
-    lambda value: is_whole(value) and 1 <= value <= BATCH_MAX,
-    f"must be a whole number from 1 to {BATCH_MAX}",
+    whole_between(1, BATCH_MAX), f"must be a whole number from 1 to {BATCH_MAX}"
 )
 _RETRIES: Final = whole_from(0, " of retries").or_none()
 _MESSAGES: Final = whole_from(1, " of messages")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from turbopump.client.namespace import wrap
-from turbopump.client.setting_rules import TOPIC, SettingRule, is_name
+from turbopump.client.setting_rules import TOPIC, SettingRule, is_name, is_text
 from turbopump.errors import ConfigError
 from turbopump.filtering.sql92 import SqlError, compile_sql
 from turbopump.filtering.tag import list_fault
@@ -25,10 +25,7 @@ from turbopump.protocol.requests.clients import SubscriptionData
 ALL: Final = "*"
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
-_TAGS: Final = SettingRule(
-    lambda value: isinstance(value, str) and is_unicode(value),
-    "must be * for all messages, 'A || B', Tags([…]) or Sql(…)",
-)
+_TAGS: Final = SettingRule(is_text, "must be * for all messages, 'A || B', Tags([…]) or Sql(…)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -272,7 +272,8 @@ class DeadLetters(MessageFinder):
 
     async def _group(self, topic: str) -> DeadGroup:
         group = topic.removeprefix(DLQ_PREFIX)
-        count, times = 0, []
+        count = 0
+        times = []
         missing: dict[str, str] = {}
         try:
             queues = await self.queues(topic)

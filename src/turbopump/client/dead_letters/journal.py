@@ -143,7 +143,7 @@ class Journal:
             start = (queue.topic, queue.broker_name, queue.queue_id, offset)
             self._append({"start": start}, sync=False)
 
-    def aim(self, aims: Mapping[str, MessageQueue], now_ms: int) -> None:
+    def record_aims(self, aims: Mapping[str, MessageQueue], now_ms: int) -> None:
         """Record the target of each letter before it is sent. Blocks until the line is on the
         disk."""
         by_topic: dict[str, list[tuple[str, str, int]]] = {}
@@ -153,13 +153,13 @@ class Journal:
             last = number == len(by_topic)
             self._append({"aim": aim, "topic": topic, "at": now_ms}, sync=last)
 
-    def done(self, ids: Iterable[str]) -> None:
+    def record_sent(self, ids: Iterable[str]) -> None:
         """Record letters that are in the target. If the line is lost, they are in doubt, and are
         then found in the target."""
         if ids := list(ids):
             self._append({"done": ids}, sync=False)
 
-    def lost(self, ids: Iterable[str]) -> None:
+    def record_lost(self, ids: Iterable[str]) -> None:
         """Record letters that were aimed and are not in the target."""
         if ids := list(ids):
             self._append({"lost": ids}, sync=False)

@@ -22,6 +22,7 @@ from turbopump.client.setting_rules import (
     is_collection,
     is_whole,
     setting,
+    whole_between,
     whole_from,
 )
 from turbopump.client.settings import TRACE, GroupSettings
@@ -70,7 +71,7 @@ _COMPRESSION: Final = SettingRule(
     f"must be one of {', '.join(COMPRESSION_KINDS)}",
 )
 _BODY_SIZE: Final = SettingRule(
-    lambda size: is_whole(size) and 0 < size <= DECOMPRESSED_SIZE_MAX,
+    whole_between(1, DECOMPRESSED_SIZE_MAX),
     f"must be a number of bytes above 0 and at most {DECOMPRESSED_SIZE_MAX}, the longest body that "
     "consumers decompress",
     "bytes",

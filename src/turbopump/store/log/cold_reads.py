@@ -29,10 +29,6 @@ ReadSteps = Generator[list[Piece], list[Found], T]
 """Read in steps: a generator that yields pieces, is sent the bytes (or the OSError) of each, and
 returns the outcome. After a while of work it yields no piece, to let other reads run."""
 
-Look = Callable[[Piece], memoryview | None]
-"""Returns the bytes of a piece that the system has in memory, or None. The bytes are valid until
-the next call."""
-
 IsLost = Callable[[Path, int], bool]
 """Returns True if an unreadable offset of the files in a directory is given up and passed over."""
 
@@ -53,8 +49,8 @@ CREDIT_MAX_S: Final = 0.001
 DEBT_MAX_S: Final = 0.005
 """Largest debt of reading time in seconds. In a longer turn the process was held up, and did not
 read all that time."""
-LOOK_SIZE_MAX: Final = 512 * 1024
-"""Largest piece in bytes that a ``Look`` returns."""
+VIEW_SIZE_MAX: Final = 512 * 1024
+"""Largest piece in bytes that ``at_once`` reads."""
 WAITING_MAX: Final = 10_000
 """Largest number of reads that wait for a thread; more are refused."""
 _FAILURES_KEPT: Final = 10_000
@@ -150,7 +146,7 @@ class ColdReads:
         self._now: Callable[[], float] = lambda: 0.0
         self._turn_ended = 0.0
         self._pace: ReadPace | None = None
-        self._seen = memoryview(b"")
+        self._view = memoryview(b"")
         self._has_missed = False
         self.numbers = ReadNumbers()
 
@@ -190,9 +186,9 @@ class ColdReads:
         """
         try:
             pieces = next(steps)
-            has_missed, self._has_missed = self._has_missed, False
-            if self._pace is not None and not has_missed and not self._is_line:
-                pieces = self._ahead(steps, pieces, self._pace)
+            if not self._has_missed:
+                pieces = self._run_ahead(steps, pieces, self._in_memory)
+            self._has_missed = False
         except StopIteration as stop:
             outcome: T = stop.value
             return outcome
@@ -207,50 +203,54 @@ class ColdReads:
         read.done = done
         return outcomes[0] if outcomes else ReadState.PENDING
 
-    def at_once(self, read: Callable[[Look], T | None]) -> T | None:
-        """Return the result of ``read``, which is called at once if no other read waits and the
-        pace allows it. None: it lacked pieces, or was not called; then use ``run``."""
-        pace = self._pace
-        if pace is None or self._is_line:
-            return None
-        begun = self._now()
-        if pace.pause(begun):
-            return None
-        try:
-            return read(self._look)
-        finally:
-            pace.took(begun, self._now())
+    def at_once(self, steps: ReadSteps[T]) -> T | None:
+        """Return the outcome of a read whose pieces are in memory, if no other read waits. None:
+        use ``run`` with new steps. A step reads one piece.
 
-    def _look(self, piece: Piece) -> memoryview | None:
-        if piece.size > LOOK_SIZE_MAX:
-            return None
-        if not self._seen:
-            self._seen = memoryview(bytearray(LOOK_SIZE_MAX))
-        seen = self._seen[: piece.size]
-        if piece.segment.read_cached_into(seen, piece.at):
-            self.numbers.pieces_in_memory += 1
-            return seen
-        self._has_missed = True  # ``run`` then skips its own look into memory
+        Nothing is copied for the steps. They get a view, which is valid until they yield again.
+        """
+        try:
+            self._run_ahead(steps, next(steps), self._view_of)
+        except StopIteration as stop:
+            outcome: T = stop.value
+            return outcome
         return None
 
-    @property
-    def _is_line(self) -> bool:
-        """True if other reads are waiting, or the store is closing."""
-        return bool(self._ready or self._waiting) or self._closed
+    def _view_of(self, pieces: list[Piece]) -> list[Any] | None:
+        (piece,) = pieces
+        if piece.size > VIEW_SIZE_MAX:
+            return None
+        if not self._view:
+            self._view = memoryview(bytearray(VIEW_SIZE_MAX))
+        view = self._view[: piece.size]
+        if piece.segment.read_cached_into(view, piece.at):
+            self.numbers.pieces_in_memory += 1
+            return [view]
+        self._has_missed = True  # ``run`` then starts a thread without another look
+        return None
 
-    def _ahead(self, steps: ReadSteps[Any], pieces: list[Piece], pace: ReadPace) -> list[Piece]:
+    def _run_ahead(
+        self,
+        steps: ReadSteps[Any],
+        pieces: list[Piece],
+        in_memory: Callable[[list[Piece]], list[Any] | None],
+    ) -> list[Piece]:
         """Run steps whose pieces are in memory, for at most one turn; return the next pieces. Does
-        nothing if the pace demands a pause. Raises StopIteration with the outcome."""
+        nothing if other reads wait, the store is closing, or the pace demands a pause. Raises
+        StopIteration with the outcome."""
         # Most cold reads find their bytes in the system's cache (a backlog after a restart). A turn
         # of the loop for each of their two or three steps would cost more than the reads. So these
         # steps run here, inside the request. Their time is charged to the pace like any other turn,
         # so that a reader that asks again and again cannot pass the waiting ones.
+        pace = self._pace
+        if pace is None or self._ready or self._waiting or self._closed:
+            return pieces
         begun = now = self._now()
         if pace.pause(begun):
             return pieces
         try:
             while pieces and now - begun < TURN_S:
-                found = self._in_memory(pieces)
+                found = in_memory(pieces)
                 if found is None:
                     break
                 pieces = steps.send(found)

@@ -84,6 +84,7 @@ class ReadContext:
     - ``is_lost``: returns True if an unreadable offset of the log should be passed over.
     - ``opened_at``: log offset from which on this process has written the log.
     - ``after_crash``: a crash may have lost messages behind ``opened_at``.
+    - ``units_ahead``: units read ahead, by queue: the first index, and the packed units.
     """
 
     log: CommitLog
@@ -92,6 +93,7 @@ class ReadContext:
     is_lost: IsLost = field(default=lambda _directory, _offset: False)
     opened_at: int = 0
     after_crash: bool = False
+    units_ahead: dict[ConsumeQueue, tuple[int, bytes]] = field(default_factory=dict)
 
     def for_large_read(self, count: int, size: int) -> ReadContext:
         """Return the context with limits for this many messages and bytes, up to larger bounds. One
@@ -179,10 +181,17 @@ class _Span:
 
 
 def checked_entries(
-    units: list[Unit], queue: ConsumeQueue, context: ReadContext
+    units: list[Unit], queue: ConsumeQueue, context: ReadContext, *, hot: bool = False
 ) -> ReadSteps[CheckedEntries]:
-    """Read and check the entries to which units of ``queue`` point."""
+    """Read and check the entries to which units of ``queue`` point. ``hot``: this process wrote
+    them recently. So they are gathered out of the map, and only the others are read."""
     checked, log = CheckedEntries(), context.log
+    if hot and units:
+        file = log.files.at(units[0].offset)
+        if file is not None:
+            data, taken = gather_units(units, queue, file.buffer, file.start, with_crc=False)
+            checked.add(data, taken)
+            units = units[taken:]
     start = log.start
     if any(unit.offset < start for unit in units) and not queue.is_trimmed(start):
         # zeros were never a message's unit
@@ -315,6 +324,7 @@ def _judge(
         checked.removed += 1  # a rebuild has found where the queue begins
         return
     if is_unit_wrong:
+        context.units_ahead.pop(queue, None)  # the next read sees the rebuilt unit
         why = context.mark_damaged(queue, unit.queue_offset)
         if why is not None:
             checked.stop_at(unit, why)

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from turbopump.disk.disk import Found, Piece
 from turbopump.message.entry import FIXED_SIZE
-from turbopump.store.log.cold_reads import ColdReads, Look, ReadSteps
+from turbopump.store.log.cold_reads import ColdReads, ReadSteps
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
 from turbopump.store.queues.checked_entries import (
     PIECE_SIZE_MAX,
@@ -31,7 +31,6 @@ from turbopump.store.queues.checked_entries import (
     checked_entries,
     entry_fields,
     gather,
-    gather_units,
 )
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT, UNIT_SIZE, ConsumeQueue
 from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
@@ -53,8 +52,8 @@ between them."""
 
 _UNITS_AHEAD: Final = 512
 """Number of units read together: those of 16 usual reads, 10 KB."""
-_SEEN_QUEUES_MAX: Final = 256
-"""Largest number of queues whose units are kept: at most 2.6 MB."""
+_QUEUES_AHEAD_MAX: Final = 256
+"""Largest number of queues whose units are read ahead: at most 2.6 MB."""
 
 TagsFilter = Callable[[int], bool] | None
 """Returns True if a tag code is accepted. None accepts all."""
@@ -76,7 +75,6 @@ class QueueReader:
         self._queues = queues
         self._reads = reads
         self._monotonic = monotonic
-        self._seen_units = _SeenUnits()
 
     def open_at(self, log_end: int, *, after_crash: bool) -> None:
         """Record that this process writes the log from ``log_end`` on. ``after_crash``: a crash may
@@ -106,18 +104,7 @@ class QueueReader:
         # A reader is often at the end, and its pull will be held: there is nothing to read.
         if result is not None or not queue.min_index <= offset < queue.end.value:
             return result
-
-        count = context.count_of(count_max)
-
-        def seen(look: Look) -> GetResult | None:
-            units = self._seen_units.get(queue, offset, count, look)
-            stretch = _neighbours(queue, context, offset, units, count)
-            found = look(stretch.piece) if stretch is not None else None
-            if stretch is None or found is None:
-                return None
-            return _gathered(queue, offset, units, stretch, found)
-
-        return self._reads.at_once(seen)
+        return self._reads.at_once(_read_neighbours(queue, context, offset, count_max))
 
     def _context_for(self, count_max: int, size_max: int | None) -> ReadContext:
         """Return the context for a read of this size. Java's clients ask for all bytes, but for few
@@ -186,53 +173,16 @@ def _unreadable(queue: ConsumeQueue, offset: int, error: OSError) -> GetResult:
 def _read(
     queue: ConsumeQueue, context: ReadContext, offset: int, count_max: int, accept: TagsFilter
 ) -> ReadSteps[GetResult]:
-    count_max = context.count_of(count_max)
     outside = _outside(queue, offset, after_crash=context.after_crash)
     if outside is not None:
         return outside
     if accept is None:
         result = _read_hot(queue, context, offset, count_max)
+        if result is None:
+            result = yield from _read_neighbours(queue, context, offset, count_max)
         if result is not None:
             return result
-    scan = count_max if accept is None else max(SCAN_SIZE // UNIT_SIZE, count_max)
-    scan = min(scan, queue.end.value - offset)
-    if _is_hot(queue, offset, context.hot_from):
-        units_there = queue.units(offset, scan)
-        selected = _select(units_there, offset, queue, context, count_max, accept, hot=True)
-        result = _read_selected_hot(queue, context, selected)
-        if result is not None:
-            return result
-    units = yield from _units(queue, offset, scan)
-    # retention may have been at work meanwhile
-    outside = _outside(queue, offset, after_crash=context.after_crash)
-    if outside is not None:
-        return outside
-    if isinstance(units, OSError):
-        return _unreadable(queue, offset, units)
-    high = queue.end.value
-    if not units:
-        return GetResult(GetStatus.OFFSET_FOUND_NULL, offset, queue.min_index, high)
-    stretch = _neighbours(queue, context, offset, units, count_max) if accept is None else None
-    if stretch is not None:
-        (found,) = yield [stretch.piece]
-        result = None
-        if not isinstance(found, OSError):
-            result = _gathered(queue, offset, units, stretch, found)
-        if result is not None:
-            return result
-    selected = _select(units, offset, queue, context, count_max, accept, hot=False)
-    checked = yield from checked_entries(selected.units, queue, context)
-    result = GetResult(
-        GetStatus.NO_MATCHED_MESSAGE, selected.next_index, queue.min_index, queue.end.value
-    )
-    result.gaps = selected.gaps + len(checked.damages)
-    checked.put_into(result)
-    if result.gaps and not result.count and result.unreadable is None:
-        behind = yield from _behind_gaps(queue, result.next_offset, high)
-        result.status = GetStatus.MESSAGE_WAS_REMOVING
-        result.gaps += behind - result.next_offset
-        result.next_offset = behind
-    return result
+    return (yield from _read_selected(queue, context, offset, count_max, accept))
 
 
 def _outside(queue: ConsumeQueue, offset: int, *, after_crash: bool) -> GetResult | None:
@@ -302,13 +252,39 @@ def _read_hot(
     return GetResult(GetStatus.FOUND, index + count, queue.min_index, high, data, count)
 
 
+def _read_neighbours(
+    queue: ConsumeQueue, context: ReadContext, index: int, count_max: int
+) -> ReadSteps[GetResult | None]:
+    """Return messages out of one piece of the log. None if they lie apart, or one is not good.
+    Nearly every read of a backlog ends here."""
+    count_max = context.count_of(count_max)
+    units = yield from _units(queue, context, index, count_max)
+    if isinstance(units, OSError):
+        return None
+    stretch = _neighbours(queue, context, index, units, count_max)
+    if stretch is None:
+        return None
+    (found,) = yield [stretch.piece]
+    if isinstance(found, OSError):
+        return None
+    _, start, wanted, size_max = stretch
+    fields = entry_fields(queue.queue_id, queue.topic)
+    data, count = gather(units, wanted, size_max, found, start, index, *fields, True)
+    if count < wanted:  # either no more fit, or the next one is not good
+        _, size, _ = UNIT.unpack_from(units, count * UNIT_SIZE)
+        if size == NO_MESSAGE_SIZE or len(data) + size <= size_max or not count:
+            return None
+    low, high = queue.min_index, queue.end.value
+    return GetResult(GetStatus.FOUND, index + count, low, high, data, count)
+
+
 def _neighbours(
     queue: ConsumeQueue, context: ReadContext, index: int, units: bytes, count_max: int
 ) -> _Stretch | None:
     """Return the range of the units' messages if they lie close together in one segment, else
     None."""
     log = context.log
-    if not units:
+    if not units or index < queue.min_index:  # retention may have been at work meanwhile
         return None
     first, _, _ = UNIT.unpack_from(units)
     file = log.files.at(first) if first < log.end and log.requires_crc(first) else None
@@ -344,48 +320,6 @@ def _within_a_piece(units: bytes, count: int, first: int) -> int:
     return bisect_right(range(count), first + PIECE_SIZE_MAX, lo=_NEIGHBOURS, key=end)
 
 
-def _gathered(
-    queue: ConsumeQueue, index: int, units: bytes, stretch: _Stretch, found: Any
-) -> GetResult | None:
-    """Return the messages in ``found``, if all that fit into the limits are good; else None."""
-    _, start, wanted, size_max = stretch
-    fields = entry_fields(queue.queue_id, queue.topic)
-    data, count = gather(units, wanted, size_max, found, start, index, *fields, True)
-    if count < wanted:  # either no more fit, or the next one is not good
-        _, size, _ = UNIT.unpack_from(units, count * UNIT_SIZE)
-        if size == NO_MESSAGE_SIZE or len(data) + size <= size_max or not count:
-            return None
-    low, high = queue.min_index, queue.end.value
-    return GetResult(GetStatus.FOUND, index + count, low, high, data, count)
-
-
-class _SeenUnits:
-    """Read-ahead cache of queue units, for readers of a backlog. A unit changed since does no harm:
-    its message is checked before it is returned."""
-
-    def __init__(self) -> None:
-        self._seen: dict[ConsumeQueue, tuple[int, bytes]] = {}
-
-    def get(self, queue: ConsumeQueue, index: int, count: int, look: Look) -> bytes:
-        """Return up to ``count`` units from ``index`` on; none if they are not in memory."""
-        count = min(count, queue.end.value - index)
-        if count <= 0 or index < queue.min_index:
-            return b""
-        first, units = self._seen.get(queue, (index, b""))
-        at, end = (index - first) * UNIT_SIZE, (index - first + count) * UNIT_SIZE
-        if at >= 0 and end <= len(units):
-            return units[at:end]
-        piece = queue.piece(index, min(max(count, _UNITS_AHEAD), queue.end.value - index))
-        seen = look(piece) if piece is not None else None
-        if seen is None:
-            return b""
-        if len(self._seen) >= _SEEN_QUEUES_MAX:
-            self._seen.clear()
-        units = bytes(seen)
-        self._seen[queue] = index, units[: _UNITS_AHEAD * UNIT_SIZE]
-        return units[: count * UNIT_SIZE]
-
-
 # --- Any units: a filter leaves some out, or they lie apart, are gaps, or are damaged.
 
 
@@ -397,6 +331,45 @@ class _SelectedUnits(NamedTuple):
     gaps: int
 
 
+def _read_selected(
+    queue: ConsumeQueue, context: ReadContext, offset: int, count_max: int, accept: TagsFilter
+) -> ReadSteps[GetResult]:
+    """Return the messages of the units that ``accept`` takes, from any place, and find damage."""
+    count_max = context.count_of(count_max)
+    scan = count_max
+    if accept is not None:
+        scan = max(SCAN_SIZE // UNIT_SIZE, count_max)
+    scan = min(scan, queue.end.value - offset)
+    hot = _is_hot(queue, offset, context.hot_from)
+    if hot:
+        units = queue.units(offset, scan)
+    else:
+        found = yield from _units(queue, context, offset, scan)
+        # retention may have been at work meanwhile
+        outside = _outside(queue, offset, after_crash=context.after_crash)
+        if outside is not None:
+            return outside
+        if isinstance(found, OSError):
+            return _unreadable(queue, offset, found)
+        units = found
+    high = queue.end.value
+    if not units:
+        return GetResult(GetStatus.OFFSET_FOUND_NULL, offset, queue.min_index, high)
+    selected = _select(units, offset, queue, context, count_max, accept, hot=hot)
+    checked = yield from checked_entries(selected.units, queue, context, hot=hot)
+    result = GetResult(
+        GetStatus.NO_MATCHED_MESSAGE, selected.next_index, queue.min_index, queue.end.value
+    )
+    result.gaps = selected.gaps + len(checked.damages)
+    checked.put_into(result)
+    if result.gaps and not result.count and result.unreadable is None:
+        behind = yield from _behind_gaps(queue, result.next_offset, high)
+        result.status = GetStatus.MESSAGE_WAS_REMOVING
+        result.gaps += behind - result.next_offset
+        result.next_offset = behind
+    return result
+
+
 def _is_hot(queue: ConsumeQueue, index: int, hot_from: int) -> bool:
     """Return True if this process wrote the unit and its message recently. Then it also wrote all
     later ones."""
@@ -406,39 +379,28 @@ def _is_hot(queue: ConsumeQueue, index: int, hot_from: int) -> bool:
     return unit is not None and unit[0] >= hot_from
 
 
-def _read_selected_hot(
-    queue: ConsumeQueue, context: ReadContext, selected: _SelectedUnits
-) -> GetResult | None:
-    """Return the selected messages out of the map, up to the first that differs from its unit. None
-    if that is the first message: then the files are read."""
-    units = selected.units
-    result = GetResult(
-        GetStatus.NO_MATCHED_MESSAGE, selected.next_index, queue.min_index, queue.end.value
-    )
-    if selected.gaps:
-        return None
-    pieces: list[bytes] = []
-    while result.count < len(units):
-        unit = units[result.count]
-        file = context.log.files.at(unit.offset) if unit.offset >= 0 else None
-        data, count = b"", 0
-        if file is not None:
-            left = units[result.count :]
-            data, count = gather_units(left, queue, file.buffer, file.start, with_crc=False)
-        if not count:
-            result.next_offset = unit.queue_offset
-            break
-        pieces.append(data)
-        result.count += count
-    if units and not pieces:
-        return None
-    if pieces:
-        result.status, result.data = GetStatus.FOUND, b"".join(pieces)
-    return result
+def _units(queue: ConsumeQueue, context: ReadContext, index: int, count: int) -> ReadSteps[Found]:
+    """Return up to ``count`` packed units, and read ahead for the next reads of a backlog."""
+    # A unit may have changed since it was read ahead. If it was good, its message is checked like
+    # any other. If it was damaged, ``checked_entries`` drops the units read ahead with it.
+    count = min(count, queue.end.value - index)
+    first, units = context.units_ahead.get(queue, (index, b""))
+    at = (index - first) * UNIT_SIZE
+    end = at + count * UNIT_SIZE
+    if at >= 0 and end <= len(units):
+        return units[at:end]
+    found = yield from _read_units(queue, index, max(count, _UNITS_AHEAD))
+    if isinstance(found, OSError):
+        return found
+    if len(context.units_ahead) >= _QUEUES_AHEAD_MAX:
+        context.units_ahead.clear()
+    units = bytes(found)  # from a view, in ``ColdReads.at_once``
+    context.units_ahead[queue] = index, units[: _UNITS_AHEAD * UNIT_SIZE]
+    return units[: count * UNIT_SIZE]
 
 
-def _units(queue: ConsumeQueue, index: int, count: int) -> ReadSteps[Found]:
-    piece = queue.piece(index, count)
+def _read_units(queue: ConsumeQueue, index: int, count: int) -> ReadSteps[Found]:
+    piece = queue.piece(index, min(count, queue.end.value - index))
     if piece is None:
         return b""
     (found,) = yield [piece]
@@ -507,7 +469,7 @@ def _behind_gaps(queue: ConsumeQueue, index: int, high: int) -> ReadSteps[int]:
     units further."""
     end = min(high, index + GAP_SCAN)
     while index < end:
-        units = yield from _units(queue, index, end - index)
+        units = yield from _read_units(queue, index, end - index)
         if not units or isinstance(units, OSError):
             break
         for _, size, _ in UNIT.iter_unpack(units):

@@ -9,7 +9,8 @@ from pathlib import Path
 from tests.golden.recorded import FIVE, of_kind
 from tests.loops import in_loop
 from tests.unit.broker.popping import pop_request
-from tests.unit.broker.talking import Talk, converse, pull, talking, until, watched
+from tests.unit.broker.talking import Talk, converse, pull, talking, watched
+from tests.waits import until, until_count
 
 from turbopump.broker.pop.group_queue import ANY_QUEUE, TopicGroup
 from turbopump.protocol import fastjson
@@ -75,7 +76,7 @@ async def test_who_waits_hears_of_the_ban_at_once(talk: Talk, /) -> None:
     popper = asyncio.ensure_future(pop_answer(talk, poll_ms=20_000))
     puller = asyncio.ensure_future(talk.another().ask(pull(suspend_ms=20_000), timeout=30))
     broker = talk.broker
-    await until(lambda: len(broker.parts.delivering.held_pulls) == 1)
+    await until_count(broker.parts.delivering.held_pulls, 1)
     await until(
         lambda: broker.parts.delivering.pop.held.count(TopicGroup("T", "g"), ANY_QUEUE) == 1
     )

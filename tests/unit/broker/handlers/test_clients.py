@@ -15,8 +15,8 @@ from tests.unit.broker.talking import (
     in_virtual_time,
     pull,
     subscription,
-    until,
 )
+from tests.waits import until, until_count, until_equal
 
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.clients import (
@@ -33,7 +33,7 @@ async def test_members_of_a_group_are_known_and_told_of_each_other(talk: Talk, /
     one, two = talk.client, talk.another()
     answer = await one.join("one")
     assert answer.ext == {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "false"}
-    await until(lambda: one.noticed == ["g"])
+    await until_equal(one.noticed, ["g"])
     await two.join("two")
     await until(lambda: one.noticed == ["g", "g"] and two.noticed == ["g"])
     assert await one.members() == ["one", "two"]
@@ -46,7 +46,7 @@ async def test_members_of_a_group_are_known_and_told_of_each_other(talk: Talk, /
     )
 
     await two.ask(UnregisterClient(client_id="two", consumer_group="g", producer_group="p"))
-    await until(lambda: len(one.noticed) == 3)
+    await until_count(one.noticed, 3)
     assert await one.members() == ["one"]
     await one.ask(UnregisterClient(client_id="one", consumer_group="g"))
     answer = await one.ask(GetConsumerListByGroup(consumer_group="g"))
@@ -67,11 +67,11 @@ async def test_a_lost_connection_leaves_its_groups(talk: Talk, /) -> None:
             "producerDataSet": [{"groupName": "p"}],
         }
     )
-    await until(lambda: len(staying.noticed) == 2)
+    await until_count(staying.noticed, 2)
     clients = talk.broker.parts.stored.clients
     assert list(clients.producers) == ["p"]
     await leaving.close()
-    await until(lambda: len(staying.noticed) == 3)
+    await until_count(staying.noticed, 3)
     assert await staying.members() == ["staying"]
     assert await staying.members("alone") == []
     assert clients.producers == {}
@@ -92,9 +92,9 @@ async def test_a_changed_subscription_is_noticed_and_only_a_newer_one_counts(tal
     assert await seen() == [b"a"], "older"
     await client.join("c", "g", subscription(expression="b", version=3))
     assert await seen() == [b"b"]
-    await until(lambda: client.noticed == ["g"])
+    await until_equal(client.noticed, ["g"])
     await client.join("c", "g", subscription(expression="b", version=3), subscription("U"))
-    await until(lambda: client.noticed == ["g", "g"])
+    await until_equal(client.noticed, ["g", "g"])
     await client.join("c", "g", subscription("U"))
     await until(lambda: client.noticed == ["g"] * 3)
     answer = await client.ask(pull(0, tags=None))
@@ -241,7 +241,7 @@ async def test_a_heartbeat_without_subscriptions_counts_if_its_fingerprint_is_kn
     other = talk.another()
     await other.heartbeat({**short, "clientID": "d"})
     assert await talk.client.members() == ["c", "d"]
-    await until(lambda: len(talk.client.noticed) == 2)
+    await until_count(talk.client.noticed, 2)
 
 
 @in_loop(in_virtual_time)

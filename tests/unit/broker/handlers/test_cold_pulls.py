@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from tests.loops import in_loop
-from tests.unit.broker.talking import Talk, pull, talking, until, watched
+from tests.unit.broker.talking import Talk, pull, talking, watched
 from tests.unit.store.segments import Plain, RealSegment, forget_all, replace
+from tests.waits import until, until_count, until_none
 
 from turbopump.disk.disk import Found, Piece
 from turbopump.disk.system_disk import SystemDisk
@@ -140,7 +141,7 @@ async def test_a_pull_held_behind_cold_messages_of_other_tags_is_woken_by_one_of
 ) -> None:
     reads.let_go()
     pulling = asyncio.ensure_future(talk.client.pull(COUNT, tags="c", suspend_ms=60_000))
-    await until(lambda: len(talk.broker.parts.delivering.held_pulls) == 1)
+    await until_count(talk.broker.parts.delivering.held_pulls, 1)
     await talk.client.send(b"no", properties="TAGS\x01a\x02")
     await talk.client.send(b"yes", properties="TAGS\x01c\x02")
     answer, header = await pulling
@@ -157,7 +158,7 @@ async def test_a_client_that_left_is_not_read_for(talk: Talk, /, reads: Reads) -
     await asyncio.gather(*pulls, return_exceptions=True)
     server = talk.broker.parts.listening.server
     assert server is not None
-    await until(lambda: not server.connections)
+    await until_none(server.connections)
     before = talk.broker.store.cold_reads.numbers.pieces_from_disk
     reads.let_go()
     await until(lambda: talk.broker.store.cold_reads.waiting == 0)

@@ -31,7 +31,7 @@ from turbopump.protocol.requests.consumers import ConsumerConnection, GetConsume
 
 DIFFERENT = (
     "consumers of group g subscribe differently, so messages are missed: one to T (a || b); two "
-    "to T (*); make them alike, "
+    "to T (*); use the same settings "
 )
 
 
@@ -89,7 +89,7 @@ def test_a_dead_connection_of_a_client_that_came_back_is_no_second_client() -> N
     assert found(*came_back) == (), "nor is what it subscribed then"
     (sentence,) = found(*came_back, ("p", "one", data("b"), 71.0))
     assert sentence.startswith(
-        "client id one is used by 2 consumers of group g, which get the same queues;"
+        "client id one is used by 2 consumers of group g, which therefore get the same queues;"
     )
     shared = [
         (peer, "one", data("a", message_model=MessageModel.BROADCASTING), now)

@@ -30,7 +30,7 @@ from turbopump.protocol.requests.assignment import (
 )
 from turbopump.protocol.requests.consumers import ConsumerConnection, GetConsumerConnectionList
 
-REMEDY = "; make them alike, or give them groups of their own"
+REMEDY = "; use the same settings for all, or another group for some"
 BROADCASTS = {"messageModel": "BROADCASTING"}
 PULLS = {"consumeType": "CONSUME_ACTIVELY"}
 POPS = {"consumeType": "CONSUME_POP"}
@@ -64,13 +64,13 @@ async def told(talk: Talk, one: dict[str, Any], two: dict[str, Any]) -> str | No
         (
             {},
             PULLS,
-            "fetch messages in different ways, so messages are missed or come twice: two by "
+            "fetch messages in different ways, so messages are missed or consumed twice: two by "
             "pull; one by push",
         ),
         (
             POPS,
             {},
-            "fetch messages in different ways, so messages are missed or come twice: two by "
+            "fetch messages in different ways, so messages are missed or consumed twice: two by "
             "push; one by pop",
         ),
         (

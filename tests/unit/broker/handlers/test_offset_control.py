@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from tests.loops import in_loop
 from tests.patient import ANSWER_S
-from tests.unit.broker.talking import Client, Talk, converse, talking, until, watched
+from tests.unit.broker.talking import Client, Talk, converse, talking, watched
+from tests.waits import until
 
 from turbopump.message.message import MessageQueue
 from turbopump.protocol import fastjson

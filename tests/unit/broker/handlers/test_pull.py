@@ -16,8 +16,8 @@ from tests.unit.broker.talking import (
     pull,
     simulated_broker,
     subscription,
-    until,
 )
+from tests.waits import until_count, until_some
 
 from turbopump.broker.handlers import pull as pulls
 from turbopump.message.batch import encode_batch
@@ -265,7 +265,7 @@ async def test_a_pull_may_commit_its_group_s_place(talk: Talk, /, flags: int) ->
 async def test_a_held_pull_wakes_when_its_queue_grows(talk: Talk, /) -> None:
     await talk.client.send(b"old")
     waiting = asyncio.ensure_future(talk.another().pull(1, suspend_ms=LONG_MS))
-    await until(lambda: len(talk.broker.parts.delivering.held_pulls))
+    await until_some(talk.broker.parts.delivering.held_pulls)
     await talk.client.send(b"other topic", "U")
     assert not waiting.done()
     await talk.client.send(b"new")
@@ -279,7 +279,7 @@ async def test_a_held_pull_wakes_when_its_queue_grows(talk: Talk, /) -> None:
 async def test_a_held_pull_gets_all_that_came_in_the_same_moment(talk: Talk, /) -> None:
     await talk.client.create()
     waiting = asyncio.ensure_future(talk.another().pull(0, suspend_ms=LONG_MS))
-    await until(lambda: len(talk.broker.parts.delivering.held_pulls))
+    await until_some(talk.broker.parts.delivering.held_pulls)
     batch = encode_batch([Message("T", b"%d" % number) for number in range(5)])
     await talk.client.ask(SendMessageV2(topic="T", queue_id=0, batch=True), batch)
     answer, _ = await waiting
@@ -295,7 +295,7 @@ async def test_a_pull_is_held_on_a_queue_that_does_not_exist_yet(
     waiting = [
         asyncio.ensure_future(client.pull(0, queue_id=3, suspend_ms=LONG_MS)) for client in clients
     ]
-    await until(lambda: len(talk.broker.parts.delivering.held_pulls) == 3)
+    await until_count(talk.broker.parts.delivering.held_pulls, 3)
     assert not (tmp_path / "consumequeue" / "T").exists(), "waiting makes no files"
     await talk.client.send(b"first", queue_id=3)
     for answer, header in await asyncio.gather(*waiting):
@@ -311,7 +311,7 @@ async def test_a_held_pull_goes_by_the_tags_that_its_group_wants_when_messages_c
     reader = talk.another()
     await reader.join("reader", "g", subscription(expression="A", version=1))
     waiting = asyncio.ensure_future(reader.pull(0, tags=None, sub_version=1, suspend_ms=LONG_MS))
-    await until(lambda: len(talk.broker.parts.delivering.held_pulls))
+    await until_some(talk.broker.parts.delivering.held_pulls)
     await reader.join("reader", "g", subscription(expression="B", version=2))
     for tag in "AB":
         await talk.client.send(tag.encode(), properties=f"TAGS\x01{tag}\x02")
@@ -326,7 +326,7 @@ async def test_messages_that_a_held_pull_does_not_want_move_it_on_without_waking
 ) -> None:
     await talk.client.create()
     waiting = asyncio.ensure_future(talk.another().pull(0, tags="wanted", suspend_ms=LONG_MS))
-    await until(lambda: len(talk.broker.parts.delivering.held_pulls))
+    await until_some(talk.broker.parts.delivering.held_pulls)
     for _ in range(3):
         await talk.client.send(b"no", properties="TAGS\x01unwanted\x02")
     nothing = encode_batch([Message("T", b"no")] * 2000)  # more than one look takes in
@@ -403,7 +403,7 @@ async def test_pulls_that_come_and_go_on_a_quiet_queue_leave_nothing_behind(
 async def test_a_closing_broker_answers_its_held_pulls(talk: Talk, /) -> None:
     await talk.client.create()
     waiting = asyncio.ensure_future(talk.client.pull(0, suspend_ms=LONG_MS))
-    await until(lambda: len(talk.broker.parts.delivering.held_pulls))
+    await until_some(talk.broker.parts.delivering.held_pulls)
     await talk.broker.close()
     answer, _ = await waiting
     assert answer.code == 19
@@ -415,7 +415,7 @@ async def test_a_client_that_is_gone_does_not_hinder_the_others(talk: Talk, /) -
     gone, there = talk.another(), talk.another()
     lost = asyncio.ensure_future(gone.pull(0, suspend_ms=LONG_MS))
     waiting = asyncio.ensure_future(there.pull(0, suspend_ms=LONG_MS))
-    await until(lambda: len(talk.broker.parts.delivering.held_pulls) == 2)
+    await until_count(talk.broker.parts.delivering.held_pulls, 2)
     await gone.close()
     await asyncio.wait([lost])
     assert lost.exception() is not None

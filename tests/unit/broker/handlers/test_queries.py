@@ -16,10 +16,10 @@ from tests.unit.broker.talking import (
     in_virtual_time,
     subscription,
     talking,
-    until,
     watched,
 )
 from tests.unit.store.segments import forget_all
+from tests.waits import until
 
 from turbopump.errors import RemotingError
 from turbopump.message.codec import decode_entries, encode_host

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from tests.loops import in_loop
 from tests.simulation.world.simulation import Simulation
-from tests.unit.broker.talking import Client, Talk, converse, in_virtual_time, take_nothing, until
+from tests.unit.broker.talking import Client, Talk, converse, in_virtual_time, take_nothing
+from tests.waits import until_count, until_none, until_some
 
 from turbopump.broker.handlers import replies
 from turbopump.message.compression import compress
@@ -155,11 +156,11 @@ async def test_a_producer_that_left_or_lost_its_connection_is_not_found_any_more
     await again.produce()
     await asker.client.close()
     clients = talk.broker.parts.stored.clients
-    await until(lambda: len(clients.producers["p"]) == 1)
+    await until_count(clients.producers["p"], 1)
     assert (await talk.client.ask(reply(), b"new")).code == ResponseCode.SUCCESS
     assert [body for _, body in again.pushed] == [b"new"], "the newer connection of the same client"
     await again.client.close()
-    await until(lambda: not clients.producers)
+    await until_none(clients.producers)
     assert (await talk.client.ask(reply(), b"x")).code == ResponseCode.SYSTEM_ERROR
 
 
@@ -197,7 +198,7 @@ async def test_a_connection_that_ends_while_the_reply_is_under_way_refuses_it(
     await asker.produce()
     asker.answer = HELD  # a client that never answers
     asked = asyncio.create_task(talk.client.code(reply(), b"x"))
-    await until(lambda: asker.pushed)
+    await until_some(asker.pushed)
     await asker.client.close()
     code, remark = await asked
     assert code == ResponseCode.SYSTEM_ERROR
@@ -228,7 +229,7 @@ async def test_more_replies_than_slow_producers_take_are_refused(
     asker.answer = HELD
     monkeypatch.setattr(replies, bound, 2)
     waiting = [asyncio.create_task(talk.client.code(reply(), b"x")) for _ in range(2)]
-    await until(lambda: len(asker.pushed) == 2)
+    await until_count(asker.pushed, 2)
     code, remark = await talk.client.code(reply(), b"x")
     assert code == ResponseCode.SYSTEM_BUSY
     assert "2 replies of 2 bytes wait for slow producers" in remark

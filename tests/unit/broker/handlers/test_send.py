@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from tests.loops import in_loop
 from tests.ports import free_ports
-from tests.unit.broker.talking import Talk, converse, until
+from tests.unit.broker.talking import Talk, converse
+from tests.waits import until
 
 from turbopump.message.batch import encode_batch
 from turbopump.message.codec import decode_entries
@@ -126,8 +127,8 @@ ILLEGAL, FORBIDDEN = ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_PERMISSION
         (send("%RETRY%g", batch=True), encode_batch([Message("T", b"x")]), ILLEGAL, "retry group"),
         (send(properties="p\x01" + "v" * 32_767), b"x", ILLEGAL, "32747 are allowed"),
         (send(properties="p\x01" + "v" * 32_700), b"x", ILLEGAL, "with those the broker adds"),
-        (send(properties="DELAY\x01soon\x02"), b"x", ILLEGAL, "a number from 1 to 18"),
-        (send(properties="TRAN_MSG\x01true\x02"), b"x", ILLEGAL, "names no producer group"),
+        (send(properties="DELAY\x01soon\x02"), b"x", ILLEGAL, "a level from 1 to 18"),
+        (send(properties="TRAN_MSG\x01true\x02"), b"x", ILLEGAL, "has no producer group"),
         (
             send(sys_flag=2**31),
             b"x",

@@ -11,16 +11,9 @@ from typing import Any
 import pytest
 from tests.loops import in_loop
 from tests.simulation.world.simulation import Simulation
-from tests.unit.broker.talking import (
-    Client,
-    Talk,
-    consumer,
-    converse,
-    in_virtual_time,
-    talking,
-    until,
-)
+from tests.unit.broker.talking import Client, Talk, consumer, converse, in_virtual_time, talking
 from tests.unit.metered_loop import TURN_MAX_S, BlockingClient, Metered, metered
+from tests.waits import until, until_some
 
 from turbopump.broker.broker import Broker
 from turbopump.broker.membership import NOTICE_PAUSE_S
@@ -126,7 +119,7 @@ async def test_of_a_client_that_goes_away_within_its_heartbeat_nothing_is_left(
     ((request, body),) = REQUESTS["a heartbeat"]([f"g{number}" for number in range(COUNT)])
     client, clients = talk.another(), talk.broker.parts.stored.clients
     await client.remoting.send_oneway(client.address, request, body)
-    await until(lambda: clients.groups)
+    await until_some(clients.groups)
     await client.close()
     assert 0 < len(clients.groups) < COUNT
     await until(lambda: not clients.groups and not talk.broker.parts.listening.server.connections)

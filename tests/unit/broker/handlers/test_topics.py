@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from tests.loops import in_loop
 from tests.simulation.world.simulation import Simulation
-from tests.unit.broker.talking import Talk, converse, in_virtual_time, pull, talking, until, watched
+from tests.unit.broker.talking import Talk, converse, in_virtual_time, pull, talking, watched
+from tests.waits import until_count
 
 from turbopump.errors import StoreLockedError
 from turbopump.protocol import fastjson
@@ -287,7 +288,7 @@ async def test_a_pull_that_waits_for_a_deleted_topic_is_answered_and_goes_on_wit
     await talk.client.send(b"old")
     await talk.client.join("c")
     waiting = asyncio.create_task(talk.another().pull(1, suspend_ms=1_000_000))
-    await until(lambda: len(talk.broker.parts.delivering.held_pulls) == 1)
+    await until_count(talk.broker.parts.delivering.held_pulls, 1)
     await talk.client.ask(DeleteTopic(topic="T"))
     answer, header = await waiting
     assert (answer.code, header.next_begin_offset) == (ResponseCode.PULL_OFFSET_MOVED, 0)

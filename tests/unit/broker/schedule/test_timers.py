@@ -137,10 +137,10 @@ async def test_what_is_due_is_stored_at_once(
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"TIMER_DELAY_SEC": "soon"}, "'soon' is no whole number"),
-        ({"TIMER_DELAY_MS": "1.5"}, "no whole number"),
-        ({"TIMER_DELIVER_MS": "9" * 19}, "no whole number"),
-        ({"TIMER_DELIVER_MS": " 5"}, "no whole number"),
+        ({"TIMER_DELAY_SEC": "soon"}, "'soon' is not a whole number"),
+        ({"TIMER_DELAY_MS": "1.5"}, "not a whole number"),
+        ({"TIMER_DELIVER_MS": "9" * 19}, "not a whole number"),
+        ({"TIMER_DELIVER_MS": " 5"}, "not a whole number"),
         (
             {"TIMER_DELAY_SEC": 101},
             "101 s ahead; the delay time should not be bigger than the max delay 100000ms",

@@ -333,8 +333,8 @@ async def test_rounds_in_which_no_producer_is_there_do_not_count_and_cost_few_co
     assert world.offset(HALF) == world.broker.store.max_offset(HALF, 0)
     lines = [record.getMessage() for record in caplog.records if "wait" in record.getMessage()]
     assert lines == [
-        "transactions wait, no producer of their group is connected; that is not counted as a "
-        "check group=sellers"
+        "transactions wait: no producer of their group is connected, so they are not checked "
+        "group=sellers"
     ]
 
 
@@ -640,7 +640,7 @@ async def test_a_half_message_that_has_just_enough_room_is_asked_about_to_the_la
     ends = len(
         "TRAN_MSG\x01true\x02PGROUP\x01sellers\x02UNIQ_KEY\x01U78\x02REAL_TOPIC\x01T\x02REAL_QID\x010\x02__transactionId__\x01U78\x02a\x01\x02"
     )
-    with pytest.raises(AssertionError, match="take 32602 bytes"):
+    with pytest.raises(AssertionError, match="have 32602 bytes"):
         await one.prepare(a="i" * (32602 - ends))
     await one.prepare(a="i" * (32601 - ends))
     await asyncio.sleep(300)

@@ -9,7 +9,8 @@ import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
 from tests.unit.client.push_consumers import DIRECTORY, broadcasting, fill
-from tests.unit.client.scripted_cluster import scripted_cluster, until
+from tests.unit.client.scripted_cluster import scripted_cluster
+from tests.waits import until_count, until_has
 
 from turbopump.client.consumer.delivery import Delivery, Retry
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
@@ -158,7 +159,7 @@ async def test_a_queue_that_ends_before_the_kept_offset_is_begun_as_configured(
         ):
             await asyncio.sleep(5)
             cluster.broker.store("orders", 0, b"new")
-            await until(lambda: b"new" in got)
+            await until_has(got, b"new")
         old = [b"m0", b"m1", b"m2"] if consume_from is ConsumeFrom.FIRST else []
         assert got == [*old, b"new"]
 
@@ -178,7 +179,7 @@ async def test_what_fails_is_not_delivered_again_unless_it_asks_to_be_kept(
             return Retry(delay=3) if (message.body, message.attempt) == (b"m1", 1) else None
 
         async with broadcasting(cluster, simulation, handler=handle) as consumer:
-            await until(lambda: len(seen) == 4)
+            await until_count(seen, 4)
             assert all(not queue.topic.startswith("%RETRY%") for queue in consumer.queues)
         assert seen == [(b"m0", 1), (b"m1", 1), (b"m2", 1), (b"m1", 2)]
         assert cluster.broker.requests(ConsumerSendMsgBack) == []
@@ -195,7 +196,7 @@ async def test_in_order_too_without_locks(simulation: Simulation, /) -> None:
             return Retry() if seen == [b"m0"] else None
 
         async with broadcasting(cluster, simulation, handler=handle, ordered=True):
-            await until(lambda: len(seen) == 4)
+            await until_count(seen, 4)
         assert seen == [b"m0", b"m0", b"m1", b"m2"]
         assert cluster.broker.requests(LockBatchMq) == []
 

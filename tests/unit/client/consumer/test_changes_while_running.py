@@ -10,7 +10,8 @@ import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
 from tests.unit.client.push_consumers import committed, consumer_of, fill
-from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
+from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster
+from tests.waits import until, until_count
 
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.consumer.handling import HandlerPool
@@ -33,6 +34,12 @@ class Hands:
         self.running -= 1
         self.done += 1
 
+    def are_running(self, count: int) -> bool:
+        return self.running == count
+
+    def have_done(self, count: int) -> bool:
+        return self.done == count
+
 
 def one_queue(simulation: Simulation) -> AbstractAsyncContextManager[ScriptedCluster]:
     return scripted_cluster(simulation, queues=1)
@@ -54,23 +61,23 @@ async def test_more_and_fewer_handlers_run_from_now_on_and_none_is_disturbed(
         fill(cluster, 100)
         hands = Hands()
         async with consumer_of(cluster, handler=hands, concurrency=3) as consumer:
-            await until(lambda: hands.running == 3)
+            await until(hands.are_running, 3)
             consumer.set_concurrency(10)
-            await until(lambda: hands.running == 10)
+            await until(hands.are_running, 10)
             assert reported(consumer) == "10"
             consumer.set_concurrency(2)
-            await until(lambda: hands.running == 2)
+            await until(hands.are_running, 2)
             done = hands.done
             assert done >= 10, "who was at work has finished"
             await asyncio.sleep(5)
             assert hands.running <= 2
             assert 9 <= hands.done - done <= 11
             consumer.set_concurrency(40)
-            await until(lambda: hands.done == 100)
+            await until(hands.have_done, 100)
             await asyncio.sleep(1)
             consumer.set_concurrency(1)  # all of them wait for a message
             fill(cluster, 3)
-            await until(lambda: hands.done == 103)
+            await until(hands.have_done, 103)
             with pytest.raises(ConfigError, match="a whole number of calls at once, 1 or more"):
                 consumer.set_concurrency(0)
         assert committed(cluster) == 103
@@ -87,7 +94,7 @@ async def test_plain_handlers_get_more_threads() -> None:
     pool = HandlerPool(handle, ready, concurrency=2)
     pool.start()
     messages = [delivery(i) for i in range(6)]
-    ready.put(messages)
+    ready.add_messages(messages)
     pool.resize(6)
     await until(lambda: all(message.settled for message in messages))
     ready.close()
@@ -101,7 +108,7 @@ class Nobody:
 
     def delivery_failed(self, message: Delivery, delay: float | None, level: int) -> None: ...
 
-    def delivery_left(self, message: Delivery) -> None: ...
+    def delivery_abandoned(self, message: Delivery) -> None: ...
 
 
 def delivery(offset: int) -> Delivery:
@@ -119,10 +126,10 @@ async def test_a_paused_consumer_pulls_and_hands_out_nothing_and_keeps_its_queue
         fill(cluster, 100)
         hands = Hands()
         async with consumer_of(cluster, handler=hands, concurrency=5) as consumer:
-            await until(lambda: hands.running == 5)
+            await until(hands.are_running, 5)
             assert not consumer.paused
             consumer.pause()
-            await until(lambda: hands.running == 0)
+            await until(hands.are_running, 0)
             assert (consumer.paused, hands.done) == (True, 5)
             await asyncio.sleep(20)
             pulls = len(cluster.broker.requests(PullMessage))
@@ -130,7 +137,7 @@ async def test_a_paused_consumer_pulls_and_hands_out_nothing_and_keeps_its_queue
             assert len(cluster.broker.requests(PullMessage)) == pulls
             assert (hands.done, len(consumer.queues), committed(cluster)) == (5, 1, 5)
             consumer.resume()
-            await until(lambda: hands.done == 100)
+            await until(hands.have_done, 100)
         assert committed(cluster) == 100
 
 
@@ -159,6 +166,6 @@ async def test_a_reader_waits_while_its_consumer_is_paused_and_a_close_ends_both
             await asyncio.sleep(30)
             assert seen == [b"m0"]
             consumer.resume()
-            await until(lambda: len(seen) == 3)
+            await until_count(seen, 3)
             consumer.pause()
         await reader

@@ -8,7 +8,8 @@ import asyncio
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
 from tests.unit.client.push_consumers import consumer_of, fill
-from tests.unit.client.scripted_cluster import scripted_cluster, until
+from tests.unit.client.scripted_cluster import scripted_cluster
+from tests.waits import until_count
 
 from turbopump.client.consumer.delivery import Delivery, Retry
 from turbopump.client.consumer.statistics import TopicStatistics
@@ -68,7 +69,7 @@ async def test_an_operator_is_told_what_was_pulled_and_how_handling_went(
             return Retry() if message.body in (b"m3", b"m4") else None
 
         async with consumer_of(cluster, handler=handle, concurrency=40) as consumer:
-            await until(lambda: len(seen) == 40)
+            await until_count(seen, 40)
             await asyncio.sleep(9)
             table = statuses(consumer)
             assert consumer.statistics()["orders"].consume_failed_msgs == 2

@@ -15,9 +15,16 @@ from tests.simulation.world.simulation import Simulation
 from tests.unit.client.consumer.handled_lists import Lists, bodies, fails
 from tests.unit.client.consumer.popping_consumers import consumer_of as popping_consumer_of
 from tests.unit.client.consumer.popping_consumers import popping
-from tests.unit.client.push_consumers import broadcasting, committed, consumer_of, fill
-from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
+from tests.unit.client.push_consumers import (
+    broadcasting,
+    committed,
+    consumer_of,
+    fill,
+    until_committed,
+)
+from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster
 from tests.unit.client.trace_records import by_message, store
+from tests.waits import until, until_count, until_some
 
 from turbopump import IdempotentConsumer, MemoryStore, blocking
 from turbopump.client.consumer.delivery import Delivery, Retry
@@ -86,7 +93,7 @@ async def test_a_batch_of_one_is_a_list_too(simulation: Simulation, /) -> None:
         fill(cluster, 3)
         lists = Lists()
         async with consumer_of(cluster, handler=lists, handler_batch=1):
-            await until(lambda: len(lists.got) == 3)
+            await until_count(lists.got, 3)
         assert lists.got == [[b"m0"], [b"m1"], [b"m2"]]
 
 
@@ -155,7 +162,7 @@ async def test_what_the_end_says_is_for_those_that_were_not_settled_by_themselve
         fill(cluster, 4)
         lists = Lists(fate)
         async with consumer_of(cluster, handler=lists, handler_batch=10) as consumer:
-            await until(lambda: bool(lists.got))
+            await until_some(lists.got)
             await until(lambda: sum(info.cached_msg_count for info in infos(consumer)) == 0)
             statistics = consumer.statistics()["orders"]
         assert lists.got == [bodies(0, 4)]
@@ -184,10 +191,10 @@ async def test_messages_kept_here_hold_the_offset_and_come_again_without_the_don
 
         lists = Lists(once)
         async with consumer_of(cluster, handler=lists, handler_batch=10):
-            await until(lambda: bool(lists.got))
+            await until_some(lists.got)
             await asyncio.sleep(10)
             assert committed(cluster) == 2
-            await until(lambda: len(lists.got) == 2)
+            await until_count(lists.got, 2)
         assert lists.got == [bodies(0, 5), bodies(2, 4)]
         assert committed(cluster) == 5
 
@@ -201,7 +208,7 @@ async def test_one_line_is_logged_for_a_list_that_failed(
             cluster.broker.takes_back = True
             fill(cluster, 4)
             async with consumer_of(cluster, handler=Lists(some_then_fails), handler_batch=10):
-                await until(lambda: committed(cluster) == 4)
+                await until_committed(cluster, 4)
     (line,) = [
         record.getMessage() for record in caplog.records if "handler failed" in record.getMessage()
     ]
@@ -215,10 +222,10 @@ async def test_by_broadcast_nothing_is_retried(simulation: Simulation, /) -> Non
         fill(cluster, 5)
         lists = Lists(fails)
         async with broadcasting(cluster, simulation, handler=lists, handler_batch=3) as consumer:
-            await until(lambda: len(lists.got) == 2)
+            await until_count(lists.got, 2)
             await until(lambda: sum(info.cached_msg_count for info in infos(consumer)) == 0)
             cluster.broker.store("orders", 0, b"m5")
-            await until(lambda: len(lists.got) == 3)
+            await until_count(lists.got, 3)
         assert lists.got == [bodies(0, 3), bodies(3, 5), bodies(5, 6)]
         assert sent_back(cluster) == []
 
@@ -234,7 +241,7 @@ async def test_where_it_pops_each_message_is_acknowledged_or_put_off_by_itself(
         for i in range(6):
             pops.store("orders", i // 3, b"m%d" % i)
         async with popping_consumer_of(cluster, handler=lists, handler_batch=10):
-            await until(lambda: len(pops.acked) == 6)
+            await until_count(pops.acked, 6)
         assert sorted(lists.got[:2]) == [bodies(0, 3), bodies(3, 6)], "each of one queue"
         assert lists.got[2:] == [[b"m1"]]
         assert [one.invisible_time for one in cluster.broker.requests(ChangeInvisibleTime)] == [
@@ -259,7 +266,7 @@ async def test_a_list_whose_handler_hangs_is_given_back_and_its_queue_goes_on(
             async with consumer_of(
                 cluster, handler=hangs, handler_batch=3, consume_timeout=20, close_timeout=0
             ):
-                await until(lambda: committed(cluster) == 3)
+                await until_committed(cluster, 3)
             assert sent_back(cluster) == [(1, 3), (2, 3)]
     (line,) = [
         record.getMessage()
@@ -287,7 +294,7 @@ async def test_messages_of_a_handler_cancelled_at_the_close_come_to_the_next_mem
         assert committed(cluster) == 1
         lists = Lists()
         async with consumer_of(cluster, handler=lists, handler_batch=10):
-            await until(lambda: committed(cluster) == 5)
+            await until_committed(cluster, 5)
         assert lists.got == [bodies(1, 5)]
 
 
@@ -301,7 +308,7 @@ async def test_a_paused_consumer_hands_out_no_list(simulation: Simulation, /) ->
             await asyncio.sleep(60)
             assert lists.got == []
             consumer.resume()
-            await until(lambda: committed(cluster) == 5)
+            await until_committed(cluster, 5)
         assert lists.bodies == bodies(0, 5)
 
 
@@ -324,7 +331,7 @@ async def test_each_message_of_a_list_has_a_trace_with_its_share_of_the_time(
 
         lists = Lists(second_again, seconds=2)
         async with consumer_of(cluster, handler=lists, handler_batch=4, trace=True):
-            await until(lambda: committed(cluster) == 4)
+            await until_committed(cluster, 4)
         told = {name: by_message(cluster, name) for name in ("M0", "M1", "M2")}
         assert (
             len(
@@ -363,7 +370,7 @@ async def test_an_operator_s_message_comes_as_a_list_of_one(
         kept: list[Delivery] = []
         lists = Lists(lambda messages: kept.extend(messages) if not kept else fate(messages))
         async with consumer_of(cluster, handler=lists, handler_batch=5) as consumer:
-            await until(lambda: bool(kept))
+            await until_some(kept)
             handlers = consumer.lifecycle.started().handlers
             assert handlers is not None
             clock = simulation.clock("client")
@@ -424,5 +431,5 @@ async def test_going_through_the_list_a_handler_can_be_idempotent_by_message(
                         firsts.append(message.properties["order_id"])
 
         async with consumer_of(cluster, handler=handle, handler_batch=10):
-            await until(lambda: committed(cluster) == 4)
+            await until_committed(cluster, 4)
         assert firsts == ["a", "b"]

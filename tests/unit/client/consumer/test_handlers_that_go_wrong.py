@@ -15,9 +15,9 @@ import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
 from tests.unit.client.handler_threads import Queue, message_of, messages_of, threads
-from tests.unit.client.handler_threads import until as until_really
 from tests.unit.client.push_consumers import committed, consumer_of, fill
-from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
+from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster
+from tests.waits import until, until_count
 
 from turbopump import IdempotentConsumer, PushConsumer, Retry, TransactionProducer
 from turbopump.client.consumer import handling
@@ -125,7 +125,7 @@ async def comes_again(
     wrap = settings.pop("wrap", lambda handler: handler)
     fill(cluster, 3)
     async with consumer_of(cluster, handler=wrap(handle), concurrency=2, **settings):
-        await until(lambda: len(handled) == 3)
+        await until_count(handled, 3)
     assert sorted(handled) == [(b"m0", 2), (b"m1", 2), (b"m2", 2)]
     assert committed(cluster) == 3
 
@@ -168,8 +168,8 @@ async def test_of_failures_of_a_kind_the_first_has_a_traceback_and_the_others_ar
     queue, ready = Queue(), ReadyMessages()
     pool = HandlerPool(wrong if plain else wrong_too, ready, concurrency=2)
     pool.start()
-    ready.put(messages_of(queue, 30))
-    await until_really(lambda: len(queue.said) == 30)
+    ready.add_messages(messages_of(queue, 30))
+    await until_count(queue.said, 30)
     ready.close()
     await pool.stop(1)
     told = [record for record in caplog.records if "handler failed" in record.getMessage()]
@@ -198,7 +198,7 @@ async def test_workers_that_are_cancelled_with_everything_else_leave_nothing_beh
     queue = Queue()
     ready = ReadyMessages()
     HandlerPool(handle, ready, concurrency=3).start()  # and nobody stops it
-    ready.put(messages_of(queue, 2))
+    ready.add_messages(messages_of(queue, 2))
     await asyncio.sleep(0.01)
     assert queue.said == {}
 
@@ -239,8 +239,8 @@ async def test_a_plain_function_goes_wrong_as_well() -> None:
     for handle in (cancelled, late, generator):
         queue = Queue()
         async with threads(handle, concurrency=2) as (_, ready):
-            ready.put(messages_of(queue, 5))
-            await until_really(lambda queue=queue: len(queue.said) == 5)
+            ready.add_messages(messages_of(queue, 5))
+            await until(lambda queue=queue: len(queue.said) == 5)
         assert all(said != "done" for said in queue.said.values())
 
 
@@ -347,7 +347,7 @@ async def test_so_it_does_with_a_coroutine_that_a_plain_handler_returned(
         queue, ready = Queue(), ReadyMessages()
         pool = HandlerPool(lambda _: goes_on(), ready, concurrency=1)
         pool.start()
-        ready.put(messages_of(queue, 1))
+        ready.add_messages(messages_of(queue, 1))
         await inside.wait()
         ready.close()
         try:

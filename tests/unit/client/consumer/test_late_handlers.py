@@ -16,9 +16,9 @@ from tests.simulation.world.simulation import Simulation
 from tests.unit.client.consumer.popping_consumers import consumer_of as popping_consumer_of
 from tests.unit.client.consumer.popping_consumers import popping
 from tests.unit.client.handler_threads import PATIENCE_S, Queue, messages_of, threads
-from tests.unit.client.handler_threads import until as until_really
-from tests.unit.client.push_consumers import committed, consumer_of, fill
-from tests.unit.client.scripted_cluster import scripted_cluster, until
+from tests.unit.client.push_consumers import committed, consumer_of, fill, until_committed
+from tests.unit.client.scripted_cluster import scripted_cluster
+from tests.waits import until_count, until_equal, until_has, until_none
 
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.consumer.statistics import Consumption
@@ -69,7 +69,7 @@ async def test_a_message_whose_handler_hangs_is_sent_back_and_its_queue_goes_on(
             fill(cluster, 3)
             hangs = Hangs()
             async with consumer_of(cluster, handler=hangs, **settings):
-                await until(lambda: len(hangs.ended) == 2)
+                await until_count(hangs.ended, 2)
                 began = simulation.loop.time()
                 while not cluster.broker.requests(ConsumerSendMsgBack):
                     await asyncio.sleep(1)
@@ -77,9 +77,9 @@ async def test_a_message_whose_handler_hangs_is_sent_back_and_its_queue_goes_on(
                 assert [
                     back.delay_level for back in cluster.broker.requests(ConsumerSendMsgBack)
                 ] == [3]
-                await until(lambda: committed(cluster) == 3)
+                await until_committed(cluster, 3)
                 hangs.release.set()
-                await until(lambda: len(hangs.ended) == 3)
+                await until_count(hangs.ended, 3)
             assert len(cluster.broker.requests(ConsumerSendMsgBack)) == 1, (
                 "what it said afterwards did not count"
             )
@@ -105,12 +105,12 @@ async def test_what_such_a_handler_says_later_does_not_count_for_the_next_attemp
                 await (first if message.attempt == 1 else second).wait()
 
         async with consumer_of(cluster, handler=handle, consume_timeout=300):
-            await until(lambda: attempts == [1, 2])
+            await until_equal(attempts, [1, 2])
             first.set()
             await asyncio.sleep(20)
             assert committed(cluster) == 1, "the second attempt has not ended"
             second.set()
-            await until(lambda: committed(cluster) == 2)
+            await until_committed(cluster, 2)
 
 
 @in_loop(simulated)
@@ -122,7 +122,7 @@ async def test_in_order_nothing_is_given_back(simulation: Simulation, /) -> None
             await asyncio.sleep(100)
             assert [body for body, _, _ in hangs.begun] == [b"m0", b"m1"]
             hangs.release.set()
-            await until(lambda: len(hangs.ended) == 3)
+            await until_count(hangs.ended, 3)
 
 
 @in_loop(simulated)
@@ -136,7 +136,7 @@ async def test_a_popped_message_is_given_back_when_that_is_before_its_time(
         async with popping_consumer_of(
             cluster, handler=hangs, pop_invisible_time=300, consume_timeout=20
         ):
-            await until(lambda: (b"m1", 2) in hangs.ended)
+            await until_has(hangs.ended, (b"m1", 2))
             assert hangs.begun[-1][2] - hangs.begun[0][2] < 60
             hangs.release.set()
 
@@ -151,12 +151,12 @@ async def test_a_hanging_plain_handler_is_left_in_its_thread_and_its_message_giv
             release.wait(PATIENCE_S)
 
     consumption = Consumption(asyncio.get_running_loop().time)
-    async with threads(handle, concurrency=3, on_take=consumption.began) as (pool, ready):
+    async with threads(handle, concurrency=3, on_take=consumption.handling_began) as (pool, ready):
         late = asyncio.create_task(pool.give_back_late(0.2))
-        ready.put(messages_of(queue, 5))
-        await until_really(lambda: len(queue.said) == 5)
+        ready.add_messages(messages_of(queue, 5))
+        await until_count(queue.said, 5)
         assert queue.said[1].startswith("failed delay=None level=3")
         release.set()
-        await until_really(lambda: not pool.runs)
+        await until_none(pool.workers)
         late.cancel()
     assert queue.said[1].startswith("failed")

@@ -9,7 +9,8 @@ import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
 from tests.unit.client.push_consumers import committed, consumer_of, fill, locked
-from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
+from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster
+from tests.waits import until, until_count, until_has, until_some
 
 from turbopump.client.allocation import allocate_by_configuration
 from turbopump.client.consumer.delivery import Delivery, Retry
@@ -63,7 +64,7 @@ async def test_one_message_of_a_queue_at_a_time_and_many_queues_at_once(
         hands = Hands(seconds=1.0)
         begun = simulation.loop.time()
         async with ordered(cluster, handler=hands):
-            await until(lambda: len(hands.seen) == 40)
+            await until_count(hands.seen, 40)
             assert hands.most == 4
             assert 9 <= simulation.loop.time() - begun < 11
             for queue in range(4):
@@ -98,7 +99,7 @@ async def test_a_failed_message_is_handled_again_in_place_after_a_second_without
         fill(cluster, 3)
         hands = Hands(failing={b"m1": 20})
         async with ordered(cluster, handler=hands):
-            await until(lambda: len(hands.seen) == 23)
+            await until_count(hands.seen, 23)
         assert hands.seen == [(b"m0", 0), *((b"m1", n) for n in range(21)), (b"m2", 0)]
         assert all(0.999 <= hands.times[n + 1] - hands.times[n] < 1.1 for n in range(1, 21))
         assert cluster.broker.requests(ConsumerSendMsgBack) == []
@@ -118,7 +119,7 @@ async def test_the_pause_is_settable_and_retry_may_ask_for_its_own(
             return {1: Retry(), 2: Retry(delay=7)}.get(message.attempt)
 
         async with ordered(cluster, handler=handle, suspend_time=0.25):
-            await until(lambda: len(times) == 3)
+            await until_count(times, 3)
         assert [round(times[1] - times[0], 1), round(times[2] - times[1], 1)] == [0.2, 7.0]
 
 
@@ -131,7 +132,7 @@ async def test_after_its_last_attempt_a_message_is_a_dead_letter_and_the_next_fo
         fill(cluster, 2)
         hands = Hands(failing={b"m0": 99})
         async with ordered(cluster, handler=hands, max_reconsume_times=2):
-            await until(lambda: (b"m1", 0) in hands.seen)
+            await until_has(hands.seen, (b"m1", 0))
         assert hands.seen[:3] == [(b"m0", 0), (b"m0", 1), (b"m0", 2)]
         # this broker knows no dead letters and brings it again
         sent, *_ = cluster.broker.requests(SendMessageV2)
@@ -151,7 +152,7 @@ async def test_a_dead_letter_that_nobody_takes_is_handled_on_in_place(
         fill(cluster, 2)
         hands = Hands(failing={b"m0": 5})
         async with ordered(cluster, handler=hands, max_reconsume_times=1):
-            await until(lambda: (b"m1", 0) in hands.seen)
+            await until_has(hands.seen, (b"m1", 0))
         assert [body for body, _ in hands.seen] == [b"m0"] * 6 + [b"m1"]
 
 
@@ -181,7 +182,7 @@ async def test_configured_queues_are_consumed_in_order_while_their_locks_are_ren
         async with ordered(cluster, handler=hands, allocation=allocation):
             for minute in range(3):
                 cluster.broker.store("orders", 1, b"%d" % minute)
-                await until(lambda: len(hands.seen) == minute + 1)  # noqa: B023
+                await until_count(hands.seen, minute + 1)
                 await asyncio.sleep(60)
         assert [body for body, _ in hands.seen] == [b"0", b"1", b"2"]
         assert set(map(tuple, locked(cluster))) == {(1,)}
@@ -247,7 +248,7 @@ async def test_a_queue_whose_lock_is_refused_is_left_at_once_and_its_offset_unto
         fill(cluster, 100)
         hands = Hands(seconds=1.0)
         async with ordered(cluster, handler=hands):
-            await until(lambda: len(hands.seen) == 18)
+            await until_count(hands.seen, 18)
             cluster.broker.holders["readers", MessageQueue("orders", "broker-a", 0)] = "another"
             await asyncio.sleep(6)  # over the renewal
             cluster.broker.committed["readers", "orders", 0] = 77
@@ -266,14 +267,14 @@ async def test_a_queue_is_unlocked_only_when_its_last_handler_ended_and_is_commi
         fill(cluster, 5, queue_id=1)
         slow = Hands(seconds=15)
         async with ordered(cluster, handler=slow, instance_name="a") as first:
-            await until(lambda: bool(slow.seen))
+            await until_some(slow.seen)
             quick = Hands()
             async with ordered(cluster, handler=quick, instance_name="b") as second:
                 await until(lambda: len(first.queues) == 1)
                 await asyncio.sleep(5)
                 assert (quick.seen, second.queues) == ([], [])
                 await until(lambda: len(second.queues) == 1)
-                await until(lambda: len(quick.seen) == 4)
+                await until_count(quick.seen, 4)
         assert [body for body, _ in slow.seen + quick.seen] == [b"m0", b"m1", b"m2", b"m3", b"m4"]
 
 
@@ -303,7 +304,7 @@ async def test_a_handler_that_a_close_cancels_holds_its_lock_no_longer(
         fill(cluster, 2)
         hands = Hands(seconds=100)
         async with ordered(cluster, handler=hands, close_timeout=1.0):
-            await until(lambda: bool(hands.seen))
+            await until_some(hands.seen)
         assert locked(cluster, UnlockBatchMq) == [[0]]
 
 
@@ -315,11 +316,11 @@ async def test_where_the_broker_moves_the_offset_the_message_in_hand_ends_first(
         fill(cluster, 3)
         hands = Hands(seconds=5)
         async with ordered(cluster, handler=hands):
-            await until(lambda: bool(hands.seen))
+            await until_some(hands.seen)
             cluster.broker.entries["orders", 0].clear()
             cluster.broker.min_offset["orders", 0] = 10
             fill(cluster, 2)
-            await until(lambda: len(hands.seen) == 3)
+            await until_count(hands.seen, 3)
         assert hands.most == 1
         assert committed(cluster) == 12
 
@@ -348,7 +349,7 @@ async def test_who_comes_again_under_the_name_that_holds_the_lock_has_its_queues
         heir = Hands()
         begun = simulation.loop.time()
         async with ordered(cluster, handler=heir, instance_name="me"):
-            await until(lambda: len(heir.seen) == 3)
+            await until_count(heir.seen, 3)
         assert simulation.loop.time() - begun < 1
         assert [body for body, _ in heir.seen] == [b"m0", b"m1", b"m2"]
 
@@ -362,13 +363,13 @@ async def test_a_reset_holds_while_the_message_in_hand_ends_and_if_the_queue_is_
         queue = MessageQueue("orders", "broker-a", 0)
         hands = Hands(seconds=10)
         async with ordered(cluster, handler=hands, close_timeout=60) as consumer:
-            await until(lambda: len(hands.seen) == 4)
+            await until_count(hands.seen, 4)
             assert consumer.lifecycle.running is not None
             consumer.lifecycle.running.assignment.reset({queue: 1})
             consumer.lifecycle.running.assignment.reset({queue: 2})
             await asyncio.sleep(6)
             assert (committed(cluster), hands.running) == (2, 1)
-            await until(lambda: len(hands.seen) == 5)
+            await until_count(hands.seen, 5)
             assert (hands.seen[4], hands.most) == ((b"m2", 0), 1)
             consumer.lifecycle.running.assignment.reset({queue: 0})
         assert committed(cluster) == 0
@@ -393,5 +394,5 @@ async def test_a_result_after_a_request_for_a_retry_does_not_count_for_the_next_
             return None
 
         async with ordered(cluster, handler=handle, concurrency=2):
-            await until(lambda: len(seen) == 4)
+            await until_count(seen, 4)
         assert seen == [(b"m0", 1), (b"m0", 2), (b"m0", 3), (b"m1", 1)]

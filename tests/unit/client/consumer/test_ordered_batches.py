@@ -16,7 +16,8 @@ from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
 from tests.unit.client.consumer.handled_lists import Lists, bodies, fails
 from tests.unit.client.push_consumers import committed, consumer_of, fill, locked
-from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
+from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster
+from tests.waits import until, until_count
 
 from turbopump.client.consumer.delivery import Delivery, Retry
 from turbopump.client.push_consumer import PushConsumer
@@ -115,7 +116,7 @@ async def test_a_list_that_fails_is_handled_again_in_place_as_a_whole(
     async with place_of(simulation) as place:
         place.fill(5)
         async with place.consumer(lists, 3, suspend_time=7):
-            await until(lambda: len(lists.got) == 4)
+            await until_count(lists.got, 4)
             await asyncio.sleep(1)
         assert lists.got == [*[bodies(0, 3)] * 3, bodies(3, 5)]
         assert attempts == [1, 2, 3, 1]
@@ -131,10 +132,10 @@ async def test_messages_before_a_failed_one_are_done_and_those_behind_come_again
     async with place_of(simulation) as place:
         place.fill(6)
         async with place.consumer(lists, 4, suspend_time=30):
-            await until(lambda: len(lists.got) == 1)
+            await until_count(lists.got, 1)
             await asyncio.sleep(10)
             assert place.done() == 2
-            await until(lambda: len(lists.got) == 2)
+            await until_count(lists.got, 2)
             await asyncio.sleep(1)
         assert lists.got == [bodies(0, 4), bodies(2, 6)], "filled up with what follows"
         assert place.done() == 6
@@ -153,7 +154,7 @@ async def test_who_says_that_one_behind_is_done_does_not_get_it_again(
     async with place_of(simulation) as place:
         place.fill(4)
         async with place.consumer(lists, 4):
-            await until(lambda: len(lists.got) == 2)
+            await until_count(lists.got, 2)
             await asyncio.sleep(1)
         assert lists.got == [bodies(0, 4), [b"m0", b"m1", b"m3"]]
         assert place.done() == 4
@@ -173,7 +174,7 @@ async def test_of_several_delays_the_longest_counts_for_all(simulation: Simulati
     async with place_of(simulation) as place:
         place.fill(2)
         async with place.consumer(lists, 4):
-            await until(lambda: len(lists.got) == 2)
+            await until_count(lists.got, 2)
         assert lists.got == [bodies(0, 2)] * 2
         assert 20 <= times[1] - times[0] < 20.1
 
@@ -193,7 +194,7 @@ async def test_after_its_retries_a_list_becomes_dead_letters_and_the_next_goes_o
     async with place_of(simulation) as place:
         place.fill(4)
         async with place.consumer(handle, 2, max_reconsume_times=2):
-            await until(lambda: len(got) == 4)
+            await until_count(got, 4)
             await asyncio.sleep(1)
         assert got == [*[bodies(0, 2)] * 3, bodies(2, 4)]
         assert place.dead() == bodies(0, 2)

@@ -11,9 +11,9 @@ from tests.simulation.world.simulation import Simulation
 from tests.unit.client.consumer.popping_consumers import Handled
 from tests.unit.client.consumer.popping_consumers import consumer_of as push_consumer_of
 from tests.unit.client.consumer.popping_consumers import popping as popping_for_push
-from tests.unit.client.scripted_cluster import until
 from tests.unit.client.scripted_pops import ScriptedPops
 from tests.unit.client.simple_consumers import bodies, consumer_of, popping
+from tests.waits import until_some
 
 from turbopump import Retry
 from turbopump.message.batch import encode_batch
@@ -127,7 +127,7 @@ async def test_a_push_consumer_handles_a_batch_one_by_one_and_a_failure_brings_a
     async with popping_for_push(simulation) as (cluster, pops):
         store_batch(pops, 3)
         async with push_consumer_of(cluster, handler=handled):
-            await until(lambda: bool(pops.acked))
+            await until_some(pops.acked)
         assert sorted(handled.bodies) == sorted([b"0", b"1", b"2"] * 2)
         assert sorted(handled.attempts) == [1, 1, 1, 2, 2, 2]
         assert (pops.acked, pops.invisible) == ([("%RETRY%readers_orders", 0, 0)], [])

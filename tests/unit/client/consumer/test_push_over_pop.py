@@ -10,7 +10,8 @@ import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
 from tests.unit.client.consumer.popping_consumers import POP, PULL, Handled, consumer_of, popping
-from tests.unit.client.scripted_cluster import refusal, until
+from tests.unit.client.scripted_cluster import refusal
+from tests.waits import until, until_count, until_equal, until_some
 
 from turbopump import MessageQueue, PushConsumer, Retry
 from turbopump.client.allocation import allocate_by_configuration
@@ -32,9 +33,9 @@ async def test_messages_are_popped_handled_and_acknowledged(simulation: Simulati
             pops.store("orders", i % 4, b"%d" % i)
         async with consumer_of(cluster, handler=handled) as consumer:
             assert consumer.queues == [MessageQueue("orders", "broker-a", -1)]
-            await until(lambda: len(pops.acked) == 100)
+            await until_count(pops.acked, 100)
             pops.store("orders", 0, b"later")
-            await until(lambda: len(pops.acked) == 101)
+            await until_count(pops.acked, 101)
         assert sorted(handled.bodies) == sorted([*(b"%d" % i for i in range(100)), b"later"])
         assert pops.invisible == []
         pop = cluster.broker.requests(PopMessage)[0]
@@ -63,7 +64,7 @@ async def test_async_for_acknowledges_a_message_when_the_next_is_asked_for(
         await asyncio.sleep(5)
         assert (first.body, first.topic, pops.acked) == (b"first", "orders", [])
         assert (await anext(stream)).body == b"second"
-        await until(lambda: pops.acked == [("orders", 0, 0)])
+        await until_equal(pops.acked, [("orders", 0, 0)])
 
 
 @in_loop(simulated)
@@ -71,7 +72,7 @@ async def test_a_message_that_fails_comes_again_by_the_ladder(simulation: Simula
     handled = Handled(lambda message: Retry() if message.attempt <= 5 else None)
     async with popping(simulation) as (cluster, pops), consumer_of(cluster, handler=handled):
         pops.store("orders", 0, b"book")
-        await until(lambda: bool(pops.acked))
+        await until_some(pops.acked)
         assert handled.attempts == [1, 2, 3, 4, 5, 6]
         gaps = [
             later - earlier
@@ -88,7 +89,7 @@ async def test_a_handler_chooses_when_a_message_comes_again(simulation: Simulati
     handled = Handled(lambda _: next(fates))
     async with popping(simulation) as (cluster, pops), consumer_of(cluster, handler=handled):
         pops.store("orders", 0, b"book")
-        await until(lambda: bool(pops.acked))
+        await until_some(pops.acked)
         assert [time for _, time in pops.changed] == [2_000, 1_000, 30_000]
 
 
@@ -104,7 +105,7 @@ async def test_after_its_retries_or_on_request_a_message_becomes_a_dead_letter(
         async with consumer_of(cluster, handler=handled, max_reconsume_times=2):
             pops.store("orders", 0, b"poison")
             pops.store("orders", 0, b"hopeless")
-            await until(lambda: len(pops.acked) == 2)
+            await until_count(pops.acked, 2)
             assert (handled.bodies.count(b"poison"), handled.bodies.count(b"hopeless")) == (1, 3)
             dead = [
                 request
@@ -175,7 +176,7 @@ async def test_nothing_is_popped_while_the_consumer_is_paused(simulation: Simula
         await asyncio.sleep(100)
         assert (handled.bodies, pops.invisible) == ([], [])
         consumer.resume()
-        await until(lambda: handled.bodies == [b"book"])
+        await until_equal(handled.bodies, [b"book"])
         assert handled.attempts == [1]
 
 
@@ -195,7 +196,7 @@ async def test_popping_waits_while_too_many_are_in_hand(simulation: Simulation, 
             await asyncio.sleep(30)
             assert len(pops.invisible) == 50
             go_on.set()
-            await until(lambda: len(pops.acked) == 200)
+            await until_count(pops.acked, 200)
 
 
 @in_loop(simulated)
@@ -207,13 +208,13 @@ async def test_at_close_running_handlers_finish_and_what_was_not_begun_is_given_
         for i in range(10):
             pops.store("orders", 0, b"%d" % i)
         async with consumer_of(cluster, handler=handled, concurrency=3):
-            await until(lambda: len(handled.bodies) == 3)
+            await until_count(handled.bodies, 3)
         assert len(pops.acked) == 3
         assert [time for _, time in pops.changed] == [1_000] * 7
         await asyncio.sleep(1.1)
         others = Handled()
         async with consumer_of(cluster, handler=others):
-            await until(lambda: len(others.bodies) == 7)
+            await until_count(others.bodies, 7)
         assert set(others.attempts) == {2}
 
 
@@ -225,8 +226,8 @@ async def test_what_a_pop_brings_during_a_close_is_given_back_but_nothing_being_
     async with popping(simulation) as (cluster, pops):
         pops.store("orders", 0, b"handled")
         async with consumer_of(cluster, handler=handled):
-            await until(lambda: handled.bodies == [b"handled"])
-            await until(lambda: len(cluster.broker.requests(PopMessage)) == 2)
+            await until_equal(handled.bodies, [b"handled"])
+            await until(cluster.broker.has_got, PopMessage, 2)
             simulation.loop.call_later(1, pops.store, "orders", 0, b"late")
         assert pops.acked == [("orders", 0, 0)]
         assert pops.changed == [(("orders", 0, 1), 1_000)]
@@ -257,7 +258,7 @@ async def test_a_strangers_message_is_acknowledged_and_not_handed_over(
     ):
         pops.store("orders", 0, b"equal hash", "TAGS\x01BB\x02")
         pops.store("orders", 0, b"wanted", "TAGS\x01Aa\x02")
-        await until(lambda: len(pops.acked) == 2)
+        await until_count(pops.acked, 2)
         assert handled.bodies == [b"wanted"]
 
 
@@ -273,7 +274,7 @@ async def test_a_namespace_is_on_the_wire_alone(simulation: Simulation, /) -> No
         pops.modes["ns%orders"] = POP
         pops.store("ns%orders", 0, b"book")
         async with consumer_of(cluster, handler=handle, namespace="ns") as consumer:
-            await until(lambda: bool(pops.acked))
+            await until_some(pops.acked)
             assert consumer.queues == [MessageQueue("orders", "broker-a", -1)]
         assert seen == ["orders", "orders"]
         assert pops.acked == [("%RETRY%ns%readers_ns%orders", 0, 0)]
@@ -289,7 +290,7 @@ async def test_an_acknowledgement_that_does_not_get_through_is_repeated(
         )
         async with consumer_of(cluster, handler=Handled()):
             pops.store("orders", 0, b"book")
-            await until(lambda: pops.acked == [("orders", 0, 0)])
+            await until_equal(pops.acked, [("orders", 0, 0)])
         assert len(cluster.broker.requests(AckMessage)) == 3
 
 
@@ -310,7 +311,7 @@ async def test_a_broker_that_fails_is_asked_again_until_it_works(simulation: Sim
             [refusal(ResponseCode.POLLING_FULL)] * 3
         )
         pops.store("orders", 0, b"book")
-        await until(lambda: handled.bodies == [b"book"])
+        await until_equal(handled.bodies, [b"book"])
 
 
 @in_loop(simulated)
@@ -324,7 +325,7 @@ async def test_a_broker_may_have_it_pull_and_change_its_mind_both_ways(
     ):
         pops.store("orders", 0, b"popped")
         pops.store("orders", 0, b"retried")
-        await until(lambda: len(handled.bodies) == 2)
+        await until_count(handled.bodies, 2)
         pops.modes["orders"] = PULL
         cluster.broker.committed["readers", "orders", 0] = 2
         cluster.broker.notify("readers")
@@ -355,7 +356,7 @@ async def test_what_was_popped_before_and_failed_is_pulled_when_the_broker_has_i
         cluster.name_server.route("%RETRY%readers_orders", cluster.broker, queues=1)
         pops.store("%RETRY%readers_orders", 0, b"failed once")
         async with consumer_of(cluster, handler=handle):
-            await until(lambda: topics == ["orders"])
+            await until_equal(topics, ["orders"])
 
 
 @in_loop(simulated)
@@ -381,7 +382,7 @@ async def test_with_a_broker_that_divides_nothing_the_group_does(simulation: Sim
         pops.store("orders", 2, b"book")
         async with consumer_of(cluster, handler=handled) as consumer:
             assert len(consumer.queues) == 4
-            await until(lambda: handled.bodies == [b"book"])
+            await until_equal(handled.bodies, [b"book"])
         assert cluster.broker.requests(PopMessage) == []
 
 

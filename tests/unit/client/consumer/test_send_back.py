@@ -9,7 +9,8 @@ import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation, simulate
 from tests.unit.client.push_consumers import committed, consumer_of, fill
-from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
+from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster
+from tests.waits import until, until_count
 
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.push_consumer import Retry
@@ -77,7 +78,7 @@ async def test_what_its_broker_refuses_goes_to_the_retry_topic_as_a_plain_messag
                 raise ValueError("not now")
 
         async with consumer_of(cluster, handler=handle, max_reconsume_times=4):
-            await until(lambda: len(handled) == 2)
+            await until_count(handled, 2)
         assert handled == [("orders", b"body")] * 2, "by way of the retry topic"
         (plain,) = cluster.broker.requests(SendMessageV2)
         assert (plain.topic, plain.reconsume_times, plain.max_reconsume_times) == (RETRY, 1, 4)
@@ -110,7 +111,7 @@ async def test_a_broker_that_does_not_answer_is_passed_over_for_another(
                 raise ValueError("not now")
 
         async with consumer_of(cluster, handler=handle):
-            await until(lambda: len(seen) == 2)
+            await until_count(seen, 2)
         assert (len(first.requests(SendMessageV2)), len(second.requests(SendMessageV2))) == (1, 1)
         assert len(backs(cluster)) == 1
         assert committed(cluster) == 1

@@ -14,14 +14,10 @@ import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
 from tests.unit.client.consumer.popping_consumers import POP, Handled
-from tests.unit.client.push_consumers import committed, consumer_of, locked
-from tests.unit.client.scripted_cluster import (
-    ScriptedBroker,
-    ScriptedCluster,
-    scripted_cluster,
-    until,
-)
+from tests.unit.client.push_consumers import committed, consumer_of, locked, until_committed
+from tests.unit.client.scripted_cluster import ScriptedBroker, ScriptedCluster, scripted_cluster
 from tests.unit.client.scripted_pops import ScriptedPops
+from tests.waits import until, until_count, until_equal, until_has, until_some
 
 from turbopump import blocking
 from turbopump.client.consumer.delivery import Delivery
@@ -90,12 +86,12 @@ async def test_a_topic_that_is_given_up_is_left_where_it_is_done_and_taken_up_ag
         await consumer.subscribe("bills")
         store(cluster, "orders", b"o0", b"o1")
         store(cluster, "bills", b"b0")
-        await until(lambda: len(handled.bodies) == 3)
+        await until_count(handled.bodies, 3)
         if way != "broadcast" and "popped" not in way:
             assert committed(cluster) != 2, "the pulls have committed a part"
         await consumer.unsubscribe("orders")
         if way != "broadcast" and "popped" not in way:
-            await until(lambda: committed(cluster) == 2)
+            await until_committed(cluster, 2)
         assert {queue.topic for queue in consumer.queues} == {"bills"}
         await until(lambda: topics_of_the_heartbeat(cluster) == {"bills"})
         if way == "in order":
@@ -104,11 +100,11 @@ async def test_a_topic_that_is_given_up_is_left_where_it_is_done_and_taken_up_ag
         asked = len(asked_for_orders(cluster))
         store(cluster, "orders", b"o2")
         store(cluster, "bills", b"b1")
-        await until(lambda: b"b1" in handled.bodies)
+        await until_has(handled.bodies, b"b1")
         await asyncio.sleep(60)
         assert (len(asked_for_orders(cluster)), handled.bodies.count(b"o2")) == (asked, 0)
         await consumer.subscribe("orders")
-        await until(lambda: b"o2" in handled.bodies)
+        await until_has(handled.bodies, b"o2")
         assert sorted(handled.bodies) == [b"b0", b"b1", b"o0", b"o1", b"o2"]
 
 
@@ -142,7 +138,7 @@ async def test_however_early_a_topic_is_given_up_after_it_was_taken_up_no_queue_
         assert not [queue for _, queue in cluster.broker.holders if queue.topic == "bills"]
         await consumer.subscribe("bills")
         store(cluster, "bills", b"b0")
-        await until(lambda: handled.bodies == [b"b0"])
+        await until_equal(handled.bodies, [b"b0"])
 
 
 @in_loop(simulated)
@@ -162,12 +158,12 @@ async def test_in_order_a_queue_is_free_when_its_handler_has_ended_and_is_commit
         consumer_by(way, cluster, simulation, handle) as consumer,
     ):
         store(cluster, "orders", b"o0", b"o1")
-        await until(lambda: begun == [b"o0"])
+        await until_equal(begun, [b"o0"])
         await consumer.unsubscribe("orders")
         await asyncio.sleep(10)
         assert unlocked(cluster) == [1]
         go_on.set()
-        await until(lambda: committed(cluster) == 1)
+        await until_committed(cluster, 1)
         await until(lambda: unlocked(cluster) == [1, 0])
         assert begun == [b"o0"]
 
@@ -186,7 +182,7 @@ async def test_a_handler_may_give_up_its_own_topic(simulation: Simulation, /, wa
         consumer = consumer_by(way, cluster, simulation, handle)
         consumer.set_concurrency(1)
         async with consumer:
-            await until(lambda: bool(got))
+            await until_some(got)
             await asyncio.sleep(90)
             assert (got, consumer.queues) == ([b"o0"], [])
 

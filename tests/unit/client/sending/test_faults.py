@@ -12,7 +12,8 @@ from tests.fuzzing import crossed
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
 from tests.unit.client.producers import producer_of
-from tests.unit.client.scripted_cluster import ScriptedCluster, refusal, scripted_cluster, until
+from tests.unit.client.scripted_cluster import ScriptedCluster, refusal, scripted_cluster
+from tests.waits import until
 
 from turbopump.client.hooks import SendContext, SendHook
 from turbopump.client.producer import Producer

@@ -8,7 +8,8 @@ import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
 from tests.unit.client.producers import producer_of
-from tests.unit.client.scripted_cluster import ScriptedBroker, scripted_cluster, until
+from tests.unit.client.scripted_cluster import ScriptedBroker, scripted_cluster
+from tests.waits import until, until_some
 
 from turbopump.client.producer import Producer
 from turbopump.errors import CallTimeoutError, ClientErrorCode, SendError
@@ -102,7 +103,7 @@ async def test_calls_of_a_client_have_permits_too(simulation: Simulation, /) -> 
         question = GetMaxOffset(topic="orders", queue_id=0)
         cluster.broker.script[question.code] += [SILENCE]
         first = asyncio.ensure_future(client.call(cluster.broker.address, question, timeout=2))
-        await until(lambda: cluster.broker.received != [])
+        await until_some(cluster.broker.received)
         with pytest.raises(CallTimeoutError, match=r"nothing was sent .* 1 calls .*async_permits"):
             await client.call(cluster.broker.address, question, timeout=1)
         second = asyncio.ensure_future(client.call(cluster.broker.address, question, timeout=3))

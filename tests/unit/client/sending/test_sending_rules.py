@@ -11,7 +11,8 @@ import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
 from tests.unit.client.producers import producer_of
-from tests.unit.client.scripted_cluster import ScriptedCluster, refusal, scripted_cluster, until
+from tests.unit.client.scripted_cluster import ScriptedCluster, refusal, scripted_cluster
+from tests.waits import until, until_some
 
 from turbopump.auth.signatures import Credentials, RequestSigner
 from turbopump.client.hooks import (
@@ -144,14 +145,14 @@ async def test_a_namespace_wraps_names_on_the_wire_and_users_do_not_see_it(
             await producer.send_batch([Message("orders", b"x"), Message("orders", b"y")])
         ).queue.topic == "orders"
         await producer.send_oneway("orders", b"x", queue=queue)
-        await until(lambda: len(cluster.broker.requests(SendMessageV2)) == 3)
+        await until(cluster.broker.has_got, SendMessageV2, 3)
         for request in [
             *cluster.broker.requests(SendMessageV2),
             *cluster.broker.requests(SendBatchMessage),
         ]:
             assert (request.topic, request.producer_group) == ("space%orders", "space%sellers")
             assert "INSTANCE_ID\x01space\x02" in request.properties
-        await until(lambda: bool(cluster.broker.heartbeats))
+        await until_some(cluster.broker.heartbeats)
         assert [data.group_name for data in cluster.broker.heartbeats[-1].producer_data_set] == [
             "space%sellers"
         ]
@@ -181,6 +182,9 @@ class Wiretap:
     def codes(self) -> set[int]:
         return {command.code for command in self.commands}
 
+    def has_seen(self, code: RequestCode) -> bool:
+        return code in self.codes()
+
 
 @in_loop(simulated)
 async def test_a_namespace_of_the_second_kind_stands_in_every_request(
@@ -190,7 +194,7 @@ async def test_a_namespace_of_the_second_kind_stands_in_every_request(
         tap = Wiretap(cluster)
         async with producer_of(cluster, namespace_v2="space") as producer:
             await producer.send("orders", b"x")
-            await until(lambda: RequestCode.HEART_BEAT in tap.codes())
+            await until(tap.has_seen, RequestCode.HEART_BEAT)
         assert {
             GetRouteInfo.code,
             SendMessageV2.code,
@@ -231,7 +235,7 @@ async def test_every_request_of_every_client_is_signed(
             queue = (await consumer.queues("orders"))[0]
             await consumer.pull(queue, 0)
             await consumer.commit(queue, 0)
-            await until(lambda: RequestCode.HEART_BEAT in tap.codes())
+            await until(tap.has_seen, RequestCode.HEART_BEAT)
         signer = RequestSigner(credentials)
         assert len(tap.codes()) >= 7
         for command in tap.commands:
@@ -371,7 +375,7 @@ async def test_a_hook_may_forbid_and_one_that_fails_changes_nothing(
         assert cluster.broker.requests(SendMessageV2) == []
         await producer.send("orders", b"x")
         await producer.send_oneway("orders", b"x")
-        await until(lambda: len(cluster.broker.requests(SendMessageV2)) == 2)
+        await until(cluster.broker.has_got, SendMessageV2, 2)
     assert "a bug of mine" in caplog.text
 
 

@@ -15,14 +15,7 @@ from turbopump.disk.disk import Found, Piece
 from turbopump.disk.mapped_segments import MappedSegment
 from turbopump.disk.system_disk import SystemDisk
 from turbopump.store.log import cold_reads
-from turbopump.store.log.cold_reads import (
-    LOOK_SIZE_MAX,
-    ColdReads,
-    Look,
-    ReadPace,
-    ReadState,
-    ReadSteps,
-)
+from turbopump.store.log.cold_reads import VIEW_SIZE_MAX, ColdReads, ReadPace, ReadState, ReadSteps
 
 
 class HeldDisk(SystemDisk):
@@ -316,14 +309,19 @@ def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MappedSegment, "read_cached_into", read_cached_into)
 
 
+def each_of(*pieces: Piece) -> ReadSteps[list[bytes]]:
+    """Reads them one after the other, and copies each before the next."""
+    found = []
+    for piece in pieces:
+        (data,) = yield [piece]
+        assert not isinstance(data, OSError)
+        found.append(bytes(data))
+    return found
+
+
 def seen(reads: ColdReads, *pieces: Piece) -> list[bytes] | None:
     """What a read at once sees of them; None if it may not look, or does not see one."""
-
-    def read(look: Look) -> list[bytes] | None:
-        found = [bytes(data) for piece in pieces if (data := look(piece)) is not None]
-        return found if len(found) == len(pieces) else None
-
-    return reads.at_once(read)
+    return reads.at_once(each_of(*pieces))
 
 
 def test_where_nobody_stands_in_line_pieces_in_memory_are_seen_at_once(
@@ -337,7 +335,7 @@ def test_where_nobody_stands_in_line_pieces_in_memory_are_seen_at_once(
     assert seen(reads, *wanted) == [bytes(range(3)), bytes(range(2))]
     assert reads.numbers.pieces_in_memory == 2
     assert seen(reads, Piece(segment, 4090, 100)) is None, "less than what is asked for is nothing"
-    assert seen(reads, Piece(segment, 0, LOOK_SIZE_MAX + 1)) is None
+    assert seen(reads, Piece(segment, 0, VIEW_SIZE_MAX + 1)) is None
     reads.close()
     assert seen(reads, *wanted) is None
 
@@ -356,16 +354,16 @@ def test_nobody_sees_pieces_before_those_who_stand_in_line_or_while_reads_pause(
     assert seen(reads, Piece(segment, 0, 3)) == [bytes(range(3))]
     loop.written += 1  # somebody writes: the next read that takes long is in debt
 
-    def slow(look: Look) -> bytes:
-        data = look(Piece(segment, 0, 3))
-        assert data is not None
+    def slow() -> ReadSteps[bytes]:
+        (data,) = yield [Piece(segment, 0, 3)]
+        assert not isinstance(data, OSError)
         loop.now += 0.003
         return bytes(data)
 
-    assert reads.at_once(slow) == bytes(range(3))
-    assert reads.at_once(slow) is None
+    assert reads.at_once(slow()) == bytes(range(3))
+    assert reads.at_once(slow()) is None
     loop.now += 0.02
-    assert reads.at_once(slow) == bytes(range(3))
+    assert reads.at_once(slow()) == bytes(range(3))
 
 
 def test_what_was_not_seen_at_once_is_not_looked_for_twice_in_a_row(

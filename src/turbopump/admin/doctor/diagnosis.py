@@ -1,0 +1,83 @@
+"""Findings of the doctor: facts about servers, topics and groups. Each problem has a fix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from turbopump.admin.access import ComparedAccounts
+from turbopump.admin.cluster import Servers
+from turbopump.clock import Clock
+
+LOG_OF_BROKER: Final = "the broker's log has the details"
+
+
+class Level(StrEnum):
+    """Severity of a finding. One ``WRONG`` makes the cluster unhealthy."""
+
+    OK = "ok"
+    NOTE = "note"
+    WRONG = "wrong"
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """One finding.
+
+    - ``subject``: the server, topic or group.
+    - ``message``: one sentence.
+    - ``fix``: what to do; a command if there is one.
+    """
+
+    level: Level
+    subject: str
+    message: str
+    fix: str = ""
+
+
+class Findings:
+    """Findings about one subject, in the order of the checks."""
+
+    def __init__(self, subject: str) -> None:
+        self.diagnoses: list[Diagnosis] = []
+        self._subject = subject
+
+    def ok(self, message: str) -> None:
+        self.diagnoses.append(Diagnosis(Level.OK, self._subject, message))
+
+    def note(self, message: str, fix: str = "") -> None:
+        self.diagnoses.append(Diagnosis(Level.NOTE, self._subject, message, fix))
+
+    def wrong(self, message: str, fix: str) -> None:
+        self.diagnoses.append(Diagnosis(Level.WRONG, self._subject, message, fix))
+
+    @property
+    def healthy(self) -> bool:
+        return all(one.level is not Level.WRONG for one in self.diagnoses)
+
+
+@dataclass(slots=True)
+class Examination:
+    """State that the checks of one examination share: open connections, and the answers so far.
+
+    - ``masters``: addresses of the masters that have answered.
+    - ``accounts``: accounts by server address, for servers that show them.
+    """
+
+    servers: Servers
+    clock: Clock
+    masters: list[str] = field(default_factory=list)
+    accounts: dict[str, ComparedAccounts] = field(default_factory=dict)
+    findings: list[Findings] = field(default_factory=list)
+
+    def about(self, subject: str) -> Findings:
+        """Return new findings about a subject, which follow the findings so far."""
+        found = Findings(subject)
+        self.findings.append(found)
+        return found
+
+    @property
+    def n_option(self) -> str:
+        """The option -n of suggested commands."""
+        return f"-n '{';'.join(self.servers.name_servers)}'"

@@ -1,0 +1,507 @@
+"""HA port of a master, and the connections of its slaves.
+
+This module moves bytes and measures time. ``master.py`` decides about sending, refusing and
+acknowledging; the store decides what readers see. Topics, requests and name servers are unknown
+here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import secrets
+from collections.abc import Callable
+from typing import Final, cast
+
+from turbopump.config.tls import ServerTls, TlsMode
+from turbopump.disk.disk import Disk, Found, Piece
+from turbopump.errors import ConfigError, ProtocolError
+from turbopump.remoting.listening_port import FirstByte, ListeningPort, bound_sockets
+from turbopump.remoting.tls import HANDSHAKE_S
+from turbopump.repeated_line import RepeatedLine
+from turbopump.replication.comparison import (
+    PROVE,
+    MasterComparison,
+    Outcome,
+    Range,
+    Verdict,
+    masters_refusal,
+)
+from turbopump.replication.handshake import NONCE_SIZE, MasterHandshake, PeerRules
+from turbopump.replication.history import LogHistory
+from turbopump.replication.log_digest import start_digest
+from turbopump.replication.master import (
+    LogSpan,
+    MasterSettings,
+    Replicas,
+    SlaveConnection,
+    Transfer,
+)
+from turbopump.replication.stream import TRANSFER_HEAD
+from turbopump.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+_refused = RepeatedLine(log, logging.ERROR, "HA connection closed slave=%s cause=%s")
+_refused_peer = RepeatedLine(log, logging.WARNING, "HA connection refused peer=%s cause=%s")
+
+Bytes = bytes | bytearray | memoryview
+HOT_SIZE: Final = 16 * 1024 * 1024
+"""Bytes at the end of the log that count as being in memory."""
+TURN_SIZE: Final = 256 * 1024
+"""Maximum bytes sent to one slave before other work gets its turn in the event loop."""
+UNSENT_MAX: Final = 1024 * 1024
+"""Maximum of unsent bytes for a slave that does not read, not counting those of one turn."""
+SLAVES_MAX: Final = 64
+"""Maximum number of slave connections; more are refused."""
+STRANGERS_MAX: Final = 256
+"""Maximum number of unauthenticated connections; more wait in the system's accept queue."""
+GATHER_S: Final = 0.005
+"""Seconds for which an ASYNC_MASTER gathers messages before sending them to slaves."""
+LOOK_S: Final = 0.5
+"""Seconds between two checks of heartbeats, silent slaves, and slaves in sync."""
+
+
+class MasterLink:
+    """HA port of a master.
+
+    - ``durable_only``: send only bytes that are on this disk, so that no slave is ahead of its
+      master after a power cut (SYNC_FLUSH).
+    - ``rules``: the slaves that may connect.
+    - ``tls``: accept TLS and plain text. Raises ConfigError if its files cannot be used.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        disk: Disk,
+        settings: MasterSettings,
+        history: LogHistory,
+        *,
+        durable_only: bool,
+        rules: PeerRules,
+        tls: ServerTls | None,
+    ) -> None:
+        self.store = store
+        self.disk = disk
+        self.settings = settings
+        self.history = history
+        self.rules = rules
+        self.replicas = Replicas(settings)
+        self.slaves: list[SlavePeer] = []
+        self.on_in_sync: Callable[[], None] = lambda: None
+        """Callback for the moment when enough slaves are in sync again."""
+        self._unproven: dict[SlavePeer, float] = {}
+        self._durable_only = durable_only
+        self._tls = (
+            FirstByte(dataclasses.replace(tls, mode=TlsMode.PERMISSIVE))
+            if tls is not None and tls.certificate and tls.mode is not TlsMode.DISABLED
+            else None
+        )
+        self._opened_at = store.log.end
+        self._ports: list[ListeningPort] = []
+        self._all_gone = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._watching = False
+        self._due = False
+
+    async def listen(self, host: str, port: int) -> tuple[str, int]:
+        """Start accepting slaves, and return the bound address. Raises ConfigError."""
+        try:
+            sockets = await bound_sockets(host, port)
+        except ConfigError as error:
+            raise ConfigError(f"{error} (that is haListenPort, for slaves)") from None
+        self._ports += [
+            ListeningPort(
+                one,
+                lambda: SlavePeer(self),
+                self._tls,
+                self._is_full,
+                lambda _host: True,
+                self._ports,
+            )
+            for one in sockets
+        ]
+        self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+        address = sockets[0].getsockname()
+        return str(address[0]), int(address[1])
+
+    def _is_full(self) -> bool:
+        """True when STRANGERS_MAX connections are not authenticated yet."""
+        waiting = sum(port.waiting for port in self._ports)
+        return len(self._unproven) + waiting >= STRANGERS_MAX
+
+    async def close(self) -> None:
+        """Stop accepting slaves, and close all connections. May be called twice."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for port in self._ports:
+            port.close()
+        self._ports.clear()
+        for slave in (*self.slaves, *self._unproven):
+            slave.close()
+        while self.slaves or self._unproven:
+            self._all_gone.clear()
+            await self._all_gone.wait()
+
+    @property
+    def span(self) -> LogSpan:
+        """Part of the log that may be sent."""
+        log_, store = self.store.log, self.store
+        end = min(store.durable.value, log_.end) if self._durable_only else log_.end
+        return LogSpan(log_.start, end, log_.end, log_.segment_size)
+
+    def came(self, slave: SlavePeer) -> None:
+        """Add a connection that must complete a handshake. At the limit, close the oldest of
+        these."""
+        if len(self._unproven) >= SLAVES_MAX:
+            oldest = next(iter(self._unproven))
+            del self._unproven[oldest]
+            oldest.refuse("too many connections wait for authentication, and it was the oldest")
+        self._unproven[slave] = asyncio.get_running_loop().time()
+
+    @property
+    def hot_from(self) -> int:
+        """Offset after which the log is in memory, because this process has just written these
+        bytes."""
+        return max(self.store.log.end - HOT_SIZE, self._opened_at)
+
+    def joined(self, slave: SlavePeer) -> None:
+        """Add a slave connection. One slave may have several."""
+        self._unproven.pop(slave, None)
+        self.slaves.append(slave)
+
+    def left(self, slave: SlavePeer) -> None:
+        """Remove a connection that has ended."""
+        if slave in self.slaves:
+            self.slaves.remove(slave)
+        self._unproven.pop(slave, None)
+        self._all_gone.set()
+
+    def acknowledged(self, slave: SlavePeer) -> None:
+        """Record a slave's acknowledgement, and complete the sends that waited for this offset."""
+        connection, now = slave.connection, asyncio.get_running_loop().time()
+        self.replicas.acknowledged(
+            connection.slave,
+            connection.acked,
+            self.span.end,
+            now,
+            self.store.confirmed.value,
+            proved=connection.proved,
+        )
+        self._tell()
+
+    def begins(self, slave: SlavePeer) -> None:
+        """Record and log that sending to a slave begins."""
+        connection, now = slave.connection, asyncio.get_running_loop().time()
+        end = self.store.log.end
+        self.replicas.begins(connection.slave, proved=connection.proved, end=end, now=now)
+        log.info(
+            "slave begins slave=%s sent_from=%d log=%s",
+            slave.address,
+            connection.next,
+            "proved"
+            if connection.proved
+            else "not proved, so it counts only for messages stored from now on",
+        )
+
+    def watch(self) -> None:
+        """Wait for new bytes of the log, and send them to all slaves."""
+        if self._watching or not self.slaves:
+            return
+        self._watching = True
+        if self._durable_only:
+            self.store.durable.when(self.store.durable.value + 1, self._grown)
+        else:
+            self.store.log.when_longer(self._grown)
+
+    def _grown(self) -> None:
+        """Plan to send the new bytes of the log.
+
+        If sends wait for slaves, send in the next turn of the loop. Otherwise wait for GATHER_S,
+        because the cost is per transfer, not per message.
+        """
+        self._watching = False
+        if not self._due:
+            self._due = True
+            loop = asyncio.get_running_loop()
+            if self.settings.acks:
+                loop.call_soon(self._pump)
+            else:
+                loop.call_later(GATHER_S, self._pump)
+
+    def _pump(self) -> None:
+        self._due = False
+        if not self._ports:  # closed meanwhile
+            return
+        for slave in list(self.slaves):
+            slave.pump()
+        self.watch()
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for slave in list(self.slaves):
+            if slave.connection.is_silent(now):
+                log.warning("slave is silent, its connection is closed slave=%s", slave.address)
+                slave.close()
+            else:
+                slave.pump()
+        for slave, since in list(self._unproven.items()):
+            if now - since > HANDSHAKE_S:
+                slave.refuse(f"it did not authenticate within {HANDSHAKE_S:.0f} s")
+        for port in self._ports:
+            port.close_silent(now - HANDSHAKE_S)
+        self.replicas.look(now, self.store.confirmed.value)
+        self._tell()
+        self.watch()
+        self._timer = loop.call_later(LOOK_S, self._look)
+
+    def _tell(self) -> None:
+        replicas, confirmed = self.replicas, self.store.confirmed
+        if not self.settings.acks:
+            return
+        if replicas.alone != confirmed.alone:
+            wanted = self.settings.acks
+            if replicas.alone:
+                log.warning(
+                    "too few slaves are in sync: sends are answered SLAVE_NOT_AVAILABLE wanted=%d",
+                    wanted,
+                )
+            else:
+                log.info("enough slaves are in sync wanted=%d", wanted)
+        begins = confirmed.alone and not replicas.alone
+        confirmed.copied_to(replicas.copied, alone=replicas.alone)
+        if begins:
+            self.on_in_sync()
+
+
+class SlavePeer(asyncio.Protocol):
+    """A slave's connection to its master's HA port."""
+
+    def __init__(self, link: MasterLink) -> None:
+        self._link = link
+        self._transport: asyncio.Transport | None = None
+        self._paused = False
+        self._reading = False
+        self._due = False
+        self._encrypted = False
+        self._is_first = True
+        self._handshake: MasterHandshake | None = None
+        self._comparison: MasterComparison | None = None
+        self._comparing: Range | None = None
+        self._host = "?"
+        self.address = "?"
+        self.connection = SlaveConnection(link.settings, "", 0.0)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is none
+        host, port = transport.get_extra_info("peername")[:2]
+        self.address = f"{host}:{port}"
+        self._host = host
+        transport.set_write_buffer_limits(high=UNSENT_MAX)
+        rules = self._link.rules
+        encrypted = self._encrypted = transport.get_extra_info("sslcontext") is not None
+        if (refusal := rules.refusal(host, encrypted=encrypted)) is not None:
+            self.refuse(refusal)
+        elif rules.closed:
+            self._handshake = MasterHandshake(rules, host, secrets.token_bytes(NONCE_SIZE))
+            self._link.came(self)
+        else:
+            self._join()
+
+    def _join(self) -> None:
+        link = self._link
+        if len(link.slaves) >= SLAVES_MAX:
+            self.refuse(f"{SLAVES_MAX} slaves are connected, the limit")
+            return
+        now = asyncio.get_running_loop().time()
+        self.connection = SlaveConnection(link.settings, self._host, now)
+        link.joined(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._handshake is not None:
+            try:
+                step = self._handshake.received(data)
+            except ProtocolError as error:
+                self.refuse(str(error))
+                return
+            if self._transport is not None and step.said:
+                self._transport.write(step.said)
+            if step.rest is None:
+                return
+            self._handshake, data = None, step.rest
+            self._join()
+        if self._transport is None or self._transport.is_closing() or not data:
+            return
+        connection, now = self.connection, asyncio.get_running_loop().time()
+        begins = connection.next is None
+        first, self._is_first = self._is_first, False
+        if first and data[0] == PROVE[0]:
+            self._comparison = MasterComparison(self._link.history.known)
+        try:
+            if begins and self._comparison is not None:
+                connection.last_read = now
+                self._compare(self._comparison.received(data, self._link.span))
+                return
+            reported = connection.received(data, self._link.span, now)
+        except ProtocolError as error:
+            self._fail(error)
+            return
+        if begins and connection.next is not None:
+            self._link.begins(self)
+            self.pump()
+        if reported:
+            self._link.acknowledged(self)
+        self._link.watch()
+
+    @property
+    def compares(self) -> bool:
+        """True until the comparison with the slave's log is complete."""
+        return self._comparison is not None and self.connection.next is None
+
+    def _compare(self, said: bytes) -> None:
+        """Send the next bytes of the comparison, then start the next step."""
+        comparison, transport = self._comparison, self._transport
+        assert comparison is not None
+        if transport is None:
+            return
+        transport.write(said)
+        if (found := comparison.found) is not None:
+            self._compared(found, comparison.end)
+        elif comparison.asked is not None and comparison.asked is not self._comparing:
+            self._comparing = comparison.asked
+            link = self._link
+            start_digest(link.store.log, link.disk, comparison.asked, self._has_digest)
+
+    def _has_digest(self, digest: bytes | OSError) -> None:
+        if isinstance(digest, OSError):
+            self._fail(digest)
+        elif self._transport is not None and self._comparison is not None:
+            self._compare(self._comparison.read(digest))
+
+    def _compared(self, found: Outcome, end: int) -> None:
+        assert self._transport is not None
+        if found.verdict is Verdict.EQUAL:
+            self.connection.begin_proved(found.offset)
+            self._link.begins(self)
+            self.pump()
+            self._link.watch()
+            return
+        cause = masters_refusal(found, end)
+        _refused(self.address, cause, kind=f"{self._host} {found.verdict}")
+        self._transport.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        if self in self._link.slaves:
+            log.info("slave has left slave=%s cause=%s", self.address, error or "closed")
+        self._link.left(self)
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self.pump()
+
+    @property
+    def unsent(self) -> int:
+        """Number of bytes that the slave has not read yet."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def refuse(self, cause: str) -> None:
+        """Log the reason and close a connection that was not served yet."""
+        _refused_peer(self.address, cause, kind=f"{self._host} {cause}")
+        self.close()
+
+    def close(self) -> None:
+        """End the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pump(self) -> None:
+        """Send new bytes: up to TURN_SIZE now, the rest in later turns of the loop."""
+        if not self._due:
+            self._take_turn()
+
+    def _take_turn(self) -> None:
+        self._due = False
+        log_ = self._link.store.log
+        turn, full, size = list[Transfer](), False, 0
+        try:
+            while not full and (sent := self._next()) is not None:
+                turn.append(sent)
+                size += TRANSFER_HEAD.size + sent.size
+                # one turn is one read of one file
+                end = sent.offset + sent.size
+                full = size >= TURN_SIZE or end == log_.segment_end(turn[0].offset)
+            if not turn:
+                return
+            data = self._read(turn)
+        except (ProtocolError, OSError) as error:
+            self._fail(error)
+            return
+        if data is not None:
+            self._send(turn, data)
+            if full:
+                self._plan_turn()
+
+    def _plan_turn(self) -> None:
+        self._due = True
+        loop = asyncio.get_running_loop()
+        pause = self.connection.pause(self._link.store.log.end, loop.time())
+        if pause:
+            loop.call_later(pause, self._take_turn)
+        else:
+            loop.call_soon(self._take_turn)
+
+    def _next(self) -> Transfer | None:
+        if self._transport is None or self._paused or self._reading:
+            return None
+        return self.connection.transfer(self._link.span, asyncio.get_running_loop().time())
+
+    def _read(self, turn: list[Transfer]) -> Bytes | None:
+        """Return the bytes if the system has them in memory; otherwise start a thread that reads
+        and sends them.
+
+        Recently written bytes are not copied, because that part of the log does not change any
+        more.
+        """
+        begin, size = turn[0].offset, sum(sent.size for sent in turn)
+        if not size:
+            return b""
+        link = self._link
+        file = link.store.log.files.at(begin)
+        assert file is not None
+        at = begin - file.start
+        if begin >= link.hot_from and not self._encrypted:
+            return memoryview(file.buffer)[at : at + size]
+        data = bytearray(size)
+        if file.segment.read_cached_into(data, at):
+            return data
+        self._reading = True
+        piece = Piece(file.segment, at, size)
+        link.disk.start_read([piece], lambda found: self._has_read(turn, found[0]))
+        return None
+
+    def _has_read(self, turn: list[Transfer], found: Found) -> None:
+        self._reading = False
+        if isinstance(found, OSError):
+            self._fail(found)
+        else:
+            self._send(turn, found)
+            self._plan_turn()
+
+    def _send(self, turn: list[Transfer], data: Bytes) -> None:
+        if self._transport is None:
+            return
+        pieces, at, view = list[Bytes](), 0, memoryview(data)
+        for sent in turn:
+            pieces += [TRANSFER_HEAD.pack(*sent), view[at : at + sent.size]]
+            at += sent.size
+        self._transport.writelines(pieces)
+
+    def _fail(self, error: Exception) -> None:
+        _refused(self.address, error, kind=str(error))
+        self.close()

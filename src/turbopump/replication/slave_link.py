@@ -1,0 +1,464 @@
+"""Connection of a slave to its master, renewed when it is lost.
+
+This module moves bytes and measures time. ``slave.py`` decides about accepting and acknowledging;
+the store decides what readers see. Topics, requests and name servers are unknown here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import ssl
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Final, cast
+
+from turbopump.config.addresses import host_of
+from turbopump.config.tls import ClientTls
+from turbopump.disk.disk import Disk
+from turbopump.errors import (
+    CopyError,
+    ProtocolError,
+    ReadsRefusedError,
+    RemotingError,
+    RoomInMakingError,
+    StoreError,
+)
+from turbopump.remoting.tls import ClientContext, failure_words
+from turbopump.replication.comparison import (
+    Outcome,
+    Range,
+    SlaveComparison,
+    Verdict,
+    slaves_refusal,
+)
+from turbopump.replication.handshake import NONCE_SIZE, PeerRules, SlaveHandshake
+from turbopump.replication.history import LogHistory
+from turbopump.replication.log_digest import start_digest
+from turbopump.replication.slave import MasterConnection, SlaveSettings
+from turbopump.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+CONNECT_S: Final = 3.0
+LOOK_S: Final = 0.5
+"""Seconds between two checks of heartbeats, silent slaves, and slaves in sync."""
+AGAIN_MIN_S: Final = 0.1
+AGAIN_MAX_S: Final = 1.0
+AGAIN_GROWTH: Final = 1.25
+"""Growth of the pause between two attempts to reach a master. Short first pauses find a restarted
+master soon."""
+REFUSED_S: Final = 5.0
+"""Seconds until the next attempt after invalid data, and the longest pause after a master closed
+the connection at once."""
+TOLD_AGAIN_S: Final = 3600.0
+"""Seconds after which a slave that does not copy logs the same reason again."""
+_DIGITS: Final = dict.fromkeys(map(ord, "0123456789"))
+
+
+class SlaveLink:
+    """Connection of a slave to its master, renewed when lost. ``go_to`` sets the master's address.
+
+    - ``ack_flushed``: acknowledge bytes that are on the disk; if False, bytes that are written.
+    - ``flushes``: sync the log at once (SYNC_FLUSH).
+    - ``rules``: the masters that are accepted.
+    - ``tls``: use TLS, except with an address in `haAllowedPeers`; None: plain text.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        disk: Disk,
+        settings: SlaveSettings,
+        history: LogHistory,
+        *,
+        ack_flushed: bool,
+        flushes: bool,
+        rules: PeerRules,
+        tls: ClientTls | None,
+    ) -> None:
+        assert store.copied is not None
+        self.store = store
+        self.copied = store.copied
+        self.disk = disk
+        self.settings = settings
+        self.history = history
+        self.ack_flushed = ack_flushed
+        self.flushes = flushes or ack_flushed
+        self._rules = rules
+        self._tls = None if tls is None else ClientContext(tls)
+        self.begin_at: Callable[[bool, bool], Awaitable[int | None]] = self._log_end
+        """Awaited before each connection. Returns the offset from which the slave wants the log:
+
+        - None: the master is turbopump's, and the logs are compared.
+        - 0: start at the file that the master is writing, as Apache's slave does. For a master that
+          cannot be asked.
+
+        The first argument is True if a handshake follows, the second if the connection uses TLS.
+        Raises RemotingError, ProtocolError or ReadsRefusedError if the offset cannot be found,
+        CopyError if this master must not be copied.
+        """
+        self.address: str | None = None
+        """HA address of the master, `host:port`; None while unknown."""
+        self.peer: MasterPeer | None = None
+        self._told: str | None = None
+        self._told_at = 0.0
+        self.fault: str | None = None
+        """Reason why the slave does not copy now; None while copying."""
+        self._known = asyncio.Event()
+        self._said = False
+        self._again = AGAIN_MIN_S
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Start copying from the master."""
+        self._task = asyncio.create_task(self._run(), name="copying from the master")
+
+    async def stop(self) -> None:
+        """Stop copying. May be called twice."""
+        task, self._task = self._task, None
+        if self.peer is not None:
+            self.peer.close()
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def go_to(self, address: str | None) -> None:
+        """Set the address of the master's HA port, and reconnect if it has changed.
+
+        None: there is no master at present. Empty: the master takes no slaves. In both cases a
+        connection that works is kept.
+        """
+        if address == "" and not self._said:
+            self._said = True
+            log.warning("the master accepts no slaves: set its haListenPort to a free port")
+        if not address or address == self.address:
+            return
+        self._said = False
+        log.info("master's HA address changes old=%s new=%s", self.address, address)
+        self.address = address
+        self._known.set()
+        if self.peer is not None:
+            self.peer.close()
+
+    def begin_again(self) -> None:
+        """Reconnect, because ``begin_at`` can now learn more about the master."""
+        if self.peer is not None:
+            self.peer.close()
+
+    def room_made(self) -> None:
+        """Resume after the log got a new file."""
+        if self.peer is not None:
+            self.peer.go_on()
+
+    async def _run(self) -> None:
+        while True:
+            await self._known.wait()
+            assert self.address is not None
+            pause = await self._copy_from(self.address)
+            await asyncio.sleep(pause)
+
+    async def _copy_from(self, address: str) -> float:
+        """Copy until the connection ends. Return the seconds to wait before the next attempt."""
+        host, port = host_of(address), address.rpartition(":")[2]
+        loop = asyncio.get_running_loop()
+        handshake, tls = None, None
+        is_listed = host in self._rules.allowed
+        if self._tls is not None and not is_listed:
+            tls = self._tls.at(loop.time())
+        if self._rules.closed and not is_listed:
+            credentials = self._rules.credentials
+            if credentials is None:
+                self._failed(
+                    "access control is on, but this slave has no credentials to "
+                    "authenticate its master: set innerClientAuthenticationCredentials, "
+                    f"or add {host} to haAllowedPeers"
+                )
+                return REFUSED_S
+            handshake = SlaveHandshake(credentials, secrets.token_bytes(NONCE_SIZE))
+        try:
+            wanted = await self.begin_at(handshake is not None, tls is not None)
+            if wanted is not None:
+                await self._copies_from_anyone()
+            async with asyncio.timeout(CONNECT_S):
+                _, peer = await loop.create_connection(
+                    lambda: MasterPeer(self, wanted, handshake), host, int(port), ssl=tls
+                )
+        except (RemotingError, ProtocolError, ReadsRefusedError) as error:
+            self._failed(f"the master's history cannot be read: {error}")
+            return self._next_pause()
+        except CopyError as error:
+            self._failed(str(error))
+            return REFUSED_S
+        except (ssl.SSLError, ConnectionResetError) as error:
+            fault = f"no TLS connection to the master at {address}: {failure_words(error)}"
+            if not isinstance(error, ssl.SSLCertVerificationError):
+                fault += f"; if the master does not use TLS, add {host} to haAllowedPeers here"
+            self._failed(fault)
+            return self._next_pause(REFUSED_S)
+        except (OSError, TimeoutError, ValueError) as error:
+            self._failed(f"the master cannot be reached at {address}: {error or 'no answer'}")
+            return self._next_pause()
+        self.peer = peer
+        if wanted is not None:
+            log.info("copying from the master address=%s from=%d by=%s", address, wanted, peer.how)
+        try:
+            cause = await peer.ended
+        finally:
+            self.peer = None
+            peer.close()
+        if cause is None:
+            if peer.connection.accepted:
+                self._failed(f"the connection to the master at {address} has ended")
+                self._again = AGAIN_MIN_S
+                return self._next_pause()
+            cause = (
+                f"the master at {address} stopped or refused this slave: read the reason in its log"
+            )
+            if peer.shakes_hands:
+                cause += "; both brokers need the same innerClientAuthenticationCredentials"
+            self._failed(cause)
+            return self._next_pause(REFUSED_S)  # one that was stopping may be back at once
+        self._failed(cause)
+        return REFUSED_S
+
+    async def _log_end(self, _shakes_hands: bool, _by_tls: bool) -> int | None:
+        return self.store.log.end
+
+    async def _copies_from_anyone(self) -> None:
+        """Record in the history that bytes of an unknown log follow. Raises CopyError."""
+        saved: asyncio.Future[OSError | None] = asyncio.get_running_loop().create_future()
+        self.history.begin_own(self.store.log.end)
+        self.history.save(lambda error: None if saved.done() else saved.set_result(error))
+        if (error := await saved) is not None:
+            raise CopyError(_not_saved(error))
+
+    def _next_pause(self, longest: float = AGAIN_MAX_S) -> float:
+        pause = min(self._again, longest)
+        self._again = min(pause * AGAIN_GROWTH, longest)
+        return pause
+
+    @property
+    def accepted(self) -> bool:
+        """True if the master serves this slave."""
+        return self.peer is not None and self.peer.connection.accepted
+
+    def works(self) -> None:
+        """Clear the fault after bytes were copied."""
+        if self.fault is not None:
+            log.info("copying continues address=%s end=%d", self.address, self.store.log.end)
+            self.fault = self._told = None
+
+    def _failed(self, cause: str) -> None:
+        now = asyncio.get_running_loop().time()
+        # ignore numbers: they change while the master's log grows
+        kind = cause.translate(_DIGITS)
+        if kind != self._told or now - self._told_at >= TOLD_AGAIN_S:
+            self._told, self._told_at = kind, now
+            log.error("the slave does not copy cause=%s", cause)
+        self.fault = cause
+
+
+def _not_saved(error: OSError) -> str:
+    return f"{error.filename or 'turbopump.history.json'} cannot be written: {error.strerror}"
+
+
+class MasterPeer(asyncio.Protocol):
+    """Connection of a slave to its master.
+
+    - ``wanted``: first offset that the slave wants; None: compare the logs first.
+    - ``handshake``: handshake before that, or None.
+    """
+
+    def __init__(
+        self, link: SlaveLink, wanted: int | None, handshake: SlaveHandshake | None
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self._link = link
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._syncing = False
+        self._handshake = handshake
+        self.ended: asyncio.Future[str | None] = loop.create_future()
+        """Done when the connection has ended. The result is the reason if this side closed the
+        connection, else None."""
+        log_ = link.store.log
+        self._comparison = (
+            SlaveComparison(log_.start, log_.end, link.history.known) if wanted is None else None
+        )
+        self._reading = False
+        self.connection = MasterConnection(link.settings, wanted or 0, loop.time())
+
+    def _begin(self) -> bytes:
+        return (self._comparison or self.connection).begin()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is none
+        transport.write(self._handshake.begin() if self._handshake else self._begin())
+        self._look()
+
+    @property
+    def how(self) -> str:
+        """Kind of connection for the log: TLS or plain text."""
+        return "TLS" if self.encrypted else "plain text"
+
+    @property
+    def encrypted(self) -> bool:
+        """True for a TLS connection."""
+        transport = self._transport
+        return transport is not None and transport.get_extra_info("sslcontext") is not None
+
+    @property
+    def shakes_hands(self) -> bool:
+        """True until the handshake is complete."""
+        return self._handshake is not None
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            if self._handshake is not None:
+                step = self._handshake.received(data)
+                if step.rest is None:
+                    self._say(step.said)
+                    return
+                self._handshake, data = None, step.rest
+                self._say(step.said + self._begin())
+            now = asyncio.get_running_loop().time()
+            if self._comparison is not None:
+                self.connection.last_read = now
+                self._compare(self._comparison, data)
+                return
+            self.connection.received(data, now)
+        except ProtocolError as error:
+            self._refuse(str(error))
+            return
+        self.go_on()
+
+    def _compare(self, comparison: SlaveComparison, data: bytes) -> None:
+        """Answer the master's requests for digests, one after the other. Raises ProtocolError."""
+        if self._reading:
+            raise ProtocolError("the master requests a digest before the last one was sent")
+        found = comparison.received(data)
+        link = self._link
+        if isinstance(found, Range):
+            self._reading = True
+            start_digest(link.store.log, link.disk, found, self._has_digest)
+        elif found is not None:
+            self._compared(comparison, found)
+
+    def _has_digest(self, digest: bytes | OSError) -> None:
+        self._reading = False
+        if isinstance(digest, OSError):
+            self._refuse(f"the log cannot be read to compare it: {digest.strerror or digest}")
+        else:
+            self._say(digest)
+
+    def _compared(self, comparison: SlaveComparison, found: Outcome) -> None:
+        """Record the master's verdict in the history, then start copying or refuse the master."""
+        link, end = self._link, comparison.end
+        if found.verdict is not Verdict.EQUAL:
+            if found.verdict is Verdict.DIFFERS and found.known:
+                link.history.found_different(found.known, found.offset)
+                link.history.save(lambda _error: None)  # so that less is compared the next time
+            self._refuse(slaves_refusal(found, link.address or "?", end))
+            return
+
+        def noted(error: OSError | None) -> None:
+            if error is not None:
+                self._refuse(_not_saved(error))
+            elif self._transport is not None:
+                self._copy_on(comparison, found.offset)
+
+        link.history.follow(found.known)
+        link.history.save(noted)
+
+    def _copy_on(self, comparison: SlaveComparison, offset: int) -> None:
+        """Start copying after a successful comparison."""
+        address = self._link.address
+        log.info("copying from the master address=%s from=%d by=%s", address, offset, self.how)
+        now = asyncio.get_running_loop().time()
+        self._comparison = None
+        self.connection = MasterConnection(self._link.settings, offset, now, proved=True)
+        self.data_received(comparison.rest)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def close(self) -> None:
+        """End the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def go_on(self) -> None:
+        """Store the received bytes, and acknowledge them."""
+        if self._transport is None or self._comparison is not None:
+            return
+        store, connection = self._link.store, self.connection
+        try:
+            for start, data in self._pieces():
+                copied = self._link.copied.append(start, data)
+                connection.stored(copied.end, copied.wanted)
+                self._link.works()
+        except RoomInMakingError:
+            connection.stored(store.log.end, 1)
+            self._transport.pause_reading()
+            return
+        except (CopyError, StoreError) as error:
+            self._refuse(f"the master sent invalid data: {error}")
+        except OSError as error:
+            where = error.filename or "the store"
+            self._refuse(f"{where} cannot be written: {error.strerror or error}")
+        else:
+            self._transport.resume_reading()
+        for fault in self._link.copied.faults:
+            log.error("copied entry cannot be added to its queue: %s", fault)
+        self._link.copied.faults.clear()
+        if self._link.flushes:
+            self._sync()
+        self._report()
+
+    def _pieces(self) -> Iterator[tuple[int, bytes]]:
+        while (piece := self.connection.to_store()) is not None:
+            yield piece
+
+    def _sync(self) -> None:
+        store = self._link.store
+        if self._syncing or store.durable.value >= store.log.end:
+            return
+        self._syncing = True
+        store.durable.when(store.log.end, self._synced)
+        store.flusher.flush_log()
+
+    def _synced(self) -> None:
+        self._syncing = False
+        if self._link.store.durable.error is None:
+            self._sync()
+            self._report()
+        else:
+            self._refuse(str(self._link.store.durable.error))
+
+    def _report(self) -> None:
+        store = self._link.store
+        end = store.durable.value if self._link.ack_flushed else store.log.end
+        if self._handshake is None and self._comparison is None:
+            self._say(self.connection.report(end, asyncio.get_running_loop().time()))
+
+    def _say(self, said: bytes | None) -> None:
+        if said and self._transport is not None:
+            self._transport.write(said)
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self.connection.is_silent(loop.time()):
+            self._refuse("the master sends nothing any more")
+            return
+        self._report()
+        self._timer = loop.call_later(LOOK_S, self._look)
+
+    def _refuse(self, cause: str) -> None:
+        if not self.ended.done():
+            self.ended.set_result(cause)
+        self.close()
