@@ -22,6 +22,7 @@ from turbopump.broker.handlers.assignment import AssignmentHandler
 from turbopump.broker.handlers.cleaning import CleaningHandler
 from turbopump.broker.handlers.client_questions import ClientQuestionsHandler
 from turbopump.broker.handlers.clients import ClientsHandler
+from turbopump.broker.handlers.cold_flow import ColdFlowHandler
 from turbopump.broker.handlers.configuration import ConfigurationHandler
 from turbopump.broker.handlers.consumers import ConsumersHandler
 from turbopump.broker.handlers.groups import GroupsHandler
@@ -37,7 +38,7 @@ from turbopump.broker.handlers.replication import ReplicationHandler
 from turbopump.broker.handlers.replies import RepliesHandler
 from turbopump.broker.handlers.send import SendHandler
 from turbopump.broker.handlers.send_back import SendBackHandler
-from turbopump.broker.handlers.statistics import ColdFlowHandler, StatisticsHandler
+from turbopump.broker.handlers.statistics import StatisticsHandler
 from turbopump.broker.handlers.topics import TopicsHandler
 from turbopump.broker.handlers.transactions import TransactionsHandler
 from turbopump.broker.handlers.unserved import UnservedHandler
@@ -52,7 +53,7 @@ from turbopump.broker.log_repair import Range
 from turbopump.broker.parts import Parts, listen, make_announcing, make_copies, make_deliveries
 from turbopump.broker.saved_table import in_time
 from turbopump.broker.statistics import SAMPLE_S
-from turbopump.broker.store_opening import store_config
+from turbopump.broker.store_settings import store_config
 from turbopump.broker.stored import Stored, open_stored
 from turbopump.broker.tables import SAVE_AGAIN_S, Tables
 from turbopump.clock import Clock, SystemClock
@@ -333,7 +334,7 @@ class Broker:
         because they are older."""
         parts.listening.replication.room_made()
         parts.delivering.forwarding.room_made()
-        parts.stored.sends.backlog.release()
+        parts.stored.sends.backlog.release_held()
 
     def _begin_repeating(self) -> None:
         config, every = self.config, self._timetable.every
@@ -349,7 +350,7 @@ class Broker:
         )
         if self.access is not None:
             self.access.control.on_permissions_reduced = self._revoke_held
-            every(ACCESS_LOOK_S, self.access.look)
+            every(ACCESS_LOOK_S, self.access.check_file)
         if config.is_slave:
             every(MASTER_LOOK_S, self._look_for_master)
         every(LOOK_INTERVAL_S, StallWatch(loop.time, parts.stored.sends.stood_still).look)

@@ -12,7 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from turbopump.broker.background import wait_for
+from turbopump.broker.flush_wait import FlushWait
 from turbopump.clock import Clock
 from turbopump.errors import RoomInMakingError
 from turbopump.message.codec import encode_host
@@ -28,7 +28,6 @@ from turbopump.message.properties import (
     readable_text,
 )
 from turbopump.remoting.turns import Turns
-from turbopump.store.flusher import Flusher
 from turbopump.store.log.commit_log import NewMessage, PutResult
 from turbopump.store.message_store import MessageStore
 
@@ -173,46 +172,3 @@ class Forwarding:
             else:
                 self.flush.begin_soon()
                 return stored
-
-
-# --- Waiting for the disk under SYNC_FLUSH (one sync for all that a turn of the loop stores), and
-# for slaves where they are waited for: an awaitable ``Confirmed``. Otherwise nobody waits, and the
-# timetable syncs.
-
-
-class FlushWait:
-    """Wait for the flush and the copies that the settings promise.
-
-    - ``flushes``: answered messages are on this broker's disk.
-    - ``copies``: answered messages are on slaves.
-    - ``sync``: one of these, so that answers wait.
-    """
-
-    def __init__(self, flusher: Flusher, *, flushes: bool, copies: bool = False) -> None:
-        self._flusher = flusher
-        self._flushes = flushes
-        self.sync = flushes or copies
-        self.due = False
-        """True if ``begin_soon`` was called in this turn."""
-
-    def begin_soon(self) -> None:
-        """Begin a sync at the end of this turn, or see what is confirmed without one."""
-        if self.sync and not self.due:
-            self.due = True
-            asyncio.get_running_loop().call_soon(self._begin)
-
-    async def confirmed(self, log_end: int) -> None:
-        """Wait until the log is confirmed up to ``log_end``. Raises StoreError if the disk has
-        failed."""
-        confirmed = self._flusher.confirmed
-        if confirmed.error is None and confirmed.value < log_end:
-            await wait_for((confirmed, log_end))
-        if confirmed.error is not None:
-            raise confirmed.error
-
-    def _begin(self) -> None:
-        self.due = False
-        if self._flushes:
-            self._flusher.flush_log()
-        else:
-            self._flusher.confirmed.look()

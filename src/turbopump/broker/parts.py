@@ -16,7 +16,8 @@ from functools import partial
 from turbopump.auth.server_access import ServerAccess
 from turbopump.auth.signatures import Credentials, RequestSigner
 from turbopump.broker.dead_letters import retry_interceptor
-from turbopump.broker.forwarding import FlushWait, Forwarding
+from turbopump.broker.flush_wait import FlushWait
+from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.handlers.topics import TopicRecords
 from turbopump.broker.held_pulls import HeldPulls
 from turbopump.broker.housekeeping import Cleaning, Scrubbing
@@ -26,9 +27,10 @@ from turbopump.broker.interceptors import (
     refuse_unknown_kinds,
 )
 from turbopump.broker.log_repair import LogRepair, Range
+from turbopump.broker.lost_topics import make_topic_of_waiting
 from turbopump.broker.membership import Membership
 from turbopump.broker.pop.pop import Pop
-from turbopump.broker.registration import NameServerRegistration, TopicRoutes
+from turbopump.broker.registration import NameServerRegistration
 from turbopump.broker.replication import Replication
 from turbopump.broker.schedule.delays import Delays
 from turbopump.broker.schedule.destinations import delay_level_interceptor, timer_interceptor
@@ -36,7 +38,7 @@ from turbopump.broker.schedule.timers import Timers, timers_of
 from turbopump.broker.slave_accounts import SlaveAccounts
 from turbopump.broker.slave_tables import SlaveTables
 from turbopump.broker.stored import Stored
-from turbopump.broker.topics import make_topic_of_waiting
+from turbopump.broker.topic_routes import TopicRoutes
 from turbopump.broker.transactions.half_messages import HalfMessageInterceptor
 from turbopump.broker.transactions.transactions import Transactions
 from turbopump.config.addresses import bare_host, join_address

@@ -16,16 +16,15 @@ from typing import Final
 
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.interceptors import kind_in_batch
-from turbopump.broker.topics import (
+from turbopump.broker.topic_attributes import (
     CLEANUP_POLICY,
     COMPACTION,
     MIXED,
     TRANSFER_FLAG,
-    TopicTable,
     message_type_of,
     topic_message_type,
-    unserved_refusal,
 )
+from turbopump.broker.topics import TopicTable, unserved_refusal
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import MessageError, StoreClosedError

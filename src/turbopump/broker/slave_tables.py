@@ -24,12 +24,13 @@ import msgspec
 from turbopump.broker.apache_master import compare_with_apache
 from turbopump.broker.background import stop_task
 from turbopump.broker.handlers.topics import TopicRecords
+from turbopump.broker.lost_topics import lost_topic
 from turbopump.broker.pop.order_info import OrderInfo, OrderInfoTable
 from turbopump.broker.queue_locks import HeldLocks
 from turbopump.broker.schedule.delays import Delays
 from turbopump.broker.schedule.timers import Timers
 from turbopump.broker.stored import Stored
-from turbopump.broker.topics import is_batch_cq, lost_topic
+from turbopump.broker.topic_attributes import is_batch_cq
 from turbopump.config.addresses import host_of
 from turbopump.errors import CopyError, ProtocolError, RemotingError, ResponseError, StoreError
 from turbopump.message.rules import LMQ_PREFIX, is_system_topic

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from turbopump.clock import Clock
-from turbopump.config.broker_config import BrokerConfig, FlushDiskType
 from turbopump.disk.disk import Disk
-from turbopump.message.delivery_time import DelayLevels
-from turbopump.store.disk_space import SpaceLimits
-from turbopump.store.files import StorePaths
 from turbopump.store.message_store import MessageStore, StoreConfig
-from turbopump.store.queues.read_result import ReadLimits
 from turbopump.store.recovery.recovery import RecoveryReport
-from turbopump.store.retention import RetentionRules
 
 log = logging.getLogger(__name__)
 
@@ -132,66 +125,3 @@ class RecoveryProgress:
                 size / seconds / 1e6,
                 (end - offset) * seconds / size,
             )
-
-
-# --- From a broker's settings to what its store is told.
-
-MEMORY_ASSUMED: Final = 8 << 30
-
-
-def store_config(config: BrokerConfig) -> StoreConfig:
-    """Return the store's configuration. Raises ConfigError."""
-    return StoreConfig(
-        paths=_paths(config),
-        segment_size=config.mapped_file_size_commit_log,
-        queue_file_size=config.mapped_file_size_consume_queue,
-        flushed_only=config.flush_disk_type == FlushDiskType.SYNC_FLUSH,
-        copied_only=config.slave_acks > 0,
-        is_copy=config.is_slave,
-        with_crc=config.enabled_append_prop_crc,
-        index_slots=config.max_hash_slot_num,
-        index_entries=config.max_index_num if config.message_index_enable else 0,
-        delay_levels=DelayLevels(config.delay_levels_ms),
-        limits=ReadLimits(
-            count_hot=config.max_transfer_count_on_message_in_memory,
-            bytes_hot=config.max_transfer_bytes_on_message_in_memory,
-            count_cold=config.max_transfer_count_on_message_in_disk,
-            bytes_cold=config.max_transfer_bytes_on_message_in_disk,
-            hot_size=_physical_memory() * config.access_message_in_memory_max_ratio // 100,
-        ),
-        space=SpaceLimits(
-            used_max=config.disk_max_used_space_ratio,
-            clean_forcibly=config.disk_space_clean_forcibly_ratio,
-            warning=config.disk_space_warning_level_ratio,
-            free_min=config.disk_free_space_min,
-        ),
-        retention=RetentionRules(
-            reserved_ms=config.file_reserved_time * 3_600_000,
-            hours=config.delete_hours,
-            forcibly=config.clean_file_forcibly_enable,
-            batch_max=config.delete_file_batch_max,
-        ),
-    )
-
-
-def _paths(config: BrokerConfig) -> StorePaths:
-    return StorePaths(
-        Path(config.store_path_root_dir),
-        config.commit_log_directories,
-        config.read_only_commit_log_directories,
-        _given(config.store_path_consume_queue),
-        _given(config.store_path_index),
-        _given(config.store_checkpoint),
-        _given(config.abort_file),
-    )
-
-
-def _given(text: str) -> Path | None:
-    return Path(text.strip()) if text.strip() else None
-
-
-def _physical_memory() -> int:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError):
-        return MEMORY_ASSUMED

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 from turbopump.broker.groups import GroupTable
+from turbopump.broker.lost_topics import make_lost_topics
 from turbopump.broker.offsets import ConsumerOffsets
 from turbopump.broker.pop.records import REVIVE_TOPIC_PREFIX
 from turbopump.broker.queue_locks import SavedLocks
-from turbopump.broker.topics import TopicTable, make_lost_topics
+from turbopump.broker.topics import TopicTable
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.config.setting import LONG_MAX

@@ -10,27 +10,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
 import msgspec
 
 from turbopump.broker.saved_table import EncodedMap, SavedTable, settled
+from turbopump.broker.topic_attributes import is_batch_cq, needs_send_checks
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.disk.disk import Disk
 from turbopump.disk.json_table import JsonTable
 from turbopump.errors import TurbopumpError
-from turbopump.message.rules import (
-    DEFAULT_TOPIC,
-    DLQ_PREFIX,
-    LMQ_PREFIX,
-    NOT_SENDABLE_TOPICS,
-    REPLY_TOPIC_END,
-    RETRY_PREFIX,
-    is_system_topic,
-    topic_fault,
-)
+from turbopump.message.rules import DEFAULT_TOPIC, NOT_SENDABLE_TOPICS, REPLY_TOPIC_END
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.topics import (
@@ -47,9 +38,6 @@ from turbopump.remoting.router import Outcome, RequestContext
 from turbopump.remoting.turns import Turns
 from turbopump.repeated_line import RepeatedLine
 from turbopump.store.files import StorePaths
-from turbopump.store.log.cold_reads import finish_now
-from turbopump.store.message_store import MessageStore
-from turbopump.store.queues.consume_queue import ConsumeQueue
 from turbopump.store.queues.consume_queue_table import unserved_text
 
 log = logging.getLogger(__name__)
@@ -268,130 +256,6 @@ def plain_topic(name: str, queues: int, perm: int = READ_WRITE) -> TopicConfig:
     return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
 
 
-# --- Attributes of topics: which there are, how ``+name=value,-name`` changes them, and the type of
-# a message.
-#
-# What cannot be is a sentence that begins as Apache's. Source: apache/rocketmq ``TopicAttributes``,
-# ``AttributeParser``, ``AttributeUtil``, ``TopicMessageType``.
-
-MESSAGE_TYPE: Final = "message.type"
-QUEUE_TYPE: Final = "queue.type"
-CLEANUP_POLICY: Final = "cleanup.policy"
-RESERVE_TIME: Final = "reserve.time"
-
-BATCH_CQ: Final = "BatchCQ"
-COMPACTION: Final = "COMPACTION"
-MIXED: Final = "MIXED"
-
-TRANSFER_FLAG: Final = "TRANSFER_FLAG"
-"""Property of a message that is moved between clusters. Its message type is not checked."""
-
-
-@dataclass(frozen=True, slots=True)
-class TopicAttribute:
-    """Attribute of a topic. ``values``: all allowed values. ``changeable``: True if it may be
-    changed after the creation."""
-
-    values: tuple[str, ...]
-    changeable: bool
-
-
-ATTRIBUTES: Final[Mapping[str, TopicAttribute]] = {
-    QUEUE_TYPE: TopicAttribute((BATCH_CQ, "SimpleCQ"), changeable=False),
-    CLEANUP_POLICY: TopicAttribute(("DELETE", COMPACTION), changeable=False),
-    MESSAGE_TYPE: TopicAttribute(
-        ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", MIXED), changeable=True
-    ),
-}
-
-
-def parse_changes(text: str | None) -> dict[str, str] | str:
-    """Parse ``+name=value,-name`` into signed names with values ("" for a removal). Return the
-    fault as a sentence if that fails."""
-    changes: dict[str, str] = {}
-    given = (text or "").rstrip(",")
-    for change in given.split(",") if given else ():
-        name, equals, value = change.partition("=")
-        if equals and not name.startswith("+"):
-            return f"add/alter attribute format is wrong: {name[:64]}; write +name=value"
-        if not equals and not name.startswith("-"):
-            return f"delete attribute format is wrong: {name[:64]}; write -name, or +name=value"
-        if equals and not value:
-            return f"kv string format wrong. {change[:64]} has no value; write +name=value"
-        if name in changes:
-            return f"key duplication: {name[:64]}; name it once"
-        changes[name] = value
-    return changes
-
-
-def change_attributes(
-    current: Mapping[str, str] | None, changes: Mapping[str, str]
-) -> dict[str, str] | str:
-    """Return a topic's attributes after ``changes`` (see ``parse_changes``). ``current``: present
-    attributes, None for a new topic.
-
-    Return a sentence if a change is not allowed; then nothing is changed.
-    """
-    changed = dict(current or {})
-    seen: set[str] = set()
-    for signed, value in changes.items():
-        name = signed[1:]
-        if not name or "+" in name or "-" in name or signed[0] not in "+-":
-            return f"kv string format wrong. {signed[:64]!r} is neither +name nor -name"
-        if name in seen:
-            return f"alter duplication key. key: {name[:64]}; name it once"
-        seen.add(name)
-        fault = _fault(current, name, value, added=signed[0] == "+")
-        if fault is not None:
-            return fault
-        if signed[0] == "+":
-            changed[name] = value
-        else:
-            del changed[name]
-    return changed
-
-
-def _fault(current: Mapping[str, str] | None, name: str, value: str, *, added: bool) -> str | None:
-    if current is None and not added:
-        return (
-            f"only add attribute is supported while creating topic. key: {name[:64]}; leave "
-            f"-{name[:64]} out"
-        )
-    if current is not None and not added and name not in current:
-        return f"attempt to delete a nonexistent key: {name[:64]}; the topic does not have it"
-    # RocketMQ 5.3 without tiered storage means to say this, takes it, and does nothing with it
-    if name == RESERVE_TIME:
-        return (
-            "Update topic reserveTime not supported; a topic is kept as long as the log "
-            "(fileReservedTime)"
-        )
-    attribute = ATTRIBUTES.get(name)
-    if attribute is None:
-        return f"unsupported key: {name[:64]}; there are {', '.join(ATTRIBUTES)}"
-    if current is not None and not attribute.changeable:
-        if added and current.get(name) == value:
-            return None  # Apache refuses this too; the same request twice should not fail
-        return (
-            f"attempt to update an unchangeable attribute. key: {name}; it can only be "
-            "set when the topic is created"
-        )
-    if added and (name, value) == (QUEUE_TYPE, BATCH_CQ):
-        return (
-            "this broker does not serve BatchCQ topics (queue.type=BatchCQ); leave the attribute "
-            "out, or make the topic on Apache's broker"
-        )
-    if added and value not in attribute.values:
-        return (
-            f"value is not in set: [{', '.join(attribute.values)}]; {name}={value[:64]} cannot be"
-        )
-    return None
-
-
-def is_batch_cq(topic: TopicConfig) -> bool:
-    """True for a topic of Apache's broker in which a batch is one entry. It is not served."""
-    return topic.attributes.get(QUEUE_TYPE) == BATCH_CQ
-
-
 def unserved_refusal(topic: TopicConfig | None) -> Refusal | None:
     """Return a refusal of requests for messages or offsets of a BatchCQ topic; None for other
     topics."""
@@ -421,111 +285,6 @@ def if_served(
         return unserved_refusal(topics.find(request.topic)) or handler(request, context)
 
     return handle
-
-
-def topic_message_type(topic: TopicConfig) -> str:
-    """Return the message type of a topic; NORMAL by default."""
-    return topic.attributes.get(MESSAGE_TYPE, "NORMAL")
-
-
-def message_type_of(properties: Mapping[str, str]) -> str:
-    """Return the type of a message from its properties: TRANSACTION, DELAY, FIFO or NORMAL."""
-    if properties.get("TRAN_MSG") == "true":
-        return "TRANSACTION"
-    if any(
-        name in properties
-        for name in ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
-    ):
-        return "DELAY"
-    return "FIFO" if "__SHARDINGKEY" in properties else "NORMAL"
-
-
-def needs_send_checks(topic: TopicConfig) -> bool:
-    """Return True if each send to the topic must be checked against its attributes."""
-    return topic.attributes.get(CLEANUP_POLICY) == COMPACTION or is_batch_cq(topic)
-
-
-_GROUP_TOPICS: Final = (RETRY_PREFIX, DLQ_PREFIX)
-
-
-def make_lost_topics(store: MessageStore, topics: TopicTable, default_queues: int) -> list[str]:
-    """Create topics again that are not in the table but have a newer message than the loaded table.
-    Return and log their names. ``default_queues``: least number of queues, except for a group's
-    topic.
-
-    A topic is acknowledged with its first message after one second at most, even if ``topics.json``
-    is not saved by then (under ASYNC_FLUSH). If the power fails then, the log has the messages, but
-    clients get no route to them. So the topic is created again, with as many queues as had
-    messages. Its empty queues beyond the default, its permissions and its attributes are lost. A
-    deleted topic does not come back: its messages are older than the table, which was saved after
-    them.
-
-    A BatchCQ topic comes back if Apache's files of its queues exist.
-    """
-    ends: dict[str, list[ConsumeQueue]] = {}
-    for queue in store.queues:
-        name = queue.topic
-        if (
-            queue.max_index > queue.min_index
-            and topics.find(name) is None
-            and not name.startswith(LMQ_PREFIX)
-        ):
-            ends.setdefault(name, []).append(queue)
-    made = []
-    for name, queues in sorted(ends.items()):
-        if is_system_topic(name) or not any(
-            _is_newer(store, queue, topics.loaded_ms) for queue in queues
-        ):
-            continue
-        last = max(queue.queue_id for queue in queues)
-        _make_again(topics, lost_topic(name, last, default_queues))
-        made.append(name)
-    for name, count in store.queues.batch_topics.items():
-        if topics.find(name) is None:
-            topic = plain_topic(name, count)
-            topic.attributes = {QUEUE_TYPE: BATCH_CQ}
-            _make_again(topics, topic)
-            made.append(name)
-    return made
-
-
-def lost_topic(name: str, last: int, default_queues: int) -> TopicConfig:
-    """Return the settings of a lost topic, derived from its messages. ``last``: its last queue with
-    a message."""
-    count = 1 if name.startswith(_GROUP_TOPICS) else default_queues
-    return plain_topic(name, max(last + 1, count))
-
-
-def make_topic_of_waiting(
-    topics: TopicTable, default_queues: int, name: str, queue_id: int, stored_ms: int
-) -> None:
-    """Create the topic of a message that has waited since ``stored_ms``, if the topic's table entry
-    was lost. A deleted topic stays deleted."""
-    if (
-        topics.find(name) is None
-        and name not in topics.deleted
-        and stored_ms > topics.loaded_ms
-        and not is_system_topic(name)
-        and topic_fault(name) is None
-        and queue_id < QUEUES_MAX
-    ):
-        _make_again(topics, lost_topic(name, queue_id, default_queues))
-
-
-def _make_again(topics: TopicTable, topic: TopicConfig) -> None:
-    topics.put(topic)
-    log.warning(
-        "topic with messages was missing in topics.json and is restored "
-        f"topic={topic.topic_name} queues={topic.read_queue_nums}"
-    )
-
-
-def _is_newer(store: MessageStore, queue: ConsumeQueue, saved_ms: int) -> bool:
-    """Return True if the queue's last message is not older than ``saved_ms``, or unreadable."""
-    entry = finish_now(
-        store.lookup.entry_in_queue(queue.topic, queue.queue_id, queue.max_index - 1)
-    )
-    return entry is None or entry.fault is not None or entry.message.store_timestamp >= saved_ms
 
 
 class QueueKinds:

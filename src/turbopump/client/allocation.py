@@ -9,34 +9,20 @@ Source: apache/rocketmq ``client/…/consumer/rebalance/*``.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from turbopump.client.selectors import ROOM_END, VIRTUAL_NODES, node_key, ring_hash, ring_of
 from turbopump.errors import ConfigError
 from turbopump.message.message import MessageQueue
+from turbopump.message.queue_shares import (
+    Clients,
+    Queues,
+    Strategy,
+    allocate_average,
+    allocate_by_circle,
+)
 from turbopump.message.rules import RETRY_PREFIX
-
-Queues = Sequence[MessageQueue]
-Clients = Sequence[str]
-Strategy = Callable[[Queues, Clients, str], list[MessageQueue]]
-"""Function of all queues (sorted), all client ids (sorted) and this client's id. It returns this
-client's queues."""
-
-
-def allocate_average(queues: Queues, clients: Clients, client_id: str) -> list[MessageQueue]:
-    """Assign neighbouring queues in equal shares; the first clients get one more
-    (``AllocateMessageQueueAveragely``)."""
-    index = clients.index(client_id)
-    size, rest = divmod(len(queues), len(clients))
-    start = index * size + min(index, rest)
-    return list(queues[start : start + size + (index < rest)])
-
-
-def allocate_by_circle(queues: Queues, clients: Clients, client_id: str) -> list[MessageQueue]:
-    """Assign queues one at a time to the clients in turn
-    (``AllocateMessageQueueAveragelyByCircle``)."""
-    return list(queues[clients.index(client_id) :: len(clients)])
 
 
 def allocate_consistent_hash(virtual_nodes: int = VIRTUAL_NODES) -> Strategy:

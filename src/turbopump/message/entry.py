@@ -39,6 +39,7 @@ MAGIC_START: Final = b"\xda\xa3\x20"
 TOPIC_SIZE_MAX_V1: Final = 127
 
 MAGIC_AT: Final = 4
+BODY_CRC_AT: Final = 8
 QUEUE_ID_AT: Final = 12
 QUEUE_OFFSET_AT: Final = 20
 PHYSICAL_OFFSET_AT: Final = 28
@@ -83,7 +84,7 @@ digits with the least significant first, 0x02. The CRC covers all bytes before t
 
 _UINT, _INT, _LONG, _HOST = map(struct.Struct, (">I", ">i", ">q", ">8s"))
 _FIELDS: Final = {
-    "body_crc": (_UINT, 8),
+    "body_crc": (_UINT, BODY_CRC_AT),
     "queue_id": (_INT, QUEUE_ID_AT),
     "flag": (_INT, 16),
     "queue_offset": (_LONG, QUEUE_OFFSET_AT),

@@ -32,14 +32,21 @@ from turbopump.message.batch import inner_count, walk_batch
 from turbopump.message.compression import decompress
 from turbopump.message.entry import (
     BODY_AT,
+    BODY_CRC_AT,
+    BORN_HOST_AT,
     BORN_TIMESTAMP_AT,
     CRC_SUFFIX_SIZE,
+    FIXED_SIZE,
     MAGIC_AT,
+    MAGIC_V1,
+    MAGIC_V2,
     PHYSICAL_OFFSET_AT,
     QUEUE_ID_AT,
     QUEUE_OFFSET_AT,
+    STORE_HOST_AT,
     SYS_FLAG_AT,
     TOPIC_SIZE_MAX_V1,
+    V6_EXTRA,
 )
 from turbopump.message.properties import COMPRESSION_MASK, SysFlag
 from turbopump.spark.options import BODY_FAULT, COLUMN_NAMES, READ_SCHEMA, arrow_schema
@@ -50,9 +57,8 @@ begins."""
 INFLATED_SIZE_MAX: Final = 1 << 30
 """Maximum decompressed bytes of inner batches that are read together; some MiB as stored."""
 
-_MAGIC_V1: Final = 0xDAA320A7 - (1 << 32)
-_MAGIC_V2: Final = 0xDAA320AB - (1 << 32)
-_ENTRY_SIZE_MIN: Final = 91
+_MAGIC_V1: Final = MAGIC_V1 - (1 << 32)
+_MAGIC_V2: Final = MAGIC_V2 - (1 << 32)
 _CRC_NAME: Final = int.from_bytes(b"__CRC32#")
 _COMPRESSION: Final = int(SysFlag.COMPRESSED | COMPRESSION_MASK)
 _WRAPPED: Final = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
@@ -208,9 +214,9 @@ class Entries:
     def _walk(self) -> tuple[Ints, Ints]:
         positions, sizes, at = entries_between(self.raw, 0, len(self.raw))
         end = len(self.raw)
-        if at + _ENTRY_SIZE_MIN <= end:
+        if at + FIXED_SIZE <= end:
             (size,) = _SIZE_AT(self.raw, at)
-            if size < _ENTRY_SIZE_MIN:
+            if size < FIXED_SIZE:
                 raise StoredMessageError(f"no stored message at byte {at}: size {size}")
             at += size
         if at != end:
@@ -231,11 +237,12 @@ class Entries:
         born_v6 = (self.sys_flags & SysFlag.BORN_HOST_V6) != 0
         store_v6 = (self.sys_flags & SysFlag.STORE_HOST_V6) != 0
         ends = self.positions + self.sizes
-        wrong = self.sizes < _ENTRY_SIZE_MIN + 12 * (born_v6.astype(np.int64) + store_v6)
+        wrong = self.sizes < FIXED_SIZE + V6_EXTRA * (born_v6.astype(np.int64) + store_v6)
         if self._note(wrong, "its fixed fields"):
             born_v6, store_v6 = born_v6 & ~wrong, store_v6 & ~wrong
             self.sys_flags = np.where(wrong, 0, self.sys_flags)
-        self.shift = np.stack((12 * born_v6, 12 * born_v6 + 12 * store_v6), axis=1).astype(np.int64)
+        extra = V6_EXTRA * born_v6
+        self.shift = np.stack((extra, extra + V6_EXTRA * store_v6), axis=1).astype(np.int64)
         body = self.positions + BODY_AT + self.shift[:, 1]
         body_end = body + self._ints[body - 4]
         wrong = (body_end < body) | (body_end + 3 > ends)
@@ -358,7 +365,7 @@ class Entries:
         )
         topic_size = self.cuts[is_item, 3] - self.cuts[is_item, 2]
         self.sizes[is_item] = (
-            _ENTRY_SIZE_MIN
+            FIXED_SIZE
             + self.shift[is_item, 1]
             + (body_end - items - 20)
             + topic_size
@@ -451,7 +458,7 @@ class Entries:
         pieces = map(slice, begins.tolist(), crc_ends.tolist())
         found = np.fromiter(map(crc32, map(self.raw.__getitem__, pieces)), np.int64, len(self))
         found &= 0x7FFFFFFF
-        told = self.ints(8).astype(np.int64)
+        told = self.ints(BODY_CRC_AT).astype(np.int64)
         if has_crc.any():
             digits = self._bytes[suffixes[:, None] + np.arange(9, 19)].astype(np.int64) - 48
             number = digits @ (10 ** np.arange(10))
@@ -471,10 +478,13 @@ class Entries:
         return self._ints[self.flags_at].astype(np.int32)
 
     def queue_offsets(self) -> Ints:
-        return self.longs(20) if self.number is None else self.longs(20) + self.number
+        offsets = self.longs(QUEUE_OFFSET_AT)
+        if self.number is not None:
+            offsets += self.number
+        return offsets
 
     def body_crcs(self) -> np.ndarray[Any, np.dtype[np.int32]]:
-        crcs = self.ints(8)
+        crcs = self.ints(BODY_CRC_AT)
         if self.is_item is not None:
             cuts = self.cuts[self.is_item, :2].tolist()
             crcs[self.is_item] = [crc32(self.raw[begin:end]) & 0x7FFFFFFF for begin, end in cuts]
@@ -553,20 +563,24 @@ class Entries:
         return text_array(map(_host_text, packed)).take(encoded.indices)
 
     def born_hosts(self) -> pa.StringArray:
-        return self.hosts(self.positions + 48, (self.sys_flags & SysFlag.BORN_HOST_V6) != 0)
+        return self.hosts(
+            self.positions + BORN_HOST_AT, (self.sys_flags & SysFlag.BORN_HOST_V6) != 0
+        )
 
     def store_hosts(self) -> pa.StringArray:
         return self.hosts(
-            self.positions + self.shift[:, 0] + 64, (self.sys_flags & SysFlag.STORE_HOST_V6) != 0
+            self.positions + self.shift[:, 0] + STORE_HOST_AT,
+            (self.sys_flags & SysFlag.STORE_HOST_V6) != 0,
         )
 
     def offset_msg_ids(self) -> pa.StringArray:
         """Return the offsetMsgIds: store host (address and port as int) and CommitLog offset, in
         upper-case hex. They have 32 characters, 56 with a v6 host."""
-        host_at = self.positions + self.shift[:, 0] + 64
+        host_at = self.positions + self.shift[:, 0] + STORE_HOST_AT
         if not (self.sys_flags & SysFlag.STORE_HOST_V6).any():
             pairs = np.empty((len(self), 2), ">i8")
-            pairs[:, 0], pairs[:, 1] = self._longs[host_at], self._longs[self.positions + 28]
+            pairs[:, 0] = self._longs[host_at]
+            pairs[:, 1] = self._longs[self.positions + PHYSICAL_OFFSET_AT]
             text = _HEX.take(pairs.view(np.uint8))
             return pa.StringArray.from_buffers(
                 len(self),
@@ -577,7 +591,8 @@ class Entries:
         words = np.where((self.sys_flags & SysFlag.STORE_HOST_V6) != 0, 7, 4)
         begins = np.append(0, np.cumsum(words))
         where = np.repeat(host_at - 4 * begins[:-1], words) + 4 * np.arange(begins[-1])
-        where[begins[1:] - 2], where[begins[1:] - 1] = self.positions + 28, self.positions + 32
+        where[begins[1:] - 2] = self.positions + PHYSICAL_OFFSET_AT
+        where[begins[1:] - 1] = self.positions + PHYSICAL_OFFSET_AT + 4
         text = _HEX.take(self._ints[where].view(np.uint8))
         return pa.StringArray.from_buffers(
             len(self), pa.py_buffer((8 * begins).astype(np.int32)), pa.py_buffer(text)
@@ -633,9 +648,9 @@ def walk_entries(data: memoryview, begin: int, limit: int) -> tuple[bytes, int]:
     0.01.
     """
     found, at, end, size_at = array("q"), begin, len(data), _SIZE_AT
-    while at < limit and at + _ENTRY_SIZE_MIN <= end:
+    while at < limit and at + FIXED_SIZE <= end:
         (size,) = size_at(data, at)
-        if size < _ENTRY_SIZE_MIN or at + size > end:
+        if size < FIXED_SIZE or at + size > end:
             break
         found.append(at)
         at += size

@@ -11,7 +11,7 @@ from tests.loops import in_loop
 from tests.unit.broker.talking import Talk, converse
 from tests.unit.client.scripted_cluster import ScriptedNameServer
 
-from turbopump.broker.registration import TopicRoutes
+from turbopump.broker.topic_routes import TopicRoutes
 from turbopump.clock import SystemClock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.protocol import fastjson

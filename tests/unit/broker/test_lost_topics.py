@@ -45,7 +45,7 @@ async def test_topics_that_only_the_log_knows_are_made_again_and_their_messages_
         await talk.client.send(b"again", "%RETRY%group")
     for path in tables(root):
         shutil.copy(kept / path.name, path)
-    with caplog.at_level(logging.WARNING, "turbopump.broker.topics"):
+    with caplog.at_level(logging.WARNING, "turbopump.broker.lost_topics"):
         async with talking(root) as talk:
             config = topic_of(talk, "Lost")
             assert config is not None
@@ -64,7 +64,9 @@ async def test_topics_that_only_the_log_knows_are_made_again_and_their_messages_
         async with talking(root) as talk:
             assert await talk.client.all_bodies(topic="Lost", queue_id=11) == [b"11", b"more"]
     told = [
-        record.getMessage() for record in caplog.records if record.name == "turbopump.broker.topics"
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "turbopump.broker.lost_topics"
     ]
     assert told == [
         "topic with messages was missing in topics.json and is restored topic=%RETRY%group "

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fuzzing import examples
 
-from turbopump.client.allocation import allocate_average
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.consumer.process_queue import ProcessQueue, PullLimits
 from turbopump.client.consumer.rebalance import queue_change
@@ -24,6 +23,7 @@ from turbopump.client.sending.queue_chooser import FaultStrategy, LatencyFaults,
 from turbopump.client.topic_route import inherited_route, topic_route
 from turbopump.message.codec import decode_entry, encode_entry, encode_host
 from turbopump.message.message import MessageQueue
+from turbopump.message.queue_shares import allocate_average
 from turbopump.protocol.command import decode_command, request_command
 from turbopump.protocol.frame import FrameReader
 from turbopump.protocol.requests.namesrv import BrokerData, QueueData, TopicRouteData

@@ -16,9 +16,9 @@ from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster
 from tests.waits import until, until_some
 
 from turbopump import LitePullConsumer, MessageQueue, Producer, PushConsumer, SimpleConsumer
-from turbopump.client.allocation import allocate_average
 from turbopump.client.consumer.queue_listeners import QueueListeners
 from turbopump.errors import NotStartedError, RouteNotFoundError
+from turbopump.message.queue_shares import allocate_average
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.requests.clients import GetConsumerListByGroup
 

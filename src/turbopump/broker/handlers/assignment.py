@@ -6,15 +6,16 @@ Order of checks and codes: apache/rocketmq ``QueryAssignmentProcessor``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from turbopump.broker.pop.group_queue import ANY_QUEUE
-from turbopump.broker.registration import TopicRoutes
 from turbopump.broker.saved_table import not_saved
 from turbopump.broker.stored import Stored
+from turbopump.broker.topic_routes import TopicRoutes
 from turbopump.message.message import MessageQueue
+from turbopump.message.queue_shares import Strategy, allocate_average, allocate_by_circle
 from turbopump.message.rules import RETRY_PREFIX
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.assignment import (
@@ -99,36 +100,10 @@ class AssignmentHandler:
         return await not_saved(self.stored.request_modes) or Response()
 
 
-# --- Which queues a consumer gets when it asks a broker (400), as pure functions of sorted lists.
-#
-# Source: apache/rocketmq ``QueryAssignmentProcessor.allocate4Pop``,
-# ``AllocateMessageQueueAveragely``, ``AllocateMessageQueueAveragelyByCircle``.
-
-Strategy = Callable[[Sequence[MessageQueue], Sequence[str], str], list[MessageQueue]]
-"""Function of all queues (sorted), all client ids (sorted) and one client id. It returns the queues
-of that client; none for an unknown client."""
-
-
-def average(
-    queues: Sequence[MessageQueue], clients: Sequence[str], client_id: str
-) -> list[MessageQueue]:
-    """Assign neighbouring queues in equal shares; the first clients get one more."""
-    if client_id not in clients:
-        return []
-    index = clients.index(client_id)
-    size, rest = divmod(len(queues), len(clients))
-    start = index * size + min(index, rest)
-    return list(queues[start : start + size + (index < rest)])
-
-
-def by_circle(
-    queues: Sequence[MessageQueue], clients: Sequence[str], client_id: str
-) -> list[MessageQueue]:
-    """Assign the queues one by one to the clients in turn."""
-    return list(queues[clients.index(client_id) :: len(clients)]) if client_id in clients else []
-
-
-STRATEGIES: Final[dict[str, Strategy]] = {"AVG": average, "AVG_BY_CIRCLE": by_circle}
+STRATEGIES: Final[dict[str, Strategy]] = {
+    "AVG": allocate_average,
+    "AVG_BY_CIRCLE": allocate_by_circle,
+}
 """Strategies by their names at Apache."""
 
 

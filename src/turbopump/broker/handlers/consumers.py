@@ -13,7 +13,7 @@ from turbopump.broker.consumers import Member
 from turbopump.broker.membership import Membership
 from turbopump.broker.reading import answer
 from turbopump.broker.stored import Stored
-from turbopump.broker.topics import is_batch_cq
+from turbopump.broker.topic_attributes import is_batch_cq
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import LanguageCode, ResponseCode
 from turbopump.protocol.requests.consumers import Connection as ConnectionBody

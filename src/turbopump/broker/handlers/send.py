@@ -8,8 +8,6 @@ The checks of a send are in ``send_checks.py``. Order of checks and codes: apach
 from __future__ import annotations
 
 import asyncio
-import struct
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
@@ -17,6 +15,7 @@ from typing import Final
 import msgspec
 
 from turbopump.broker.forwarding import Forwarding
+from turbopump.broker.held_answers import HeldAnswers, confirm_wait_s
 from turbopump.broker.interceptors import (
     Destination,
     Interceptors,
@@ -26,9 +25,14 @@ from turbopump.broker.interceptors import (
 )
 from turbopump.broker.saved_table import in_time
 from turbopump.broker.send_checks import SendChecks, batch_refusal, body_refusal, store_refusal
+from turbopump.broker.send_reply import (
+    batch_msg_ids,
+    batch_reply,
+    decode_reply,
+    reply_ends,
+    send_reply,
+)
 from turbopump.broker.stored import Stored
-from turbopump.compiled import has_twin
-from turbopump.config.broker_config import BrokerConfig, FlushDiskType
 from turbopump.errors import MessageError, ProtocolError, RoomInMakingError, StoreError
 from turbopump.message.codec import encode_host
 from turbopump.message.ids import UniqueIds, offset_msg_id
@@ -45,9 +49,8 @@ from turbopump.message.properties import (
     property_value,
     send_properties,
 )
-from turbopump.protocol.codes import CURRENT_VERSION, FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
-from turbopump.protocol.command import Command, decode_command, encode_command
-from turbopump.protocol.frame import FrameReader
+from turbopump.protocol.codes import FLAG_ONEWAY, ResponseCode
+from turbopump.protocol.command import encode_command
 from turbopump.protocol.requests.send import (
     SendBatchMessage,
     SendMessage,
@@ -56,11 +59,8 @@ from turbopump.protocol.requests.send import (
 )
 from turbopump.remoting.response import Response, encode_response, refusal
 from turbopump.remoting.router import HELD, NO_ROOM, Outcome, RequestContext, Router
-from turbopump.remoting.wire import Wire
-from turbopump.store.confirmed import Confirmed
 from turbopump.store.message_store import NewMessage
 from turbopump.store.packed_batch import pack_batch
-from turbopump.store.queues.consume_queue import UNIT_SIZE
 
 ANNOUNCE_WAIT_S: Final = 1.0
 """Maximum seconds that the answer to a topic's first send waits for name servers."""
@@ -313,7 +313,7 @@ class SendHandler:
                 f"the slaves have not answered within {config.slave_timeout} ms",
             )
         remark = f"{cause}; the message is stored but may be lost"
-        return encode_command(replace(_read_back(frame), code=code, remark=remark))
+        return encode_command(replace(decode_reply(frame), code=code, remark=remark))
 
     # --- answers
 
@@ -351,232 +351,3 @@ def _without_pop_ck(text: str) -> str:
     if properties.pop("POP_CK", None) is None:
         return text
     return encode_properties(properties)
-
-
-# --- The answer to a send that went well, as a whole frame: the only answer that is worth a way of
-# its own.
-
-_frame_head: Final = struct.Struct(">II").pack  # frame.frame_head for a JSON header without a body
-
-
-def reply_ends(region: str, trace_on: bool) -> tuple[bytes, bytes]:
-    """Return the constant start and end of an answer, for ``send_reply``."""
-    trace = "true" if trace_on else "false"
-    name = msgspec.json.encode(region).decode()
-    head = f'{{"code":0,"extFields":{{"MSG_REGION":{name},"TRACE_ON":"{trace}","msgId":"'
-    return (
-        head.encode(),
-        f',"serializeTypeCurrentRPC":"JSON","version":{CURRENT_VERSION}}}'.encode(),
-    )
-
-
-@has_twin
-def send_reply(
-    head: bytes,
-    tail: bytes,
-    host: bytes,
-    opaque: int,
-    queue_id: int,
-    offset: int,
-    queue_offset: int,
-    unique: str,
-) -> bytes:
-    """Return the frame that answers a send. ``host`` (hexadecimal digits) and the commit-log
-    ``offset`` form the message id. About 1.3 µs, 0.2 compiled; 4 field by field."""
-    return _frame(
-        head,
-        tail,
-        host + offset.to_bytes(8).hex().upper().encode(),
-        opaque,
-        queue_id,
-        queue_offset,
-        unique,
-    )
-
-
-@has_twin
-def batch_reply(
-    head: bytes,
-    tail: bytes,
-    host: bytes,
-    opaque: int,
-    queue_id: int,
-    units: bytes,
-    queue_offset: int,
-    unique: str | None,
-) -> bytes:
-    """Return the frame that answers a batch, with the id of each message. ``units``: the batch's
-    units in the queue. ``unique``: id of the batch itself, which few have. For 32 messages about 10
-    µs, 0.6 compiled."""
-    return _frame(head, tail, batch_msg_ids(host, units), opaque, queue_id, queue_offset, unique)
-
-
-def batch_msg_ids(host: bytes, units: bytes) -> bytes:
-    """Return the ids of a batch's messages, separated by commas. A unit begins with the log offset
-    of its message."""
-    if not units:
-        return b""
-    offsets = bytearray(len(units) // UNIT_SIZE * 8)
-    for at in range(8):
-        offsets[at::8] = units[at::UNIT_SIZE]
-    return host + offsets.hex(",", 8).upper().encode().replace(b",", b"," + host)
-
-
-def _frame(
-    head: bytes,
-    tail: bytes,
-    msg_id: bytes,
-    opaque: int,
-    queue_id: int,
-    queue_offset: int,
-    unique: str | None,
-) -> bytes:
-    if unique is not None and not (unique.isascii() and unique.isalnum()):
-        unique = ""
-    own = "" if unique is None else f',"transactionId":"{unique}"'
-    header = (
-        b'%b%b","queueId":"%d","queueOffset":"%d"%b},"flag":%d,"language":"PYTHON","opaque":%d%b'
-        % (head, msg_id, queue_id, queue_offset, own.encode(), FLAG_RESPONSE, opaque, tail)
-    )
-    size = len(header)
-    return _frame_head(size + 4, size) + header
-
-
-# --- Answers to sends that wait for the disk or for slaves: stored already, answered when what they
-# wait for has passed them.
-#
-# Messages reach the disk and the slaves in the order in which they were stored: the answers stand
-# in one line, with one waiter and one timer for all of them. It must not know what is answered.
-
-_Held = tuple[int, Wire, bytes]
-"""End of the message in the log, the client's connection, and the answer. A plain tuple, because
-there is one for each message."""
-
-
-def confirm_wait_s(config: BrokerConfig) -> float:
-    """Return the seconds that a send waits for its flush and its copies."""
-    flush = (
-        config.sync_flush_timeout if config.flush_disk_type == FlushDiskType.SYNC_FLUSH else None
-    )
-    waits = [config.slave_timeout] if config.slave_acks else []
-    waits += [flush] if flush is not None else []
-    return min(waits, default=config.sync_flush_timeout) / 1000
-
-
-class HeldAnswers:
-    """Answers that wait for ``confirmed``, for at most ``seconds`` from the end of their turn.
-    ``late`` converts the answer of a message that is not confirmed in time, or that no slave has
-    because the broker is alone. Its second argument is True if enough slaves have the message."""
-
-    def __init__(
-        self, confirmed: Confirmed, seconds: float, late: Callable[[bytes, bool], bytes]
-    ) -> None:
-        self._confirmed = confirmed
-        self._seconds = seconds
-        self._late = late
-        self._loop = asyncio.get_running_loop()
-        self._line: deque[_Held] = deque()
-        self._deadlines: deque[tuple[float, int]] = deque()
-        """Deadline and last end in the log of the answers of each turn."""
-        self._turn_open = False
-        self._watching = False
-        self._timer: asyncio.TimerHandle | None = None
-
-    def __len__(self) -> int:
-        return len(self._line)
-
-    def hold(self, log_end: int, peer: Wire, frame: bytes) -> None:
-        """Send ``frame`` once the log is confirmed up to ``log_end``. After the deadline send the
-        result of ``late``; on a failure send an error. ``log_end`` never decreases from call to
-        call."""
-        self._line.append((log_end, peer, frame))
-        if not self._turn_open:
-            self._turn_open = True
-            self._loop.call_soon(self._end_turn)
-
-    async def hold_both(
-        self, log_end: int, saving: asyncio.Future[bool], frame: bytes
-    ) -> Response[SendMessageReply] | bytes:
-        """Wait until the log is confirmed up to ``log_end`` and ``saving`` is done, then return
-        ``frame``. After the deadline, or if the save fails, return the result of ``late``; if the
-        disk fails, a refusal."""
-        confirmed = self._confirmed
-        reached: asyncio.Future[None] = self._loop.create_future()
-
-        def wake() -> None:
-            if not reached.done():
-                reached.set_result(None)
-
-        waiter = confirmed.when(log_end, wake)
-        try:
-            async with asyncio.timeout(self._seconds):
-                there = await asyncio.shield(saving)
-                if confirmed.value < log_end and confirmed.error is None:
-                    await reached
-        except TimeoutError:
-            there = False
-        finally:
-            waiter.cancel()
-        if confirmed.error is not None:
-            return refusal(ResponseCode.SERVICE_NOT_AVAILABLE, str(confirmed.error))
-        copied = log_end <= confirmed.copied
-        return frame if there and copied else self._late(frame, copied)
-
-    def _end_turn(self) -> None:
-        self._turn_open = False
-        if not self._line:
-            return
-        deadline = self._loop.time() + self._seconds
-        self._deadlines.append((deadline, self._line[-1][0]))
-        if self._timer is None:
-            self._timer = self._loop.call_at(deadline, self._expire)
-        if not self._watching:
-            self._answer()
-
-    def _reached(self) -> None:
-        self._watching = False
-        self._answer()
-
-    def _answer(self) -> None:
-        """Send the confirmed answers, those of one client together. Keep the rest."""
-        line, confirmed = self._line, self._confirmed
-        if confirmed.error is not None:
-            failed = refusal(ResponseCode.SERVICE_NOT_AVAILABLE, str(confirmed.error))
-            for _, peer, frame in line:
-                peer.send_frame(encode_response(_read_back(frame).opaque, failed))
-            line.clear()
-            return
-        end, copied = confirmed.value, confirmed.copied
-        last: Wire | None = None
-        frames: list[bytes] = []
-        while line and line[0][0] <= end:
-            log_end, peer, frame = line.popleft()
-            if peer is not last:
-                if last is not None:
-                    last.send_frame(b"".join(frames))
-                last, frames = peer, []
-            # not copied: the broker is alone, readers see it, and no slave has it
-            frames.append(frame if log_end <= copied else self._late(frame, False))
-        if last is not None:
-            last.send_frame(b"".join(frames))
-        deadlines = self._deadlines
-        while deadlines and deadlines[0][1] <= end:
-            deadlines.popleft()
-        if line:
-            self._watching = True
-            confirmed.when(line[0][0], self._reached)
-
-    def _expire(self) -> None:
-        line, deadlines, copied = self._line, self._deadlines, self._confirmed.copied
-        now = self._loop.time()
-        while deadlines and deadlines[0][0] <= now:
-            _, end = deadlines.popleft()
-            while line and line[0][0] <= end:
-                log_end, peer, frame = line.popleft()
-                peer.send_frame(self._late(frame, log_end <= copied))
-        self._timer = self._loop.call_at(deadlines[0][0], self._expire) if deadlines else None
-
-
-def _read_back(frame: bytes) -> Command:
-    """Decode a finished answer."""
-    return decode_command(FrameReader().feed(frame)[0])

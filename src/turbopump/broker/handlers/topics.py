@@ -22,14 +22,8 @@ from turbopump.broker.reading import answer
 from turbopump.broker.saved_table import SavedTable, not_saved, table_answer
 from turbopump.broker.send_checks import topic_name_fault
 from turbopump.broker.statistics import TOPIC_PUT_NUMS, Statistics
-from turbopump.broker.topics import (
-    MESSAGE_TYPE,
-    MIXED,
-    TopicTable,
-    change_attributes,
-    if_served,
-    parse_changes,
-)
+from turbopump.broker.topic_attributes import MESSAGE_TYPE, MIXED, change_attributes, parse_changes
+from turbopump.broker.topics import TopicTable, if_served
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.message.message import MessageQueue
 from turbopump.message.rules import RETRY_PREFIX, is_system_topic

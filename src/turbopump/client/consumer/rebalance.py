@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from turbopump.client.allocation import Strategy
 from turbopump.client.consumer.delivery_policy import Membership
 from turbopump.client.consumer.queue_table import NO_CHANGE, Assignment, QueueChange, QueueTable
 from turbopump.client.consumer.subscription import ALL, tag_subscription
@@ -23,6 +22,7 @@ from turbopump.client.topic_route import TopicRoute
 from turbopump.errors import BodyError, RemotingError, RouteNotFoundError
 from turbopump.message.handles import pop_retry_topic
 from turbopump.message.message import MessageQueue
+from turbopump.message.queue_shares import Strategy
 from turbopump.message.rules import RETRY_PREFIX
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Body, Command, reply_in

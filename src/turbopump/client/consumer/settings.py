@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from turbopump.client.allocation import Strategy, strategy_of
+from turbopump.client.allocation import strategy_of
 from turbopump.client.consumer.delivery import BatchHandler
 from turbopump.client.consumer.handling import Handler
 from turbopump.client.consumer.offsets import ConsumeFrom
@@ -30,6 +30,7 @@ from turbopump.client.setting_rules import (
 )
 from turbopump.client.settings import TRACE, GroupSettings
 from turbopump.errors import ConfigError
+from turbopump.message.queue_shares import Strategy
 
 if TYPE_CHECKING:
     from turbopump.disk.disk import Disk

@@ -119,7 +119,7 @@ async def deliver(
     finally:
         under_way.count -= 1  # 50 ns less than ``with``
         if under_way.watched:
-            under_way.wake()
+            under_way.wake_waiting()
 
 
 async def _wait_for_permit(
@@ -128,7 +128,7 @@ async def _wait_for_permit(
     """Wait for a permit, and return the seconds that are left. Raises SendError."""
     began = sender.time()
     try:
-        await permits.turn(began + timeout)
+        await permits.wait_turn(began + timeout)
     except TimeoutError:
         spent_ms = (sender.time() - began) * 1000
         sends = "sends"
@@ -164,7 +164,7 @@ async def send_oneway(sender: Sender, outgoing: Outgoing, target: Target) -> Non
     finally:
         oneways.count -= 1
         if oneways.watched:
-            oneways.wake()
+            oneways.wake_waiting()
 
 
 class SendAttempts:

@@ -7,8 +7,9 @@ import pytest
 from tests.loops import in_loop
 from tests.unit.broker.talking import Talk, converse, subscription, talking, watched
 
-from turbopump.broker.handlers.assignment import allocate_for_pop, average, by_circle
+from turbopump.broker.handlers.assignment import allocate_for_pop
 from turbopump.message.message import MessageQueue
+from turbopump.message.queue_shares import allocate_average, allocate_by_circle
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.assignment import (
@@ -29,29 +30,35 @@ def ids(queues: list[MessageQueue]) -> list[int]:
 
 
 def test_strategies_are_apaches() -> None:
-    assert [ids(average(QUEUES, CLIENTS, client)) for client in CLIENTS] == [[0, 1], [2], [3], [4]]
-    assert [ids(by_circle(QUEUES, CLIENTS, client)) for client in CLIENTS] == [
+    assert [ids(allocate_average(QUEUES, CLIENTS, client)) for client in CLIENTS] == [
+        [0, 1],
+        [2],
+        [3],
+        [4],
+    ]
+    assert [ids(allocate_by_circle(QUEUES, CLIENTS, client)) for client in CLIENTS] == [
         [0, 4],
         [1],
         [2],
         [3],
     ]
-    assert average(QUEUES, CLIENTS, "x") == by_circle(QUEUES, CLIENTS, "x") == []
+    assert allocate_average(QUEUES, CLIENTS, "x") == allocate_by_circle(QUEUES, CLIENTS, "x") == []
 
 
 @pytest.mark.parametrize("share", [-1, 0, 3, 4])
 def test_all_queues_are_for_all_where_no_share_is_set(share: int) -> None:
-    assert allocate_for_pop(average, QUEUES, CLIENTS, "b", share) == EVERYTHING
+    assert allocate_for_pop(allocate_average, QUEUES, CLIENTS, "b", share) == EVERYTHING
 
 
 def test_a_share_adds_the_queues_of_the_clients_behind() -> None:
-    assert ids(allocate_for_pop(average, QUEUES, CLIENTS, "d", 1)) == [4, 0, 1]
-    assert ids(allocate_for_pop(average, QUEUES, CLIENTS, "a", 2)) == [0, 1, 2, 3]
+    assert ids(allocate_for_pop(allocate_average, QUEUES, CLIENTS, "d", 1)) == [4, 0, 1]
+    assert ids(allocate_for_pop(allocate_average, QUEUES, CLIENTS, "a", 2)) == [0, 1, 2, 3]
 
 
 def test_each_client_has_a_queue_where_there_are_more_clients_than_queues() -> None:
     many = [f"c{number}" for number in range(8)]
-    assert [ids(allocate_for_pop(average, QUEUES, many, client, 1)) for client in many] == [
+    shares = [ids(allocate_for_pop(allocate_average, QUEUES, many, client, 1)) for client in many]
+    assert shares == [
         [0], [1], [2], [3], [4], [0], [1], [2],
     ]  # fmt: skip
 

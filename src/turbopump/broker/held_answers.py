@@ -1,0 +1,147 @@
+"""Answers to stored sends that wait for the disk or for slaves.
+
+Messages reach the disk and the slaves in the order in which they were stored. So all answers wait
+in one line, with one waiter and one timer. Their content is unknown here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from turbopump.broker.send_reply import decode_reply
+from turbopump.config.broker_config import BrokerConfig, FlushDiskType
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.send import SendMessageReply
+from turbopump.remoting.response import Response, encode_response, refusal
+from turbopump.remoting.wire import Wire
+from turbopump.store.confirmed import Confirmed
+
+_Held = tuple[int, Wire, bytes]
+"""End of the message in the log, the client's connection, and the answer. A plain tuple, because
+there is one for each message."""
+
+
+def confirm_wait_s(config: BrokerConfig) -> float:
+    """Return the seconds that a send waits for its flush and its copies."""
+    flush = (
+        config.sync_flush_timeout if config.flush_disk_type == FlushDiskType.SYNC_FLUSH else None
+    )
+    waits = [config.slave_timeout] if config.slave_acks else []
+    waits += [flush] if flush is not None else []
+    return min(waits, default=config.sync_flush_timeout) / 1000
+
+
+class HeldAnswers:
+    """Answers that wait for ``confirmed``, for at most ``seconds`` from the end of their turn.
+    ``late`` converts the answer of a message that is not confirmed in time, or that no slave has
+    because the broker is alone. Its second argument is True if enough slaves have the message."""
+
+    def __init__(
+        self, confirmed: Confirmed, seconds: float, late: Callable[[bytes, bool], bytes]
+    ) -> None:
+        self._confirmed = confirmed
+        self._seconds = seconds
+        self._late = late
+        self._loop = asyncio.get_running_loop()
+        self._line: deque[_Held] = deque()
+        self._deadlines: deque[tuple[float, int]] = deque()
+        """Deadline and last end in the log of the answers of each turn."""
+        self._turn_open = False
+        self._watching = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._line)
+
+    def hold(self, log_end: int, peer: Wire, frame: bytes) -> None:
+        """Send ``frame`` once the log is confirmed up to ``log_end``. After the deadline send the
+        result of ``late``; on a failure send an error. ``log_end`` never decreases from call to
+        call."""
+        self._line.append((log_end, peer, frame))
+        if not self._turn_open:
+            self._turn_open = True
+            self._loop.call_soon(self._end_turn)
+
+    async def hold_both(
+        self, log_end: int, saving: asyncio.Future[bool], frame: bytes
+    ) -> Response[SendMessageReply] | bytes:
+        """Wait until the log is confirmed up to ``log_end`` and ``saving`` is done, then return
+        ``frame``. After the deadline, or if the save fails, return the result of ``late``; if the
+        disk fails, a refusal."""
+        confirmed = self._confirmed
+        reached: asyncio.Future[None] = self._loop.create_future()
+
+        def wake() -> None:
+            if not reached.done():
+                reached.set_result(None)
+
+        waiter = confirmed.when(log_end, wake)
+        try:
+            async with asyncio.timeout(self._seconds):
+                there = await asyncio.shield(saving)
+                if confirmed.value < log_end and confirmed.error is None:
+                    await reached
+        except TimeoutError:
+            there = False
+        finally:
+            waiter.cancel()
+        if confirmed.error is not None:
+            return refusal(ResponseCode.SERVICE_NOT_AVAILABLE, str(confirmed.error))
+        copied = log_end <= confirmed.copied
+        return frame if there and copied else self._late(frame, copied)
+
+    def _end_turn(self) -> None:
+        self._turn_open = False
+        if not self._line:
+            return
+        deadline = self._loop.time() + self._seconds
+        self._deadlines.append((deadline, self._line[-1][0]))
+        if self._timer is None:
+            self._timer = self._loop.call_at(deadline, self._expire)
+        if not self._watching:
+            self._answer()
+
+    def _reached(self) -> None:
+        self._watching = False
+        self._answer()
+
+    def _answer(self) -> None:
+        """Send the confirmed answers, those of one client together. Keep the rest."""
+        line, confirmed = self._line, self._confirmed
+        if confirmed.error is not None:
+            failed = refusal(ResponseCode.SERVICE_NOT_AVAILABLE, str(confirmed.error))
+            for _, peer, frame in line:
+                peer.send_frame(encode_response(decode_reply(frame).opaque, failed))
+            line.clear()
+            return
+        end, copied = confirmed.value, confirmed.copied
+        last: Wire | None = None
+        frames: list[bytes] = []
+        while line and line[0][0] <= end:
+            log_end, peer, frame = line.popleft()
+            if peer is not last:
+                if last is not None:
+                    last.send_frame(b"".join(frames))
+                last, frames = peer, []
+            # not copied: the broker is alone, readers see it, and no slave has it
+            frames.append(frame if log_end <= copied else self._late(frame, False))
+        if last is not None:
+            last.send_frame(b"".join(frames))
+        deadlines = self._deadlines
+        while deadlines and deadlines[0][1] <= end:
+            deadlines.popleft()
+        if line:
+            self._watching = True
+            confirmed.when(line[0][0], self._reached)
+
+    def _expire(self) -> None:
+        line, deadlines, copied = self._line, self._deadlines, self._confirmed.copied
+        now = self._loop.time()
+        while deadlines and deadlines[0][0] <= now:
+            _, end = deadlines.popleft()
+            while line and line[0][0] <= end:
+                log_end, peer, frame = line.popleft()
+                peer.send_frame(self._late(frame, log_end <= copied))
+        self._timer = self._loop.call_at(deadlines[0][0], self._expire) if deadlines else None
