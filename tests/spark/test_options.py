@@ -11,7 +11,7 @@ from turbopump.message.message import MessageQueue
 from turbopump.spark.options import (
     COLUMN_NAMES,
     EVERY_BROKER,
-    OPTION_NAMES,
+    OPTIONS,
     options_of_mode,
     read_options,
 )
@@ -236,5 +236,5 @@ def test_what_must_be_given_is_named(missing: str) -> None:
 
 def test_every_option_and_column_has_its_line_in_the_docs() -> None:
     lines = (Path(__file__).parents[2] / "docs" / "reference" / "spark.md").read_text().splitlines()
-    for name in (*OPTION_NAMES, *COLUMN_NAMES):
+    for name in (*OPTIONS, *COLUMN_NAMES):
         assert any(line.startswith("|") and f"`{name}`" in line for line in lines), name

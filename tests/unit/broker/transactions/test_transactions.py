@@ -594,14 +594,14 @@ async def test_with_sync_flush_an_answered_commit_or_roll_back_survives_a_power_
 async def test_a_half_message_without_details_or_beyond_treatment_does_not_hold_up_others(
     world: World, /, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = TransactionChecks.ask
+    whole = TransactionChecks.ask_producer
 
     async def failing(self: TransactionChecks, half: HalfMessage, producer: Wire) -> None:
         if half.message.body == b"poison":
             raise ZeroDivisionError
         await whole(self, half, producer)
 
-    monkeypatch.setattr(TransactionChecks, "ask", failing)
+    monkeypatch.setattr(TransactionChecks, "ask_producer", failing)
 
     one = await transactor(world)
     await one.client.create("T")
