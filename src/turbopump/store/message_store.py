@@ -24,7 +24,7 @@ from turbopump.message.entry import CRC_NAME, CRC_SUFFIX_SIZE, FIXED_SIZE, TOPIC
 from turbopump.message.properties import PROPERTIES_SIZE_MAX
 from turbopump.store.confirmed import Confirmed
 from turbopump.store.copied_log import CopiedLog
-from turbopump.store.disk_space import SpaceLimits, SpaceWatch, StartReserve, with_free_bytes
+from turbopump.store.disk_space import SpaceLimits, SpaceWatch, with_free_bytes
 from turbopump.store.dispatcher import Dispatcher
 from turbopump.store.files import StorePaths
 from turbopump.store.flusher import Flusher
@@ -52,6 +52,7 @@ from turbopump.store.recovery.recovery import Recovery, RecoveryReport
 from turbopump.store.repair.queue_rebuild import QueueRebuild
 from turbopump.store.retention import Retention, RetentionRules
 from turbopump.store.roots import LogRoots, StoreLock, make_directories
+from turbopump.store.start_reserve import StartReserve
 
 SEGMENT_SIZE: Final = 1024 * 1024 * 1024
 COPY_REFUSAL: Final = (
@@ -193,7 +194,7 @@ class MessageStore:
         )
         self.cold_reads = ColdReads(disk)
         self.rebuild = QueueRebuild(
-            self.log, self.queues, self.cold_reads, self.dispatcher.unit_tags, log_error
+            self.log, self.queues, ColdReads(disk), self.dispatcher.unit_tags, log_error
         )
         self.reader = QueueReader(
             self.log,
@@ -349,6 +350,7 @@ class MessageStore:
         """Wait for running syncs and saves of tables, and start no more. This is the first step of
         closing."""
         self.cold_reads.close()
+        self.rebuild.reads.close()
         if self.index is not None:
             self.index.write_waiting()  # it may need a new file, whose name is then recorded
         self._disk.close()
