@@ -118,7 +118,7 @@ class Replication:
             log.warning("%s", text)
         if self.slave is not None:
             self.slave.start()
-            self.slave.go_to(self._config.ha_master_address or None)
+            self.slave.set_master(self._config.ha_master_address or None)
 
     async def stop(self) -> None:
         """Stop sending and copying. May be called twice."""
@@ -130,7 +130,7 @@ class Replication:
     def master_is_at(self, ha_address: str | None) -> None:
         """Set the master's HA address from a name server. `haMasterAddress` has precedence."""
         if self.slave is not None and not self._config.ha_master_address:
-            self.slave.go_to(ha_address)
+            self.slave.set_master(ha_address)
 
     def room_made(self) -> None:
         """Continue after the log got a new file."""

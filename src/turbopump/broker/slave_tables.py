@@ -192,7 +192,7 @@ class SlaveTables:
             log.info("master's address changes old=%s new=%s", self.master, address)
             was_unknown, self.master = self.master is None, address
             if was_unknown:
-                self.link.begin_again()
+                self.link.reconnect()
             self._known.clear()
 
     async def _run(self, copy: Callable[[str], Awaitable[float]]) -> None:
