@@ -39,16 +39,15 @@ async def compare_with_apache(
     end = store.log.end
     if end > ends:
         raise CopyError(
-            f"the log here ends at {end}, the log of the master at {master} already at "
-            f"{ends}: the master was restored from an older copy, or lost its tail. This "
-            "broker deletes nothing: make this slave the master, or empty this store to "
-            "copy it again"
+            f"the log here ends at {end}, but that of the master at {master} at {ends}: the "
+            "master was restored from an older copy, or lost its tail. Nothing is cut "
+            "automatically: make this slave the master, or empty this store so that it is "
+            "copied again"
         )
     if end < begins:
         raise CopyError(
-            f"the log here ends at {end}, but the log of the master at {master} begins at "
-            f"{begins}: the master has deleted older files. Empty this store to copy it "
-            "again"
+            f"the log here ends at {end}, but that of the master at {master} begins at {begins}: "
+            "older files were deleted; empty this store so that it is copied again"
         )
     equal = 0
     samples = sorted(await ask(store.cold_reads, _samples(store), turns), reverse=True)

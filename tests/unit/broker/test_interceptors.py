@@ -72,7 +72,7 @@ def test_a_batch_holds_plain_messages_only() -> None:
     assert kind_in_batch(encode_properties({"TAGS": "a"})) is None
     answer = kind_in_batch(encode_properties({"TRAN_MSG": "true"}))
     assert answer is not None
-    assert "by itself" in str(answer.remark)
+    assert "in a request of its own" in str(answer.remark)
 
 
 @in_loop
