@@ -86,12 +86,14 @@ def _samples(store: MessageStore) -> ReadSteps[set[int]]:
     """Return offsets at which messages begin: the newest one, some before it in its queue, and the
     first ones of the last files."""
     found = {file.start for file in store.log.files.files[-FILES:] if file.start < store.log.end}
-    newest, of = -1, None
+    newest = -1
+    of = None
     for queue in list(store.queues):
         units = yield from _offsets(store, queue.topic, queue.queue_id, queue.end.value - 1)
         for offset in units:
             if offset > newest:
-                newest, of = offset, queue
+                newest = offset
+                of = queue
     found.add(max(newest, store.lookup.index_end[0]))
     if of is not None:
         for index in _back(of.end.value - 1):

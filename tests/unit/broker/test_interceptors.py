@@ -31,12 +31,11 @@ def destination(**properties: str) -> Destination:
 
 
 def test_each_rule_sees_what_the_one_before_has_made_of_the_message() -> None:
-    interceptors = Interceptors()
-    interceptors.add(lambda _request, one: msgspec.structs.replace(one, topic="Half"))
-    interceptors.add(
+    interceptors = Interceptors(
+        lambda _request, one: msgspec.structs.replace(one, topic="Half"),
         lambda request, one: msgspec.structs.replace(
             one, queue_id=7, properties=f"{request.topic}>{one.topic}"
-        )
+        ),
     )
     assert interceptors.find(REQUEST, destination(DELAY="3")) == Destination(
         "Half", 7, "Orders>Half", 0
@@ -44,9 +43,10 @@ def test_each_rule_sees_what_the_one_before_has_made_of_the_message() -> None:
 
 
 def test_a_refusal_ends_the_way() -> None:
-    interceptors = Interceptors()
-    interceptors.add(lambda _request, _one: Response(code=ResponseCode.NO_PERMISSION))
-    interceptors.add(lambda _request, _one: 1 / 0)  # type: ignore[arg-type, return-value]
+    interceptors = Interceptors(
+        lambda _request, _one: Response(code=ResponseCode.NO_PERMISSION),
+        lambda _request, _one: 1 / 0,  # type: ignore[arg-type, return-value]
+    )
     answer = interceptors.find(REQUEST, destination())
     assert isinstance(answer, Response)
     assert answer.code == ResponseCode.NO_PERMISSION

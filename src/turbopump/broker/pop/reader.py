@@ -147,7 +147,7 @@ class PopReader:
             result = await read_queue(
                 self.view.store, queue.topic, queue.queue_id, start, wanted, codes, matches
             )
-            if result.damages and await self.repair.tried(damaged_ranges(result.damages)):
+            if result.damages and await self.repair.fetch_and_wait(damaged_ranges(result.damages)):
                 continue
             if result.status not in _ELSEWHERE or result.next_offset == start:
                 break
