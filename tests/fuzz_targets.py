@@ -16,12 +16,14 @@ import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from tests.loops import outcome_of
 from tests.unit.auth.signed import ANN, USERS, Door, access, allow, signed
 from tests.unit.client.scripted_answers import entry, reply
+from tests.unit.protocol.compressed_registration import encode_compressed
 from tests.unit.remoting.certificates import Pair
 from tests.unit.remoting.serving import frame
 
@@ -187,12 +189,12 @@ async def _signed_header(header: bytes) -> None:
 
 def ha_slave(data: bytes) -> None:
     """What a slave says to a master that asks for a proof: the handshake, then its reports."""
-    _in_pieces(data, lambda: MasterHandshake(_RULES, "10.0.0.2", MASTERS_NONCE), ReportReader)
+    _in_pieces(data, partial(MasterHandshake, _RULES, "10.0.0.2", MASTERS_NONCE), ReportReader)
 
 
 def ha_master(data: bytes) -> None:
     """What a master says to a slave that asks for a proof: the handshake, then the log."""
-    _in_pieces(data, lambda: SlaveHandshake(BROKERS, SLAVES_NONCE), lambda: TransferReader(None))
+    _in_pieces(data, partial(SlaveHandshake, BROKERS, SLAVES_NONCE), partial(TransferReader, None))
 
 
 _RULES: Final = PeerRules(closed=True, credentials=BROKERS)
@@ -302,7 +304,7 @@ TARGETS: Final[Mapping[str, Target]] = {
     "heartbeat": Target(heartbeat, HEARTBEAT),
     "batch": Target(batch, encode_batch([Message("t", b"x", tags="a")] * 3)),
     "properties": Target(properties, b"TAGS\x01a\x02KEYS\x01k \xc3\xa9\x02"),
-    "register-body": Target(registration, RegisterBrokerBody().encode_compressed()),
+    "register-body": Target(registration, encode_compressed(RegisterBrokerBody())),
     "route": Target(route, GOOD_ROUTE),
     "pulled": Target(pulled, STORED + BATCH),
     "pop-texts": Target(pop_texts, b"0 0 5,6,7;1 0 8"),

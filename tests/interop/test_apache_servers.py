@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import pytest
@@ -204,14 +205,16 @@ async def test_a_consumer_gets_what_was_there_and_what_comes_later(cluster: Apac
     check(sent, received)
 
 
+def seen(*boxes: list[ReceivedMessage]) -> list[ReceivedMessage]:
+    return once(message for box in boxes for message in box)
+
+
+def two_each(one: PushConsumer, two: PushConsumer) -> bool:
+    return len(one.queues) == len(two.queues) == 2 and not set(one.queues) & set(two.queues)
+
+
 @in_loop
 async def test_two_consumers_share_the_queues_and_one_inherits(cluster: ApacheCluster) -> None:
-    def seen(*boxes: list[ReceivedMessage]) -> list[ReceivedMessage]:
-        return once(message for box in boxes for message in box)
-
-    def two_each(one: PushConsumer, two: PushConsumer) -> bool:
-        return len(one.queues) == len(two.queues) == 2 and not set(one.queues) & set(two.queues)
-
     sent = letters("shared", COUNT + 20)
     boxes: tuple[list[ReceivedMessage], list[ReceivedMessage]] = ([], [])
     async with patient_producer(cluster.namesrv) as producer:
@@ -230,7 +233,7 @@ async def test_two_consumers_share_the_queues_and_one_inherits(cluster: ApacheCl
             async with one:
                 await eventually("the first message", lambda: len(seen(*boxes)) == 1)
                 await settled(cluster.broker, "shared", 1, one, two)
-                await eventually("two queues each", lambda: two_each(one, two))
+                await eventually("two queues each", partial(two_each, one, two))
                 await send_all(producer, sent[1:COUNT])
                 await eventually("all so far", lambda: len(seen(*boxes)) == COUNT)
                 await settled(cluster.broker, "shared", COUNT, one, two)

@@ -11,6 +11,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,15 +34,16 @@ from tests.interop.shared_directory import SMALL_FILES, SharedDirectory, Who, th
 from tests.interop.tools import skipping_without_tools
 from tests.loops import in_loop
 from tests.ports import free_ports
+from tests.stand_ins import async_does_nothing
 
 from turbopump import Message, PullConsumer, ReceivedMessage, TransactionProducer, TransactionState
 
 OURS = "turbopump"
 SCENARIOS = ("transactions", "adopts", "orphans")
 CLIENTS = (
-    ForeignClient("java-5.3.3", SCENARIOS, lambda: java_client("5.3.3", program="Transacting")),
-    ForeignClient("java-4.9.8", SCENARIOS, lambda: java_client("4.9.8", program="Transacting")),
-    ForeignClient("go-2.1.2", SCENARIOS, lambda: go_client("transacting")),
+    ForeignClient("java-5.3.3", SCENARIOS, partial(java_client, "5.3.3", program="Transacting")),
+    ForeignClient("java-4.9.8", SCENARIOS, partial(java_client, "4.9.8", program="Transacting")),
+    ForeignClient("go-2.1.2", SCENARIOS, partial(go_client, "transacting")),
 )
 QUICK = {
     "transactionTimeOut": 1000,
@@ -142,10 +144,7 @@ async def test_a_foreign_producer_s_transactions_and_the_questions_that_cross(
         f"{prefix}-{scenario}" for scenario in ("adopts", "orphans", "transactions")
     )
 
-    async def nobody(message: ReceivedMessage) -> None:
-        return None
-
-    async with our_producer(servers.namesrv, adopts, nobody, undecided) as leaving:
+    async with our_producer(servers.namesrv, adopts, async_does_nothing, undecided) as leaving:
         for message in letters(adopts, MESSAGES):
             await leaving.send_in_transaction(message)
     asked: set[int] = set()

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -215,9 +216,9 @@ def test_an_error_of_ours_is_shown_without_the_traceback_of_a_worker(
         "startingOffsets says 9": lambda: read(spark, cluster, startingOffsets=beyond).collect(),
         # told by a task, not when the read is planned
         "messages 0 to 2": lambda: read(spark, cluster, startingOffsets=removed).collect(),
-        "option startingTimestamp": lambda: read(spark, cluster, startingTimestamp="soon"),
-        "endingOffsets is for batch reads": lambda: stream(
-            spark, cluster, tmp_path, endingOffsets="latest"
+        "option startingTimestamp": partial(read, spark, cluster, startingTimestamp="soon"),
+        "endingOffsets is for batch reads": partial(
+            stream, spark, cluster, tmp_path, endingOffsets="latest"
         ),
         "no name server is given": lambda: rows.write.format("rocketmq").mode("append").save(),
     }
@@ -330,10 +331,11 @@ def test_messages_of_our_own_broker_come_out_as_they_were_sent(spark: SparkSessi
         assert row.offsetMsgId.endswith(f"{row.commitLogOffset:016X}")
 
 
-def test_a_worker_does_not_look_through_its_modules_after_each_task(spark: SparkSession) -> None:
-    def left_out(_: int) -> int:
-        keep_what_is_loaded()
-        return gc.get_freeze_count()
+def left_out(_: int) -> int:
+    keep_what_is_loaded()
+    return gc.get_freeze_count()
 
+
+def test_a_worker_does_not_look_through_its_modules_after_each_task(spark: SparkSession) -> None:
     assert spark.sparkContext.parallelize([0], 1).map(left_out).first() > 10_000
     assert left_out(0) == 0, "nobody's collector is touched but that of a worker"

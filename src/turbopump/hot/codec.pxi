@@ -69,7 +69,7 @@ cdef inline bint _is_unended(_Span properties) noexcept:
 
 
 cdef inline Py_ssize_t _stored_properties_size(const _Entry *entry) noexcept:
-    return entry.properties.size + entry.unended + entry.added.size + (20 if entry.with_crc else 0)
+    return entry.properties.size + entry.unended + entry.added.size + (CRC_SUFFIX_SIZE if entry.with_crc else 0)
 
 
 cdef Py_ssize_t _entry_size(const _Entry *entry) except -1:
@@ -78,7 +78,7 @@ cdef Py_ssize_t _entry_size(const _Entry *entry) except -1:
     if entry.topic.size > 0xFFFF or properties_size > 0xFFFF or entry.body.size > 0x40000000:
         raise _NotUsual
     return (
-        75 + entry.born_host.size + entry.store_host.size + entry.body.size + entry.topic.size + (entry.topic.size > 127)
+        FIXED_SIZE - 16 + entry.born_host.size + entry.store_host.size + entry.body.size + entry.topic.size + (entry.topic.size > TOPIC_SIZE_MAX_V1)
         + properties_size
     )
 
@@ -86,11 +86,11 @@ cdef Py_ssize_t _entry_size(const _Entry *entry) except -1:
 cdef int _put_entry(uint8_t *start, Py_ssize_t size, const _Entry *entry) except -1:
     """Write the ``size`` bytes that ``_entry_size`` gave; they are there."""
     cdef Py_ssize_t properties_size = _stored_properties_size(entry)
-    cdef bint is_v2 = entry.topic.size > 127
+    cdef bint is_v2 = entry.topic.size > TOPIC_SIZE_MAX_V1
     cdef uint32_t entry_crc
     cdef int digit
     cdef uint8_t *pos = _put32(start, <uint32_t>size)
-    pos = _put32(pos, 0xDAA320AB if is_v2 else 0xDAA320A7)
+    pos = _put32(pos, MAGIC_V2 if is_v2 else MAGIC_V1)
     pos = _put32(pos, _crc(entry.body.at, entry.body.size))
     pos = _put32(pos, <uint32_t>entry.queue_id)
     pos = _put32(pos, <uint32_t>entry.flag)

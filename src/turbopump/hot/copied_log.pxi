@@ -49,22 +49,23 @@ cdef object _run_of(const uint8_t *data, int64_t at, int64_t end, int64_t positi
     cdef uint8_t *unit
     cdef list names = [], keys = [], packed = []
     cdef object offset_, stored_
-    while count < 1024 and at + 91 <= end:
+    while count < 1024 and at + FIXED_SIZE <= end:
         pos = data + at
         size = _get32(pos)
-        body_size = _get32(pos + 84)
-        if (_get32(pos + 4) != 0xDAA320A7 or <int64_t>_get64(pos + 28) != offset
-                or size < 91 or size > end - at or body_size > size - 91
-                or pos[39] & 0xB4 or (pos[12] | pos[20] | pos[36] | pos[56]) & 0x80):
+        body_size = _get32(pos + BODY_SIZE_AT)
+        if (_get32(pos + MAGIC_AT) != MAGIC_V1 or <int64_t>_get64(pos + PHYSICAL_OFFSET_AT) != offset
+                or size < FIXED_SIZE or size > end - at or body_size > size - FIXED_SIZE
+                or pos[FLAG_BITS_AT] & 0xB4
+                or (pos[QUEUE_ID_AT] | pos[QUEUE_OFFSET_AT] | pos[SYS_FLAG_AT] | pos[STORE_TIMESTAMP_AT]) & 0x80):
             break
-        topic = _Span(pos + 89 + body_size, pos[88 + body_size])
-        text_at = 91 + body_size + topic.size
+        topic = _Span(pos + BODY_AT + 1 + body_size, pos[BODY_AT + body_size])
+        text_at = FIXED_SIZE + body_size + topic.size
         if text_at > size:
             raise _NotUsual
         if not _crc_is_right(pos, size, body_size, text_at):
             break
-        queue_id = _get32(pos + 12)
-        queue_offset = <int64_t>_get64(pos + 20)
+        queue_id = _get32(pos + QUEUE_ID_AT)
+        queue_offset = <int64_t>_get64(pos + QUEUE_OFFSET_AT)
         # A message nearly always is of the queue of the one before it, or of the one that followed
         # that last time.
         for i in range(queue_count):
@@ -91,7 +92,7 @@ cdef object _run_of(const uint8_t *data, int64_t at, int64_t end, int64_t positi
         if not found.is_ascii:
             if not (_is_ascii(found.unique) and _is_ascii(found.tags) and _is_ascii(found.keys)):
                 raise _NotUsual
-        stored = <int64_t>_get64(pos + 56)
+        stored = <int64_t>_get64(pos + STORE_TIMESTAMP_AT)
         if found.unique.size or found.keys.size:
             offset_, stored_ = offset, stored
             if found.unique.size:
@@ -112,7 +113,7 @@ cdef object _run_of(const uint8_t *data, int64_t at, int64_t end, int64_t positi
         at += size
     for number in range(queue_count):
         queue = &queues[number]
-        units = PyBytes_FromStringAndSize(NULL, queue.count * 20)
+        units = PyBytes_FromStringAndSize(NULL, queue.count * UNIT_SIZE)
         queue.units = <uint8_t *>PyBytes_AS_STRING(units)
         packed.append((names[number], queue.queue_id, queue.first, units))
     size = offset - position
@@ -128,9 +129,9 @@ cdef object _run_of(const uint8_t *data, int64_t at, int64_t end, int64_t positi
 cdef inline bint _crc_is_right(
     const uint8_t *pos, int64_t size, int64_t body_size, int64_t text_at
 ) except -1:
-    """Whether the CRC over all of an entry is right, or over its body where it has no other."""
+    """Return True if the CRC over all of an entry is right, or over its body if there is no other."""
     if _has_crc(pos, size):
         return _crc_fits(pos, size)
     if text_at + (pos[text_at - 2] << 8 | pos[text_at - 1]) != size:
         return False
-    return _body_fits(pos, 88, body_size)
+    return _body_fits(pos, BODY_AT, body_size)

@@ -1,4 +1,4 @@
-# spark/decode.py: where stored entries lie, and the properties of many of them at once.
+# spark/entries.py, spark/property_columns.py: positions and properties of many stored entries.
 
 
 def walk_entries(data, begin, limit):
@@ -19,11 +19,11 @@ cdef object _walk_entries(object data, int64_t at, int64_t limit):
         end = view.len
         if at < 0 or at > end:
             raise _NotUsual
-        positions = PyBytes_FromStringAndSize(NULL, ((end - at) // 91) * 8)
+        positions = PyBytes_FromStringAndSize(NULL, ((end - at) // FIXED_SIZE) * 8)
         out = <int64_t *>PyBytes_AS_STRING(positions)
-        while at < limit and end - at >= 91:
+        while at < limit and end - at >= FIXED_SIZE:
             size = <int64_t><int32_t>_get32(<const uint8_t *>view.buf + at)
-            if size < 91 or size > end - at:
+            if size < FIXED_SIZE or size > end - at:
                 break
             out[count] = at
             count += 1

@@ -1,18 +1,18 @@
-# store/queues/checked_entries.py: whether what was read of the commit log is what the queue says.
+# store/queues/checked_entries.py: the entries of the commit log to which the units of a queue point.
 
 
 cdef inline bint _good(
     const uint8_t *at, int64_t size, int64_t offset, const uint8_t *queue_field, int64_t queue_offset, _Span topic
 ) except -1:
-    """Whether the 91 bytes or more at ``at`` are this message of the queue, by all that is usual."""
-    cdef uint32_t magic = _get32(at + 4)
-    if (<int64_t>_get32(at) != size or not _is_magic(magic) or <int64_t>_get64(at + 28) != offset
-            or memcmp(at + 12, queue_field, 4) != 0 or <int64_t>_get64(at + 20) != queue_offset):
+    """Return True if the FIXED_SIZE bytes or more at ``at`` are this message of the queue, and usual."""
+    cdef uint32_t magic = _get32(at + MAGIC_AT)
+    if (<int64_t>_get32(at) != size or not _is_magic(magic) or <int64_t>_get64(at + PHYSICAL_OFFSET_AT) != offset
+            or memcmp(at + QUEUE_ID_AT, queue_field, 4) != 0 or <int64_t>_get64(at + QUEUE_OFFSET_AT) != queue_offset):
         return False
     if not _has_crc(at, size):
         return False
-    cdef int64_t body_size = <int64_t>_get32(at + 84)
-    if 88 + body_size + topic.size > size or memcmp(at + 88 + body_size, topic.at, topic.size) != 0:
+    cdef int64_t body_size = <int64_t>_get32(at + BODY_SIZE_AT)
+    if BODY_AT + body_size + topic.size > size or memcmp(at + BODY_AT + body_size, topic.at, topic.size) != 0:
         return False
     return _crc_fits(at, size)
 
@@ -20,10 +20,10 @@ cdef inline bint _good(
 cdef inline bint _fits(
     const uint8_t *at, int64_t size, const uint8_t *unit, const uint8_t *queue_field, int64_t queue_offset, _Span topic
 ) noexcept:
-    """Whether the 91 bytes or more at ``at`` begin as the message of this unit and queue."""
+    """Return True if the FIXED_SIZE bytes or more at ``at`` begin as the message of this unit and queue."""
     cdef int64_t body = _body_at(at) - 4
-    if (<int64_t>_get32(at) != size or memcmp(at + 12, queue_field, 4) != 0
-            or <int64_t>_get64(at + 20) != queue_offset or _get64(at + 28) != _get64(unit) or body + 4 > size):
+    if (<int64_t>_get32(at) != size or memcmp(at + QUEUE_ID_AT, queue_field, 4) != 0
+            or <int64_t>_get64(at + QUEUE_OFFSET_AT) != queue_offset or _get64(at + PHYSICAL_OFFSET_AT) != _get64(unit) or body + 4 > size):
         return False
     body += 4 + <int64_t>_get32(at + body)
     return body + topic.size <= size and memcmp(at + body, topic.at, topic.size) == 0
@@ -50,7 +50,7 @@ cdef object _gather(
     cdef const uint8_t *unit = <const uint8_t *>PyBytes_AS_STRING(units)
     cdef const uint8_t *queue_field = <const uint8_t *>PyBytes_AS_STRING(queue_id)
     cdef _Span topic_span = _span(topic)
-    cdef int64_t available = PyBytes_GET_SIZE(units) // 20
+    cdef int64_t available = PyBytes_GET_SIZE(units) // UNIT_SIZE
     cdef int64_t count = 0, taken = 0, size, offset
     cdef Py_buffer view
     cdef const uint8_t *first
@@ -66,7 +66,7 @@ cdef object _gather(
         while count < available:
             offset = <int64_t>_get64(unit)
             size = <int64_t><int32_t>_get32(unit + 8)
-            if (count and taken + size > size_max) or size < 91 or offset < start or offset - start > view.len - size:
+            if (count and taken + size > size_max) or size < FIXED_SIZE or offset < start or offset - start > view.len - size:
                 break
             if each is not None:
                 number = _int64(each[count])
@@ -77,13 +77,13 @@ cdef object _gather(
             number += 1
             count += 1
             taken += size
-            unit += 20
+            unit += UNIT_SIZE
         data = PyBytes_FromStringAndSize(NULL, taken)
         out = <uint8_t *>PyBytes_AS_STRING(data)
         unit = <const uint8_t *>PyBytes_AS_STRING(units)
         for _ in range(count):
             out = _put(out, first + (<int64_t>_get64(unit) - start), <int32_t>_get32(unit + 8))
-            unit += 20
+            unit += UNIT_SIZE
     finally:
         PyBuffer_Release(&view)
     return data, count

@@ -1,4 +1,4 @@
-# store/queues/matching.py: where the property texts of entries lie, for a filter.
+# store/queues/matching.py: the property texts of entries, for a filter.
 
 
 def property_texts(data):
@@ -16,16 +16,16 @@ cdef object _property_texts(object data):
     cdef Py_ssize_t end = PyBytes_GET_SIZE(data), at = 0, size, text_at, text_size
     cdef list found = []
     while at < end:
-        if end - at < 91:
+        if end - at < FIXED_SIZE:
             raise _NotUsual
         pos = start + at
         size = _get32(pos)
-        if size < 91 or size > end - at or pos[39] & 0x30:
+        if size < FIXED_SIZE or size > end - at or pos[FLAG_BITS_AT] & 0x30:
             raise _NotUsual
-        text_at = 88 + <Py_ssize_t>_get32(pos + 84)
+        text_at = BODY_AT + <Py_ssize_t>_get32(pos + BODY_SIZE_AT)
         if text_at > size - 4:
             raise _NotUsual
-        if pos[7] == 0xAB:
+        if _get32(pos + MAGIC_AT) == MAGIC_V2:
             text_at += 2 + (pos[text_at] << 8 | pos[text_at + 1])
         else:
             text_at += 1 + pos[text_at]

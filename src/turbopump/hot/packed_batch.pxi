@@ -118,7 +118,7 @@ cdef object _write_batch(
         queue_id, queue_offset, physical_offset, sys_flag, born_timestamp, _span(born_host), store_timestamp, _span(store_host),
         0, 0, _span(topic), with_crc, 0, _Span(NULL, 0), _Span(NULL, 0), False, _span(added),
     )
-    cdef bytes units = PyBytes_FromStringAndSize(NULL, count * 20)
+    cdef bytes units = PyBytes_FromStringAndSize(NULL, count * UNIT_SIZE)
     cdef uint8_t *unit = <uint8_t *>PyBytes_AS_STRING(units)
     cdef list found = []
     cdef object stored_ms = store_timestamp  # one object for all
@@ -139,7 +139,7 @@ cdef object _write_batch(
         value = _int64(key)
         if value < 0 or value >> 32 >= count:
             raise _NotUsual
-        found.append((value & 0xFFFFFFFF, <int64_t>_get64(unit + (value >> 32) * 20), stored_ms))
+        found.append((value & 0xFFFFFFFF, <int64_t>_get64(unit + (value >> 32) * UNIT_SIZE), stored_ms))
     cdef Py_buffer view
     cdef uint8_t *pos
     PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)

@@ -14,11 +14,11 @@ def send_reply(head, tail, host, opaque, queue_id, offset, queue_offset, unique)
 
 def batch_reply(head, tail, host, opaque, queue_id, units, queue_offset, unique):
     try:
-        if not PyBytes_CheckExact(units) or PyBytes_GET_SIZE(units) % 20:
+        if not PyBytes_CheckExact(units) or PyBytes_GET_SIZE(units) % UNIT_SIZE:
             raise _NotUsual
         return _reply(
             head, tail, host, _int64(opaque), _int64(queue_id),
-            <const uint8_t *>PyBytes_AS_STRING(units), PyBytes_GET_SIZE(units) // 20, _int64(queue_offset), unique,
+            <const uint8_t *>PyBytes_AS_STRING(units), PyBytes_GET_SIZE(units) // UNIT_SIZE, _int64(queue_offset), unique,
         )
     except Exception:
         return plain["batch_reply"](head, tail, host, opaque, queue_id, units, queue_offset, unique)
@@ -74,7 +74,7 @@ cdef bytes _reply(
             c = unit[digit // 2] >> 4 if digit % 2 == 0 else unit[digit // 2] & 15
             pos[digit] = 48 + c if c < 10 else 55 + c
         pos += 16
-        unit += 20
+        unit += UNIT_SIZE
     pos = _put(pos, numbers, numbers_size)
     pos = _put(pos, text, unique_size)
     pos = _put(pos, ending, ending_size)

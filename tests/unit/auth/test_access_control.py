@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 from tests.loops import in_loop
+from tests.stand_ins import returns
 from tests.unit.auth.signed import (
     ADMIN,
     ADMINISTRATOR,
@@ -109,7 +110,7 @@ async def test_the_answer_to_each_code_is_the_table_s(code: int, secrets: str) -
         asked = ListUsers()
     elif RULES[code].secrets is None and secrets == "secrets":
         return
-    rule = RULES[code].of(asked)
+    rule = RULES[code].for_request(asked)
     wanted = list(rule.needs(asked, body(code), CLUSTERS))
     exactly = [Entry(one.resource, frozenset(one.actions[-1:]), Decision.ALLOW) for one in wanted]
 
@@ -183,7 +184,7 @@ async def check_all(running: RunningBroker, address: str, router: Router) -> Non
         stranger = await answer_of(address, code, None)
         assert stranger == (16, NOT_KNOWN.remark), code
         assert await answer_of(address, code, wrong) == stranger, code
-        rule = RULES[code].of(request(code))
+        rule = RULES[code].for_request(request(code))
         needs_something = rule.who is not Who.POLICY or list(
             rule.needs(request(code), body(code), CLUSTERS)
         )
@@ -423,7 +424,7 @@ async def test_whoever_has_not_signed_is_not_taken_for_a_user_called_as_nobody_i
     accounts = Accounts({"-": User("-", "s")}, {"-": Policies([allow("Topic:*", Action.PUB)])})
     settings = AccessSettings(unsigned=frozenset({310}))
     asked = request(RequestCode.SEND_MESSAGE_V2)
-    door = Door(AccessControl(accounts, settings, lambda: CLUSTERS), [type(asked)])
+    door = Door(AccessControl(accounts, settings, returns(CLUSTERS)), [type(asked)])
     answers = [door.send(signed(asked, b"", user, "s")).code for user in ("-", None, "-", None)]
     assert answers == [0, 16, 0, 16]
 

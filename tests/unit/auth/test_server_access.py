@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.loops import in_loop
 from tests.ports import free_ports
+from tests.stand_ins import returns
 from tests.unit.auth.signed import ADMINISTRATOR, ON, asking
 
 from turbopump import Credentials, Producer, PushConsumer
@@ -184,17 +185,17 @@ def modes(file: Path) -> list[int]:
 @in_loop
 async def test_what_somebody_writes_to_the_file_is_in_force_within_a_look(tmp_path: Path) -> None:
     file = tmp_path / FILE_NAME
-    access = ServerAccess(BrokerConfig(**ON), tmp_path, SystemDisk(), lambda: ("c",))
+    access = ServerAccess(BrokerConfig(**ON), tmp_path, SystemDisk(), returns(("c",)))
     access.open()
     change_file(SystemDisk(), file, lambda accounts: accounts.without_user("admin"))
     assert "admin" in access.control.accounts.users
-    access.look()
+    access.check_file()
     assert list(access.control.accounts.users) == ["inner"]
     file.write_bytes(b"{")
-    access.look()
+    access.check_file()
     assert list(access.control.accounts.users) == ["inner"]
     file.unlink()
-    access.look()
+    access.check_file()
     assert list(access.control.accounts.users) == ["inner"]
 
 
@@ -211,14 +212,14 @@ async def test_a_file_that_others_can_read_is_warned_of_once_at_the_start_and_wh
         return [line for line in caplog.messages if "has mode" in line]
 
     access.open()
-    access.look()
+    access.check_file()
     assert warned() == [
         f"{file} has mode 0644: others than its owner can get at the passwords in it; run chmod "
         f"600 {file}"
     ]
     for mode, count in ((0o600, 1), (0o640, 2), (0o640, 2), (0o600, 2), (0o400, 2), (0o640, 3)):
         file.chmod(mode)
-        access.look()
+        access.check_file()
         assert len(warned()) == count
     ann = UserInfo(username="ann", password=ANN.secret_key)
     await access.change(lambda accounts: accounts.with_new_user(ann))
@@ -228,7 +229,7 @@ async def test_a_file_that_others_can_read_is_warned_of_once_at_the_start_and_wh
 @in_loop
 async def test_a_file_that_makes_no_sense_stops_the_start(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_text('{"user": []}')
-    access = ServerAccess(BrokerConfig(**ON), tmp_path, SystemDisk(), lambda: ("c",))
+    access = ServerAccess(BrokerConfig(**ON), tmp_path, SystemDisk(), returns(("c",)))
     with pytest.raises(ConfigError, match=f"{FILE_NAME}: not the JSON of an account file"):
         access.open()
 
@@ -238,7 +239,7 @@ async def test_a_user_who_is_there_is_not_changed_by_a_start(tmp_path: Path) -> 
     for secret in ("first", "second"):
         text = json.dumps({"username": "admin", "password": secret})
         config = BrokerConfig(authentication_enabled=True, init_authentication_user=text)
-        access = ServerAccess(config, tmp_path, SystemDisk(), lambda: ("c",))
+        access = ServerAccess(config, tmp_path, SystemDisk(), returns(("c",)))
         access.open()
         assert access.control.accounts.users["admin"].password == "first"
 
@@ -256,7 +257,7 @@ async def test_the_accounts_of_4x_are_taken_over_at_a_start_if_they_are_not_ther
     )
     config = BrokerConfig(migrate_auth_from_v1_enabled=True, **ON)
     for _ in range(2):
-        access = ServerAccess(config, tmp_path, SystemDisk(), lambda: ("c",))
+        access = ServerAccess(config, tmp_path, SystemDisk(), returns(("c",)))
         access.open()
         users, policies = access.control.accounts.users, access.control.accounts.policies
         assert users["admin"].password == ADMINISTRATOR.secret_key

@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 
 import pytest
+from tests.stand_ins import returns
 
 from turbopump.blocking import Producer
 from turbopump.cli import main
@@ -67,7 +68,7 @@ def test_whoever_names_no_group_is_told_at_a_terminal_that_it_shares_one(
     consume: Consume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert consume("orders --count 1")[2] == ""
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setattr("sys.stderr.isatty", returns(True))
     code, lines, err = consume("orders --count 3")
     assert (code, len(lines)) == (0, 3)
     assert err.startswith(
@@ -124,6 +125,8 @@ def test_that_it_waits_for_a_topic_is_said_once_with_the_nearest_name(
     named = ("ordesr", "--group", "waits", "--idle", "1.5")
     done = run("consume", *named, "-n", broker.namesrv, *options)
     assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr.startswith("turbopump: nothing to consume yet, goes on trying group=")
+    assert done.stderr.startswith(
+        "turbopump: no queues to consume yet, division is repeated group="
+    )
     assert "it does not exist (did you mean orders?)" in done.stderr
     assert done.stderr.count("\n") == 1

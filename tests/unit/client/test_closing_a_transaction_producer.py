@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 from tests.loops import in_loop
+from tests.stand_ins import async_raises, does_nothing, returns
 from tests.unit.client.transacting import (
     BROKER,
     COMMIT,
@@ -199,10 +200,9 @@ async def test_an_executor_that_outlasts_the_close_ends_and_the_broker_is_not_to
 async def test_nothing_is_executed_for_a_half_message_whose_answer_comes_after_the_close(
     world: World, /
 ) -> None:
-    async def execute(_message: Message, _arg: object) -> TransactionState:
-        raise AssertionError("not to be executed")
-
-    producer, other = await two_of_one_instance(world, executor=execute, send_timeout=1.0)
+    producer, other = await two_of_one_instance(
+        world, executor=async_raises(AssertionError("not to be executed")), send_timeout=1.0
+    )
     world.simulation.network.cut(BROKER, SELLER)
     sending = asyncio.create_task(producer.send_in_transaction(Message("orders", b"x"), timeout=30))
     await asyncio.sleep(0.5)
@@ -214,7 +214,7 @@ async def test_nothing_is_executed_for_a_half_message_whose_answer_comes_after_t
 
 @in_loop(in_a_world)
 async def test_a_close_before_the_start_does_no_harm(world: World, /) -> None:
-    producer = world.producer(executor=lambda *_: COMMIT)
+    producer = world.producer(executor=returns(COMMIT))
     await producer.close()
     async with producer:
         assert producer._executor is not None
@@ -307,7 +307,7 @@ def test_without_await_who_still_waits_for_a_thread_at_the_close_gets_a_result()
         producer = BlockingTransactionProducer(
             broker.namesrv,
             group="sellers",
-            checker=lambda _: UNKNOWN,
+            checker=returns(UNKNOWN),
             executor=execute,
             threads=1,
             hooks=[hook],
@@ -365,7 +365,7 @@ def test_without_await_a_plain_checker_may_close_its_own_producer_and_nobody_wai
             broker.namesrv,
             group="sellers",
             checker=check,
-            executor=lambda *_: UNKNOWN,
+            executor=returns(UNKNOWN),
             send_timeout=1000.0,
         )
         if shared:
@@ -380,7 +380,7 @@ def test_without_await_a_plain_checker_may_close_its_own_producer_and_nobody_wai
 
 @in_loop
 async def test_a_function_that_is_called_after_the_close_says_so() -> None:
-    function = UserFunction(lambda: None, threads=1, name="test")
+    function = UserFunction(does_nothing, threads=1, name="test")
     function.close()
     with pytest.raises(NotCalledError, match="not called"):
         await function.call()

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
+from tests.stand_ins import returns
 from tests.unit.client.producers import producer_of
 from tests.unit.client.push_consumers import consumer_of, fill
 from tests.unit.client.scripted_cluster import refusal, scripted_cluster
@@ -188,7 +189,7 @@ async def test_what_cannot_be_kept_is_dropped_and_counted(simulation: Simulation
     async def send(_: Message) -> None:
         await never
 
-    dispatcher = TraceDispatcher(send, topic=TRACE_TOPIC, namespace=None, now_ms=lambda: 0)
+    dispatcher = TraceDispatcher(send, topic=TRACE_TOPIC, namespace=None, now_ms=returns(0))
     for i in range(HELD_MAX + 100):
         dispatcher.append(TracedMessage("t", f"{i}"), "r\x02")
     assert dispatcher.dropped == 100
@@ -279,14 +280,13 @@ async def test_a_large_batch_takes_no_other_messages_traces_with_it(
         )
 
 
-def test_the_keys_of_a_trace_message_fit_its_properties_however_many_or_long() -> None:
-    def keys_of(records: list[TraceRecord]) -> list[list[str]]:
-        messages = messages_of(records)
-        assert all(
-            len(message.properties["KEYS"].encode()) <= KEYS_SIZE_MAX for message in messages
-        )
-        return [message.keys for message in messages]
+def keys_of(records: list[TraceRecord]) -> list[list[str]]:
+    messages = messages_of(records)
+    assert all(len(message.properties["KEYS"].encode()) <= KEYS_SIZE_MAX for message in messages)
+    return [message.keys for message in messages]
 
+
+def test_the_keys_of_a_trace_message_fit_its_properties_however_many_or_long() -> None:
     many = keys_of([(TracedMessage("t", f"{i:032}"), "r\x02") for i in range(1500)])
     assert [len(keys) for keys in many] == [727, 727, 46]
     assert [key for keys in many for key in keys] == [f"{i:032}" for i in range(1500)]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.stand_ins import raises, returns
 
 from turbopump.disk import mapped_segments
 from turbopump.disk.disk import Piece
@@ -72,10 +73,11 @@ def test_what_is_written_through_the_map_is_in_the_file_and_no_descriptor_is_kep
 def test_a_full_disk_is_an_error_of_allocating(
     segment: MappedSparseSegment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(_fd: int, _at: int, _size: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(mapped_segments.os, "posix_fallocate", full)
+    monkeypatch.setattr(
+        mapped_segments.os,
+        "posix_fallocate",
+        raises(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))),
+    )
     with pytest.raises(OSError, match="No space left") as failed:
         segment.allocate(0, 4096)
     assert failed.value.filename == str(segment.path)
@@ -179,7 +181,7 @@ def refuse() -> bool:
 def test_a_few_are_synced_one_by_one_and_many_with_their_file_system(
     disk: SystemDisk, many: list[MappedSparseSegment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    synced = Synced(monkeypatch, lambda: True)
+    synced = Synced(monkeypatch, returns(True))
     disk.sync(many[:3])
     assert (synced.files, synced.file_systems) == (3, 0)
     outcomes: list[OSError | None] = []
@@ -187,7 +189,7 @@ def test_a_few_are_synced_one_by_one_and_many_with_their_file_system(
     assert (synced.files, synced.file_systems, outcomes) == (3, 1, [None])
 
 
-@pytest.mark.parametrize("outcome", [lambda: False, refuse], ids=["cannot tell", "an error"])
+@pytest.mark.parametrize("outcome", [returns(False), refuse], ids=["cannot tell", "an error"])
 def test_where_the_file_system_does_not_say_that_all_is_well_each_is_synced(
     disk: SystemDisk,
     many: list[MappedSparseSegment],

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
+from tests.stand_ins import raises, returns
 from tests.unit.remoting.serving import frame, raw_peer, serving
 from tests.waits import until_count, until_none
 
@@ -34,10 +35,7 @@ def answering() -> Router:
         GetMinOffset, lambda request, _context: Response(OffsetReply(offset=request.queue_id))
     )
 
-    def fail(_request: GetMaxOffset, _context: RequestContext) -> Response:
-        raise KeyError("secret")
-
-    router.add(GetMaxOffset, fail)
+    router.add(GetMaxOffset, raises(KeyError("secret")))
     return router
 
 
@@ -389,7 +387,7 @@ async def test_every_header_field_as_it_came_is_there_for_whom_it_concerns() -> 
 def test_a_code_has_one_handler() -> None:
     router = answering()
     with pytest.raises(AssertionError, match="code 31 has two handlers"):
-        router.add(GetMinOffset, lambda _request, _context: HELD)
+        router.add(GetMinOffset, returns(HELD))
 
 
 @in_loop

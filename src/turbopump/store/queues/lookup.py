@@ -7,7 +7,6 @@ has the key, because the index knows only hashes.
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -17,13 +16,16 @@ from turbopump.message.codec import decode_entry, entry_fault, head_fault
 from turbopump.message.entry import (
     FIXED_SIZE,
     HEAD_SIZE,
+    STORE_TIMESTAMP_AT,
+    V6_EXTRA,
     entry_size_at,
     queue_id_of,
     queue_offset_of,
     queue_position,
+    store_timestamp_of,
 )
 from turbopump.message.message import ReceivedMessage
-from turbopump.message.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY, SysFlag
+from turbopump.message.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY
 from turbopump.message.rules import LMQ_PREFIX
 from turbopump.store.confirmed import Confirmed
 from turbopump.store.disk_space import descriptor_advice
@@ -41,11 +43,10 @@ BYTES_MAX: Final = 8 << 20
 
 _PAUSE_EVERY: Final = 16
 """Number of messages examined in one step: about 0.3 ms."""
-_TIME_HEAD: Final = 76
+_TIME_HEAD: Final = STORE_TIMESTAMP_AT + 8 + V6_EXTRA
 """Bytes of an entry up to its store time, for every size of host address."""
 _UNITS_AT_ONCE: Final = 100
 """Number of units examined in one step, in search of one with a time."""
-_TIMES: Final = struct.Struct(">q")
 
 
 class StoredEntry(NamedTuple):
@@ -377,11 +378,9 @@ class Lookup:
         head = yield from self._read(offset, _TIME_HEAD)
         if head is None or isinstance(head, OSError):
             return head
-        return (
-            _store_time(head)
-            if head_fault(head, offset) is None and _may_be_of(head, queue, index)
-            else None
-        )
+        if head_fault(head, offset) is not None or not _may_be_of(head, queue, index):
+            return None
+        return store_timestamp_of(head)
 
     def _read(self, offset: int, size: int) -> ReadSteps[Found | None]:
         """Return bytes of the log; None if the offset is outside the log, or the bytes would cross
@@ -431,11 +430,6 @@ def _may_be_of(head: bytes, queue: ConsumeQueue, index: int) -> bool:
     """Return True if the head of an entry fits a unit. The head does not contain the topic."""
     position = (queue_id_of(head), queue_offset_of(head))
     return position == (queue.queue_id, index) or queue.topic.startswith(LMQ_PREFIX)
-
-
-def _store_time(head: bytes) -> int:
-    (stored,) = _TIMES.unpack_from(head, 68 if head[39] & SysFlag.BORN_HOST_V6 else 56)
-    return int(stored)
 
 
 def _is_meant(

@@ -15,6 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ class _Owner:
     def delivery_failed(self, message: Delivery, delay: float | None, level: int) -> None:
         pass
 
-    def delivery_left(self, message: Delivery) -> None:
+    def delivery_abandoned(self, message: Delivery) -> None:
         pass
 
 
@@ -273,13 +274,14 @@ async def test_a_file_does_not_grow_by_programs_that_each_finish_a_few_keys(tmp_
         assert connection.execute("SELECT COUNT(*) FROM idempotence").fetchone()[0] <= 50 + 30
 
 
+async def silence(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read()
+    writer.close()
+
+
 @in_loop
 async def test_a_redis_that_does_not_answer_has_failed() -> None:
     pytest.importorskip("redis.asyncio", reason="needs the extra turbopump[redis]")
-
-    async def silence(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-        writer.close()
 
     server = await asyncio.start_server(silence, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
@@ -291,7 +293,10 @@ async def test_a_redis_that_does_not_answer_has_failed() -> None:
 
 
 def test_settings_that_cannot_be_are_refused(tmp_path: Path) -> None:
-    for make in (lambda: MemoryStore(max_keys=0), lambda: SqliteStore(tmp_path / "f", max_keys=0)):
+    for make in (
+        partial(MemoryStore, max_keys=0),
+        partial(SqliteStore, tmp_path / "f", max_keys=0),
+    ):
         with pytest.raises(ConfigError, match="max_keys=0"):
             make()
     with pytest.raises(ConfigError, match="lease=0"):

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.fuzzing import crossed, some
+from tests.stand_ins import does_nothing, returns
 from tests.unit.store.directory import Directory, TestClock, put
 from tests.unit.store.segments import Plain, RealSegment, replace
 
@@ -168,17 +169,16 @@ def filtered_by_tags(store: MessageStore, offset: int) -> GetResult:
     return store.get("T", 0, offset, 32, lambda tags: tags == WANTED)
 
 
-def filtered_by_sql(store: MessageStore, offset: int) -> GetResult:
-    def matches(properties: PropertyText) -> bool:
-        return properties.get("TAGS") == "wanted"
+def matches(properties: PropertyText) -> bool:
+    return properties.get("TAGS") == "wanted"
 
+
+def filtered_by_sql(store: MessageStore, offset: int) -> GetResult:
     return store.cold_reads.finish(store.reader.steps("T", 0, offset, 32, None, matches))
 
 
 def filtered_by_both(store: MessageStore, offset: int) -> GetResult:
-    steps = store.reader.steps(
-        "T", 0, offset, 32, lambda tags: tags == WANTED, lambda _properties: True
-    )
+    steps = store.reader.steps("T", 0, offset, 32, lambda tags: tags == WANTED, returns(True))
     return store.cold_reads.finish(steps)
 
 
@@ -215,7 +215,7 @@ def damaged_store(
     store = begin(directory)
     # everything that is in memory is seen at once, as in a broker that has nothing else to do
     store.cold_reads.take_turns(
-        lambda call: call(), lambda: 0.0, ReadPace(1.0, lambda: 0, lambda _s, _call: None)
+        lambda call: call(), returns(0.0), ReadPace(1.0, returns(0), does_nothing)
     )
     LOSSES[loss](directory.paths.consume_queues / "T" / "0" / f"{0:020}", patched)
     return store
