@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -187,12 +188,12 @@ async def _signed_header(header: bytes) -> None:
 
 def ha_slave(data: bytes) -> None:
     """What a slave says to a master that asks for a proof: the handshake, then its reports."""
-    _in_pieces(data, lambda: MasterHandshake(_RULES, "10.0.0.2", MASTERS_NONCE), ReportReader)
+    _in_pieces(data, partial(MasterHandshake, _RULES, "10.0.0.2", MASTERS_NONCE), ReportReader)
 
 
 def ha_master(data: bytes) -> None:
     """What a master says to a slave that asks for a proof: the handshake, then the log."""
-    _in_pieces(data, lambda: SlaveHandshake(BROKERS, SLAVES_NONCE), lambda: TransferReader(None))
+    _in_pieces(data, partial(SlaveHandshake, BROKERS, SLAVES_NONCE), partial(TransferReader, None))
 
 
 _RULES: Final = PeerRules(closed=True, credentials=BROKERS)

@@ -1,5 +1,5 @@
-"""Functions that stand in for others in a test: they return one value, or raise one error, whatever
-they are called with.
+"""Functions that stand in for others in a test: they do nothing, return one value or raise one
+error, whatever they are called with.
 
 They are plain functions, so that they become methods when a class is patched with them.
 """
@@ -10,6 +10,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
+
+
+def does_nothing(*_arguments: object, **_named: object) -> None: ...
+
+
+async def async_does_nothing(*_arguments: object, **_named: object) -> None: ...
 
 
 def returns(value: T) -> Callable[..., T]:

@@ -23,6 +23,7 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -125,12 +126,12 @@ class History:
 
     groups: tuple[str, ...]
     sent: dict[str, Sent] = field(default_factory=dict)
-    seen: dict[tuple[str, str], set[str]] = field(default_factory=lambda: defaultdict(set))
+    seen: dict[tuple[str, str], set[str]] = field(default_factory=partial(defaultdict, set))
     """By group and topic."""
-    got: dict[str, list[tuple[Place, str, int]]] = field(default_factory=lambda: defaultdict(list))
+    got: dict[str, list[tuple[Place, str, int]]] = field(default_factory=partial(defaultdict, list))
     """By group, in the order in which it came: the place, the id, when it came. Without what may
     come by way of a retry topic, whose places are others."""
-    kills: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    kills: dict[str, list[int]] = field(default_factory=partial(defaultdict, list))
 
     def note(self, group: str, place: Place, body: bytes, at_ms: int) -> None:
         """A group got a message."""

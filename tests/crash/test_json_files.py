@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.stand_ins import does_nothing
 
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.offsets import ConsumerOffsets
@@ -65,7 +66,7 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Lived:
 
 def load(directory: Path, name: str) -> TopicTable | GroupTable | ConsumerOffsets:
     """The table in `directory`, as a broker loads it."""
-    table = JsonTable(SystemDisk(), directory / f"{name}.json", lambda _text: None)
+    table = JsonTable(SystemDisk(), directory / f"{name}.json", does_nothing)
     clock = SystemClock()
     loaded: TopicTable | GroupTable | ConsumerOffsets
     if name == "topics":

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from tests.interop.apache import QUICK_START, ToolMissingError, fetch_jars, java
@@ -265,13 +266,13 @@ def node_client() -> list[str]:
 
 
 CLIENT_TABLE = (
-    ForeignClient("java-5.3.3", JAVA_SCENARIOS, lambda: java_client("5.3.3")),
+    ForeignClient("java-5.3.3", JAVA_SCENARIOS, partial(java_client, "5.3.3")),
     ForeignClient(
         "java-5.3.3-binary-headers",
         JAVA_SCENARIOS,
-        lambda: java_client("5.3.3", "-Drocketmq.serialize.type=ROCKETMQ"),
+        partial(java_client, "5.3.3", "-Drocketmq.serialize.type=ROCKETMQ"),
     ),
-    ForeignClient("java-4.9.8", JAVA_SCENARIOS, lambda: java_client("4.9.8")),
+    ForeignClient("java-4.9.8", JAVA_SCENARIOS, partial(java_client, "4.9.8")),
     ForeignClient("go-2.1.2", GO_SCENARIOS, go_client),
     ForeignClient("cpp-0.4.4", CPP_SCENARIOS, cpp_client),
     ForeignClient(
@@ -284,12 +285,12 @@ CLIENT_TABLE = (
 
 REQUEST_TABLE = (
     ForeignClient(
-        "java-5.3.3", REQUEST_SCENARIOS, lambda: java_client("5.3.3", program="RequestReply")
+        "java-5.3.3", REQUEST_SCENARIOS, partial(java_client, "5.3.3", program="RequestReply")
     ),
     ForeignClient(
-        "java-4.9.8", REQUEST_SCENARIOS, lambda: java_client("4.9.8", program="RequestReply")
+        "java-4.9.8", REQUEST_SCENARIOS, partial(java_client, "4.9.8", program="RequestReply")
     ),
-    ForeignClient("go-2.1.2", REQUEST_SCENARIOS, lambda: go_client("requests")),
+    ForeignClient("go-2.1.2", REQUEST_SCENARIOS, partial(go_client, "requests")),
 )
 
 

@@ -11,6 +11,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,9 +25,9 @@ BALANCE_EACH_SECOND = "-Drocketmq.client.rebalance.waitInterval=1000"
 """Java 5.x now and then has its queues only with its second rebalance, 20 s later."""
 
 BESIDE: dict[str, Callable[[], list[str]]] = {
-    "java-5.3.3": lambda: java_client("5.3.3", BALANCE_EACH_SECOND, program="Beside"),
-    "java-4.9.8": lambda: java_client("4.9.8", BALANCE_EACH_SECOND, program="Beside"),
-    "go-2.1.2": lambda: go_client("beside"),
+    "java-5.3.3": partial(java_client, "5.3.3", BALANCE_EACH_SECOND, program="Beside"),
+    "java-4.9.8": partial(java_client, "4.9.8", BALANCE_EACH_SECOND, program="Beside"),
+    "go-2.1.2": partial(go_client, "beside"),
     "cpp-0.4.4": lambda: [cpp_client()[0], str(CLIENTS / "cpp" / "beside.py")],
     "node-2.0.1": lambda: node_program("beside.js"),
 }

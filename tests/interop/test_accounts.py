@@ -14,6 +14,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from tests.interop.accounts import ADMIN, ON
@@ -94,9 +95,9 @@ def client(
 
 
 CLIENTS = (
-    client("java-5.3.3", JAVA, lambda: java_client("5.3.3", program="Accounts")),
-    client("java-4.9.8", JAVA_4, lambda: java_client("4.9.8", program="Accounts")),
-    client("go-2.1.2", GO, lambda: go_client("accounts")),
+    client("java-5.3.3", JAVA, partial(java_client, "5.3.3", program="Accounts")),
+    client("java-4.9.8", JAVA_4, partial(java_client, "4.9.8", program="Accounts")),
+    client("go-2.1.2", GO, partial(go_client, "accounts")),
     client("cpp-0.4.4", CPP, cpp_client),
     client("node-2.0.1", NODE, node_client, NODE_PATH=str(CACHE / "node-2.0.1" / "node_modules")),
 )

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import pytest
@@ -230,7 +231,7 @@ async def test_two_consumers_share_the_queues_and_one_inherits(cluster: ApacheCl
             async with one:
                 await eventually("the first message", lambda: len(seen(*boxes)) == 1)
                 await settled(cluster.broker, "shared", 1, one, two)
-                await eventually("two queues each", lambda: two_each(one, two))
+                await eventually("two queues each", partial(two_each, one, two))
                 await send_all(producer, sent[1:COUNT])
                 await eventually("all so far", lambda: len(seen(*boxes)) == COUNT)
                 await settled(cluster.broker, "shared", COUNT, one, two)

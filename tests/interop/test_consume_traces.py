@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -88,7 +89,7 @@ def test_mqadmin_and_we_read_the_traces_of_our_consumers_on_apaches_broker(
 
 def check_traces_of_java(version: str, namesrv: str, directory: Path) -> None:
     client = ForeignClient(
-        f"java-{version}", ("traced",), lambda: java_client(version, program="TracedConsumer")
+        f"java-{version}", ("traced",), partial(java_client, version, program="TracedConsumer")
     )
     with skipping_without_tools():
         client.command()

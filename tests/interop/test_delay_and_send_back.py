@@ -10,6 +10,7 @@ import signal
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -36,9 +37,9 @@ from turbopump.client.consumer.delivery import Delivery
 
 SCENARIOS = ("delay_levels", "send_back")
 CLIENTS = (
-    ForeignClient("java-5.3.3", SCENARIOS, lambda: java_client("5.3.3", program="Delaying")),
-    ForeignClient("java-4.9.8", SCENARIOS, lambda: java_client("4.9.8", program="Delaying")),
-    ForeignClient("go-2.1.2", SCENARIOS, lambda: go_client("delaying")),
+    ForeignClient("java-5.3.3", SCENARIOS, partial(java_client, "5.3.3", program="Delaying")),
+    ForeignClient("java-4.9.8", SCENARIOS, partial(java_client, "4.9.8", program="Delaying")),
+    ForeignClient("go-2.1.2", SCENARIOS, partial(go_client, "delaying")),
 )
 LEVELS = "1s 2s 3s 1s 1s 10s"
 RETRIES = 2

@@ -3,13 +3,14 @@ acknowledgements, retries."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from tests.interop.foreign import ForeignClient, java_client, run
 from tests.interop.our_servers import patient_turbopump
 from tests.interop.tools import skipping_without_tools
 
-FIVE = ForeignClient("java-5.3.3", ("push_pops",), lambda: java_client("5.3.3", program="Popping"))
+FIVE = ForeignClient("java-5.3.3", ("push_pops",), partial(java_client, "5.3.3", program="Popping"))
 
 
 def test_javas_push_consumers_pop_everything_and_get_again_what_they_did_not_do(

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 from tests.interop.apache import properties_text
@@ -159,9 +160,9 @@ JAVA_5_KINDS = tuple(kind for kind in KINDS if kind not in ONLY_GO)
 JAVA_4_KINDS = tuple(kind for kind in JAVA_5_KINDS if kind not in ONLY_JAVA_5)
 GO_KINDS = tuple(kind for kind in KINDS if kind not in ONLY_JAVA_5 | ONLY_JAVA)
 CLIENTS = (
-    ForeignClient("java-5.3.3", JAVA_5_KINDS, lambda: java_client("5.3.3", program="Producing")),
-    ForeignClient("java-4.9.8", JAVA_4_KINDS, lambda: java_client("4.9.8", program="Producing")),
-    ForeignClient("go-2.1.2", GO_KINDS, lambda: go_client("producing")),
+    ForeignClient("java-5.3.3", JAVA_5_KINDS, partial(java_client, "5.3.3", program="Producing")),
+    ForeignClient("java-4.9.8", JAVA_4_KINDS, partial(java_client, "4.9.8", program="Producing")),
+    ForeignClient("go-2.1.2", GO_KINDS, partial(go_client, "producing")),
 )
 DELAYING = (
     ForeignClient(
@@ -169,7 +170,7 @@ DELAYING = (
         ("levels", "timers"),
         lambda: [cpp_client()[0], str(PROGRAMS / "cpp" / "delaying.py")],
     ),
-    ForeignClient("node-2.0.1", ("levels", "timers"), lambda: node_program("delaying.js")),
+    ForeignClient("node-2.0.1", ("levels", "timers"), partial(node_program, "delaying.js")),
 )
 """Who has no more than the other kinds that test_foreign_clients.py reads back with their own
 consumers."""
@@ -182,7 +183,7 @@ class Story:
     outcome: ClientRun
     places: dict[tuple[str, int], tuple[int, int, str]] = field(default_factory=dict)
     received: defaultdict[str, list[ReceivedMessage]] = field(
-        default_factory=lambda: defaultdict(list)
+        default_factory=partial(defaultdict, list)
     )
     arrived_ms: dict[tuple[str, int], int] = field(default_factory=dict)
 

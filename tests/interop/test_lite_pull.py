@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -29,10 +30,10 @@ from turbopump import ConsumeFrom, LitePullConsumer, ReceivedMessage
 
 QUEUES = 4  # as make_topics makes them
 FIVE = ForeignClient(
-    "java-5.3.3", ("lite_shares",), lambda: java_client("5.3.3", program="LitePulling")
+    "java-5.3.3", ("lite_shares",), partial(java_client, "5.3.3", program="LitePulling")
 )
 FOUR = ForeignClient(
-    "java-4.9.8", ("lite_shares",), lambda: java_client("4.9.8", program="LitePulling")
+    "java-4.9.8", ("lite_shares",), partial(java_client, "4.9.8", program="LitePulling")
 )
 
 

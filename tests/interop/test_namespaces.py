@@ -4,6 +4,7 @@ names without the namespace."""
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ SCENARIOS = ("receives", "sends")
 @pytest.mark.parametrize("version", ["5.3.3", "4.9.8"])
 def test_java_and_we_meet_in_a_namespace(version: str, tmp_path: Path) -> None:
     client = ForeignClient(
-        f"java-{version}", SCENARIOS, lambda: java_client(version, program="Namespaces")
+        f"java-{version}", SCENARIOS, partial(java_client, version, program="Namespaces")
     )
     with skipping_without_tools():
         client.command()

@@ -30,6 +30,7 @@ from tests.interop.our_clients import (
 from tests.interop.our_servers import PATIENT_BROKER, turbopump_broker
 from tests.interop.tools import skipping_without_tools
 from tests.ports import free_ports
+from tests.stand_ins import returns
 
 from turbopump import Message, Producer, PullConsumer
 from turbopump.protocol.requests.groups import SubscriptionGroupConfig
@@ -90,7 +91,7 @@ async def story(peer: str, command: list[str], namesrv: str, broker: str, direct
     async with patient_producer(namesrv) as producer:
         rounds = Rounds(producer, topic, deliveries, failures_alone=peer == CPP)
         async with our_member(deliveries, early, namesrv, topic, group) as first:
-            await rounds.until(lambda _: True, plain=True)
+            await rounds.until(returns(True), plain=True)
             said = lambda words: deliveries.read(peer, words)  # noqa: E731
             async with foreign_member(
                 peer, command, namesrv, topic, group, directory=directory, said=said

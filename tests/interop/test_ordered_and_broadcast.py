@@ -13,6 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -39,9 +40,9 @@ JAVA = {
 }
 CPP = "cpp-0.4.4"  # of its locks it gives one back when it ends; the others are free a minute later
 OTHERS: dict[str, Callable[[], list[str]]] = {
-    "go-2.1.2": lambda: go_client("ordering"),
+    "go-2.1.2": partial(go_client, "ordering"),
     CPP: lambda: [cpp_client()[0], str(CLIENTS / "cpp" / "ordering.py")],
-    "node-2.0.1": lambda: node_program("broadcast.js"),
+    "node-2.0.1": partial(node_program, "broadcast.js"),
 }
 
 

@@ -362,7 +362,7 @@ class Story:
     cluster: ApacheCluster
     directory: Path
     sent: dict[str, Sent | BaseException] = field(default_factory=dict)
-    received: defaultdict[str, list[Arrived]] = field(default_factory=lambda: defaultdict(list))
+    received: defaultdict[str, list[Arrived]] = field(default_factory=partial(defaultdict, list))
     said: str = ""
 
 

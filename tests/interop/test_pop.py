@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -218,7 +219,7 @@ async def test_what_was_popped_and_failed_is_pulled_after_a_change_of_the_mode(
 
     consumer = popper(servers, topic, handle)
     async with patient_producer(servers.namesrv) as producer, consumer:
-        await eventually("it pops", lambda: pops(consumer))
+        await eventually("it pops", partial(pops, consumer))
         await send_all(producer, letters(topic, LETTERS))
         await eventually(
             "some have failed",

@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +125,7 @@ async def test_every_message_is_found_by_both_of_its_ids_and_at_its_place(
 async def test_messages_are_found_by_their_keys_the_newest_first_chosen(
     finder: MessageFinder, /
 ) -> None:
-    await indexed(lambda: finder.by_key("letters", f"key-{COUNT - 1}"), 1)
+    await indexed(partial(finder.by_key, "letters", f"key-{COUNT - 1}"), 1)
     for number in range(COUNT):
         (message,) = (await finder.by_key("letters", f"key-{number}")).messages
         assert numbers([message]) == [number]
@@ -140,7 +141,7 @@ async def test_messages_are_found_by_their_keys_the_newest_first_chosen(
 async def test_times_count_to_the_millisecond_though_apaches_index_has_seconds(
     finder: MessageFinder, /, sent: Sent
 ) -> None:
-    await indexed(lambda: finder.by_key("letters", f"key-{COUNT - 1}"), 1)
+    await indexed(partial(finder.by_key, "letters", f"key-{COUNT - 1}"), 1)
     by_number = dict(zip(numbers(sent.received), sent.received, strict=True))
     for number in (0, COUNT // 2, COUNT - 1):
         at = by_number[number].store_timestamp

@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -171,14 +172,14 @@ async def test_our_slave_of_apache_s_master_has_its_log_and_offsets_and_becomes_
             ours = tmp_path / "ours"
             with our_broker(ours, apache.namesrv, brokerRole="SLAVE", brokerId=1) as address:
                 async with client_of(address) as slave:
-                    await eventually("the first ones", lambda: has(slave, 2 * COUNT))
+                    await eventually("the first ones", partial(has, slave, 2 * COUNT))
             # it comes back with a log, which is compared
             with our_broker(ours, apache.namesrv, brokerRole="SLAVE", brokerId=1) as address:
                 async with client_of(address) as slave:
                     await send_some(master, 2 * COUNT)
                     await commit(master, 7)
-                    await eventually("the messages", lambda: has(slave, 3 * COUNT))
-                    await eventually("the offset", lambda: has_offset(slave, 7))
+                    await eventually("the messages", partial(has, slave, 3 * COUNT))
+                    await eventually("the offset", partial(has_offset, slave, 7))
                     assert await numbers(slave) == await numbers(master)
                 apache.kill_broker()
             assert same_files(ours / "store", apache.store)
@@ -191,7 +192,7 @@ async def test_our_slave_of_apache_s_master_has_its_log_and_offsets_and_becomes_
         assert found == list(range(3 * COUNT + 1))
         apache.start_broker()
         async with client_of(apache.broker) as master:
-            await eventually("Apache's broker", lambda: has(master, 3 * COUNT))
+            await eventually("Apache's broker", partial(has, master, 3 * COUNT))
             await master.send(b"another one, and a longer one", topic=TOPIC)
             await master.send(b"so that its log goes on to where ours ends", topic=TOPIC)
         with our_broker(ours, apache.namesrv, brokerRole="SLAVE", brokerId=1):
@@ -224,15 +225,15 @@ async def test_apache_s_slave_of_our_sync_master_has_its_log_and_offsets_and_bec
                 await eventually("a send that the slave has", is_acknowledged)
                 await send_some(master, 0)
                 await commit(master, 7)
-                await eventually("the messages", lambda: has(slave, COUNT))
-                await eventually("the offset", lambda: has_offset(slave, 7))
+                await eventually("the messages", partial(has, slave, COUNT))
+                await eventually("the offset", partial(has_offset, slave, 7))
         apache.stop_broker()
         assert same_files(apache.store, ours / "store")
         apache.broker_config.update(brokerRole="ASYNC_MASTER", brokerId=0)
         apache.write_configuration()
         apache.start_broker(wait=False)
         async with client_of(apache.broker) as promoted:
-            await eventually("Apache's broker", lambda: has(promoted, COUNT))
+            await eventually("Apache's broker", partial(has, promoted, COUNT))
             assert await has_offset(promoted, 7)
             await promoted.send(b"%d " % COUNT, topic=TOPIC)
             assert await numbers(promoted) == list(range(COUNT + 1))
@@ -262,7 +263,7 @@ async def test_our_slave_with_tls_speaks_plain_text_to_apache_s_master_that_it_n
             slave["haAllowedPeers"] = "127.0.0.1"
             with our_broker(ours, apache.namesrv, **slave) as address:
                 async with client_of(address) as copy:
-                    await eventually("the messages", lambda: has(copy, COUNT))
+                    await eventually("the messages", partial(has, copy, COUNT))
 
 
 @pytest.mark.parametrize(("version", "code"), [("4.9.7", 11), ("5.3.3", 0)])
@@ -275,7 +276,7 @@ async def test_a_sync_master_alone_and_without_in_sync_replicas_answers_as_apach
         async with client_of(apache.broker) as client:
             await client.create(TOPIC)
             assert (await client.code(send, b"alone"))[0] == code
-            await eventually("the message, which is stored", lambda: has(client, 1))
+            await eventually("the message, which is stored", partial(has, client, 1))
             ours = our_broker(
                 tmp_path / "ours", apache.namesrv, brokerName="ours", brokerRole="SYNC_MASTER"
             )

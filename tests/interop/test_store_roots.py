@@ -4,6 +4,7 @@ find every segment, and put the next one where the other would have."""
 import signal
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -49,12 +50,12 @@ def hands(
 
 def test_a_log_in_two_directories_is_read_and_continued_by_both(hands: SpreadHands) -> None:
     for take_turn in (
-        lambda: hands.apache(TERM),
-        lambda: hands.ours(TERM, rolled=True),
-        lambda: hands.apache(KILL, rolled=True),
-        lambda: hands.ours(KILL),
-        lambda: hands.apache(TERM),
-        lambda: hands.ours(TERM),
+        partial(hands.apache, TERM),
+        partial(hands.ours, TERM, rolled=True),
+        partial(hands.apache, KILL, rolled=True),
+        partial(hands.ours, KILL),
+        partial(hands.apache, TERM),
+        partial(hands.ours, TERM),
     ):
         take_turn()
         first, second = hands.segments()

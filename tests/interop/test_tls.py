@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -103,7 +104,7 @@ def test_go_s_client_of_today_speaks_tls_to_ours(
     servers: OurServers, directory: Path, summary: list[str]
 ) -> None:
     scenarios = ("send_and_push",)
-    client = ForeignClient("go-master", scenarios, lambda: go_client(folder="go-tls"))
+    client = ForeignClient("go-master", scenarios, partial(go_client, folder="go-tls"))
     verify(client, servers, directory, "go-master", summary)
 
 

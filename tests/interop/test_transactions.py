@@ -11,6 +11,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,9 +40,9 @@ from turbopump import Message, PullConsumer, ReceivedMessage, TransactionProduce
 OURS = "turbopump"
 SCENARIOS = ("transactions", "adopts", "orphans")
 CLIENTS = (
-    ForeignClient("java-5.3.3", SCENARIOS, lambda: java_client("5.3.3", program="Transacting")),
-    ForeignClient("java-4.9.8", SCENARIOS, lambda: java_client("4.9.8", program="Transacting")),
-    ForeignClient("go-2.1.2", SCENARIOS, lambda: go_client("transacting")),
+    ForeignClient("java-5.3.3", SCENARIOS, partial(java_client, "5.3.3", program="Transacting")),
+    ForeignClient("java-4.9.8", SCENARIOS, partial(java_client, "4.9.8", program="Transacting")),
+    ForeignClient("go-2.1.2", SCENARIOS, partial(go_client, "transacting")),
 )
 QUICK = {
     "transactionTimeOut": 1000,

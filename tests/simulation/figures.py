@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import partial
 
 
 @dataclass
@@ -12,9 +13,9 @@ class Figures:
     """The numbers of one test. Names are printed as they are, with spaces for underscores; ``runs``
     and ``cpu_s`` are of its calls."""
 
-    counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    counts: dict[str, int] = field(default_factory=partial(defaultdict, int))
     highest: dict[str, float] = field(default_factory=dict)
-    samples: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    samples: dict[str, list[float]] = field(default_factory=partial(defaultdict, list))
     runs: int = 0
     cpu_s: float = 0.0
 

@@ -13,6 +13,7 @@ from tests.simulation.cluster import DRAIN_SECONDS_MAX, GROUP, Cluster, Mischief
 from tests.simulation.figures import Figures
 from tests.simulation.world.ledger import Ledger, LedgerDelivery, Rule
 from tests.simulation.world.simulation import Simulation, run_simulation, simulate
+from tests.stand_ins import returns
 
 MINUTES = float(os.environ.get("TURBOPUMP_SIM_MINUTES", "4"))
 """How long the mischief of one seed lasts, in virtual time."""
@@ -99,9 +100,9 @@ def test_the_same_seed_makes_the_same_run() -> None:
 
 def test_a_run_does_not_depend_on_the_process_s_id(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client's id has the process's number in it: with more digits its frames are longer."""
-    monkeypatch.setattr(os, "getpid", lambda: 7)
+    monkeypatch.setattr(os, "getpid", returns(7))
     short = trace_of(1)
-    monkeypatch.setattr(os, "getpid", lambda: 1_234_567)
+    monkeypatch.setattr(os, "getpid", returns(1_234_567))
     assert trace_of(1) == short
 
 

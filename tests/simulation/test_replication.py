@@ -140,7 +140,7 @@ async def war(simulation: Simulation, figures: Figures) -> None:
             lambda: (
                 len({end for store in stores for end in (store.log.end, store.durable.value)}) == 1
             ),
-            healed + HEALED_S - simulation.loop.time(),
+            seconds=healed + HEALED_S - simulation.loop.time(),
         )
         story.check()
         figures.most(seconds_until_all_logs_were_the_same=simulation.loop.time() - healed)

@@ -8,6 +8,7 @@ import random
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -74,7 +75,7 @@ class TopicState:
     changed: float = float("-inf")
     deleted: float = float("-inf")
     settings: dict[str, Any] = field(default_factory=dict)
-    bodies: dict[int, list[bytes]] = field(default_factory=lambda: defaultdict(list))
+    bodies: dict[int, list[bytes]] = field(default_factory=partial(defaultdict, list))
 
 
 @dataclass

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.stand_ins import does_nothing
 from tests.unit.guide_page import GUIDE, ROOT, Command
 
 from turbopump.cli import main
@@ -50,7 +51,7 @@ class SparkPage:
             pytest.MonkeyPatch.context() as patch,
         ):
             patch.setenv("NAMESRV_ADDR", broker.namesrv)
-            patch.setattr("turbopump.spark.end_session", lambda _spark: None, raising=False)
+            patch.setattr("turbopump.spark.end_session", does_nothing, raising=False)
             patch.syspath_prepend(ROOT / "examples")
             real = {"127.0.0.1:9876": broker.namesrv, "/tmp/": f"{self.directory}/"}
             return Trial(real).blocks((GUIDE / self.name).read_text("utf-8"))

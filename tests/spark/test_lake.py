@@ -38,6 +38,7 @@ from tests.spark.lake_batches import (
     definition,
     messages,
 )
+from tests.stand_ins import does_nothing, returns
 
 from turbopump.errors import ConfigError, LakeError, LakeInUseError, OffsetGapError, PipelineError
 from turbopump.message.message import MessageQueue
@@ -322,8 +323,8 @@ def test_a_writer_on_another_host_takes_no_files_away_where_locks_do_not_reach(
     def starts_elsewhere(step: str) -> None:
         if step == "written":
             with monkeypatch.context() as patch:
-                patch.setattr("turbopump.disk.durable_files.fcntl.flock", lambda *_: None)
-                patch.setattr("socket.gethostname", lambda: "another")
+                patch.setattr("turbopump.disk.durable_files.fcntl.flock", does_nothing)
+                patch.setattr("socket.gethostname", returns("another"))
                 with second.writing():
                     left = second.staging / staged_name("left.parquet")
                     left.touch()
@@ -366,8 +367,8 @@ def test_a_second_host_does_not_compact_beside_the_first_where_locks_do_not_reac
         for _ in range(BATCHES):
             append_next(first, first.snapshot(), no_step)
         with first.compacting(), monkeypatch.context() as patch:
-            patch.setattr("turbopump.disk.durable_files.fcntl.flock", lambda *_: None)
-            patch.setattr("socket.gethostname", lambda: "another")
+            patch.setattr("turbopump.disk.durable_files.fcntl.flock", does_nothing)
+            patch.setattr("socket.gethostname", returns("another"))
             with (
                 second.writing(),
                 pytest.raises(LakeInUseError, match=f"another host .* {claim}, so .* remove"),
@@ -481,8 +482,8 @@ def test_the_draft_of_a_version_stays_while_another_host_may_write_it(
 
     def starts_elsewhere(draft: Path, path: Path) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr("turbopump.disk.durable_files.fcntl.flock", lambda *_: None)
-            patch.setattr("socket.gethostname", lambda: "another")
+            patch.setattr("turbopump.disk.durable_files.fcntl.flock", does_nothing)
+            patch.setattr("socket.gethostname", returns("another"))
             with open_lake(tmp_path).writing():
                 pass
         link(draft, path)

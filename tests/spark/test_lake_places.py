@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,14 +62,14 @@ def test_a_function_refuses_a_url(
     monkeypatch.chdir(tmp_path)
     server: dict[str, Any] = {"name_server": "127.0.0.1:9", "spark": object()}
     for ask in (
-        lambda: archive(url, ["T"], **server),
-        lambda: compact(url),
-        lambda: replay(url, "T", "U", **server),
-        lambda: query("select 1", lakes={"lake": url}, **server),
-        lambda: lakes.files(url),
-        lambda: lakes.offsets(url),
-        lambda: lakes.dataset(url),
-        lambda: lakes.rows(server["spark"], url),
+        partial(archive, url, ["T"], **server),
+        partial(compact, url),
+        partial(replay, url, "T", "U", **server),
+        partial(query, "select 1", lakes={"lake": url}, **server),
+        partial(lakes.files, url),
+        partial(lakes.offsets, url),
+        partial(lakes.dataset, url),
+        partial(lakes.rows, server["spark"], url),
     ):
         with pytest.raises(ConfigError, match=r"s3:/+bucket/lake is not a directory"):
             ask()

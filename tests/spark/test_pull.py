@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from tests.spark.fake_cluster import FakeCluster
 from tests.spark.stored_messages import stored_message
+from tests.stand_ins import returns
 
 from turbopump.errors import (
     ConfigError,
@@ -82,7 +83,7 @@ def test_a_worker_keeps_its_connections_for_the_next_task_unless_one_fails(
         assert opened_by_a_task() == 1, "what a task that failed has left is not used"
         monkeypatch.setattr("turbopump.spark.reading.KEPT_S", -1.0)
         assert [opened_by_a_task(), opened_by_a_task()] == [0, 1], "idle for too long"
-        monkeypatch.setattr("turbopump.spark.reading.os.getpid", lambda: -1)
+        monkeypatch.setattr("turbopump.spark.reading.os.getpid", returns(-1))
         assert opened_by_a_task(kept=False) == 1, "a fork uses connections of its own"
         monkeypatch.undo()
         with connected_in_task(options, kept=False):

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -215,9 +216,9 @@ def test_an_error_of_ours_is_shown_without_the_traceback_of_a_worker(
         "startingOffsets says 9": lambda: read(spark, cluster, startingOffsets=beyond).collect(),
         # told by a task, not when the read is planned
         "messages 0 to 2": lambda: read(spark, cluster, startingOffsets=removed).collect(),
-        "option startingTimestamp": lambda: read(spark, cluster, startingTimestamp="soon"),
-        "endingOffsets is for batch reads": lambda: stream(
-            spark, cluster, tmp_path, endingOffsets="latest"
+        "option startingTimestamp": partial(read, spark, cluster, startingTimestamp="soon"),
+        "endingOffsets is for batch reads": partial(
+            stream, spark, cluster, tmp_path, endingOffsets="latest"
         ),
         "no name server is given": lambda: rows.write.format("rocketmq").mode("append").save(),
     }

@@ -17,6 +17,8 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 
+from tests.stand_ins import does_nothing
+
 from turbopump.spark import end_session, rocketmq_session
 from turbopump.spark.pipelines import ArchiveReport, ReplayReport, archive, json_bodies, replay
 
@@ -33,7 +35,7 @@ def main() -> int:
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         },
     )
-    at_step = killer(*kill) if kill else lambda _step: None
+    at_step = killer(*kill) if kill else does_nothing
     report: ArchiveReport | ReplayReport
     if pipeline in ("archive", "archive-as-is"):
         report = archive(

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from tests.stand_ins import returns
 from tests.unit.broker.popping import pop_request, popped
 from tests.unit.broker.talking import Talk, batch_of, consumer, talking
 from tests.unit.namesrv.world import registered
@@ -90,13 +91,13 @@ class Peer:
     def __init__(self, address: str) -> None:
         self.address = address
         router = Router()
-        router.add(clients.NotifyConsumerIdsChanged, lambda _request, _context: HELD)
+        router.add(clients.NotifyConsumerIdsChanged, returns(HELD))
         router.add_with_body(offsets.ResetConsumerOffset, lambda *_: Response())
         router.add(offsets.GetConsumerStatusFromClient, self._status)
         router.add(consumers.GetConsumerRunningInfo, self._running)
         router.add(consumers.ConsumeMessageDirectly, self._consumed)
         router.add(send.PushReplyMessageToClient, lambda _request, _context: Response())
-        router.add(send.CheckTransactionState, lambda _request, _context: HELD)
+        router.add(send.CheckTransactionState, returns(HELD))
         self.remoting = RemotingClient(router)
 
     async def ask(self, trial: Trial) -> Command:

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, Generic, TypeVar
 
+from tests.stand_ins import does_nothing
+
 from turbopump.protocol.command import Command, decode_command, encode_command, request_command
 from turbopump.protocol.frame import FrameReader
 from turbopump.protocol.request import Request
@@ -81,7 +83,7 @@ class Metered(Generic[ServerT]):
         def measure() -> float:
             self.do(lambda _server: setattr(self.loop, "longest", 0.0))
             action()
-            self.do(lambda _server: None)
+            self.do(does_nothing)
             return at_usual_pace(self.loop.longest)
 
         return best_of(measure)

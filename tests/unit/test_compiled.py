@@ -17,6 +17,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -1011,8 +1012,8 @@ def test_turbopump_pure_keeps_to_the_plain_functions() -> None:
 @pytest.mark.parametrize(
     "left_to_the_plain_twin",
     [
-        lambda: property_value("n\x01\x02", "n"),
-        lambda: signed_in_header(b'{"extFields":{"AccessKey":"\\u0061","Signature":"s"}}', b"", 0),
+        partial(property_value, "n\x01\x02", "n"),
+        partial(signed_in_header, b'{"extFields":{"AccessKey":"\\u0061","Signature":"s"}}', b"", 0),
     ],
     ids=["property_value", "signed_in_header"],
 )

@@ -13,6 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
 import pytest
+from tests.stand_ins import does_nothing
 
 import turbopump
 from turbopump.errors import ResponseError, TurbopumpError
@@ -22,7 +23,7 @@ APART = ("turbopump.hot", "turbopump.spark", "turbopump.__main__")
 
 
 def errors() -> list[type[TurbopumpError]]:
-    for module in pkgutil.walk_packages(turbopump.__path__, "turbopump.", onerror=lambda _: None):
+    for module in pkgutil.walk_packages(turbopump.__path__, "turbopump.", onerror=does_nothing):
         if not module.name.startswith(APART):
             with contextlib.suppress(ImportError):  # an extra that is not installed
                 importlib.import_module(module.name)

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tests.stand_ins import returns
+
 
 class Queue(NamedTuple):
     """Where messages are numbered."""
@@ -233,7 +235,7 @@ class Ledger:
                     ended_first = send
 
     def _lost(self, group: str, drained: bool) -> Iterator[Violation]:
-        highest: dict[Queue, int] = defaultdict(lambda: -1)
+        highest: dict[Queue, int] = defaultdict(returns(-1))
         for delivery in self.deliveries:
             if delivery.group == group:
                 highest[delivery.queue] = max(highest[delivery.queue], delivery.offset)

@@ -23,6 +23,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import InitVar, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from tests.simulation.world.loop import SimulatedLoop
@@ -192,7 +193,7 @@ class SimulatedNetwork:
         if process is not None:
             at_kill = process.at_kill
             at_kill[end] = lambda: end.die(farewell=own not in self._silent)
-            end.when_closed(lambda: at_kill.pop(end, None))
+            end.when_closed(partial(at_kill.pop, end, None))
 
     async def _travel(self, source: str, target: str, address: Address) -> None:
         """One handshake packet: its latency, and as long as the link is cut."""

@@ -11,6 +11,7 @@ from tests.simulation.world.disk import SimulatedDisk
 from tests.simulation.world.loop import SimulatedLoop
 from tests.simulation.world.mount import PowerCut
 from tests.simulation.world.simulation import START_MS, SimulatedClock
+from tests.stand_ins import does_nothing
 
 from turbopump.disk.disk import Disk, Segment
 from turbopump.errors import StoreLockedError
@@ -256,7 +257,7 @@ def test_operations_beside_the_process_leave_nothing_for_the_cycle_collector() -
     gc.disable()
     try:
         for count in range(1, 101):
-            the(disk).start(lambda: None, outcomes.append)
+            the(disk).start(does_nothing, outcomes.append)
             run_until(disk, outcomes, count)
         assert gc.collect() < 100
     finally:
@@ -284,7 +285,7 @@ def test_closing_the_disk_finishes_what_is_under_way_and_refuses_more() -> None:
     mount.start_sync([segment], outcomes.append)
     mount.close()
     with pytest.raises(RuntimeError, match="closed"):
-        mount.start(lambda: None, outcomes.append)
+        mount.start(does_nothing, outcomes.append)
     run_until(disk, outcomes)
     disk.power_cut()
     assert mounted(disk).open_segment(LOG).read(0, 4) == b"data"

@@ -5,6 +5,7 @@ import asyncio
 import errno
 import random
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import pytest
@@ -84,7 +85,7 @@ class Pair:
     ) -> Recorder:
         process = process or self.client_process
         _, protocol = await process.start(
-            self.loop.create_connection(lambda: Recorder(**options), host, PORT)
+            self.loop.create_connection(partial(Recorder, **options), host, PORT)
         )
         assert isinstance(protocol, Recorder)
         return protocol

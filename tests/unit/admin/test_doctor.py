@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from tests.loops import in_loop
 from tests.ports import free_ports
+from tests.stand_ins import returns
 
 from turbopump import ConsumeFrom, Producer, PushConsumer
 from turbopump.admin.cluster import Servers
@@ -301,7 +302,7 @@ async def test_a_disk_that_cannot_be_written_to(monkeypatch: pytest.MonkeyPatch)
         broker = await servers.broker(namesrv)
         await servers.topic(broker, "orders")
         monkeypatch.setattr(mapped_segments, "_fdatasync", fail)
-        monkeypatch.setattr(system_disk.KernelSyncs, "start", lambda *_: False)
+        monkeypatch.setattr(system_disk.KernelSyncs, "start", returns(False))
         await fill(namesrv, count=1)
         async with asyncio.timeout(30):
             while not (found := wrong(await examined(namesrv))):

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from tests.stand_ins import returns
 from tests.unit.remoting.transports import KeptTransport
 
 from turbopump.auth.access_control import AccessControl, AccessSettings
@@ -52,7 +53,7 @@ def access(*anns: Entry, **settings: Any) -> AccessControl:
     """Access control over these users, with policies for Ann."""
     settings.setdefault("inner_user", INNER)
     accounts = Accounts(USERS, {ANN: Policies(anns)} if anns else {})
-    return AccessControl(accounts, AccessSettings(**settings), lambda: CLUSTERS)
+    return AccessControl(accounts, AccessSettings(**settings), returns(CLUSTERS))
 
 
 def signed(

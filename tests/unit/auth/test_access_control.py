@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 from tests.loops import in_loop
+from tests.stand_ins import returns
 from tests.unit.auth.signed import (
     ADMIN,
     ADMINISTRATOR,
@@ -423,7 +424,7 @@ async def test_whoever_has_not_signed_is_not_taken_for_a_user_called_as_nobody_i
     accounts = Accounts({"-": User("-", "s")}, {"-": Policies([allow("Topic:*", Action.PUB)])})
     settings = AccessSettings(unsigned=frozenset({310}))
     asked = request(RequestCode.SEND_MESSAGE_V2)
-    door = Door(AccessControl(accounts, settings, lambda: CLUSTERS), [type(asked)])
+    door = Door(AccessControl(accounts, settings, returns(CLUSTERS)), [type(asked)])
     answers = [door.send(signed(asked, b"", user, "s")).code for user in ("-", None, "-", None)]
     assert answers == [0, 16, 0, 16]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from tests.unit.auth.signed import allow, deny
@@ -132,20 +133,20 @@ def test_a_text_that_says_what_cannot_be_is_refused_whole(text: bytes, what: str
 @pytest.mark.parametrize(
     ("edit", "what"),
     [
-        (lambda: ANN.with_new_user(UserInfo(username=" ", password="p")), "can not be blank"),
-        (lambda: ANN.with_new_user(UserInfo(username="a\nb", password="p")), "is not a user name"),
-        (lambda: ANN.with_new_user(UserInfo(username="bob")), "turbopump auth export"),
-        (lambda: ANN.with_new_user(UserInfo(username="ann", password="p")), "is existed"),
-        (lambda: ANN.with_changed_user(UserInfo(username="bob")), "is not exist"),
-        (lambda: ANN.with_acl(acl(entry("Topic:a"), user="bob")), "is not exist"),
-        (lambda: ANN.with_acl(acl()), "entries is empty"),
-        (lambda: ANN.with_acl(AclInfo(subject="User:ann")), "policies is empty"),
-        (lambda: ANN.with_acl(AclInfo(subject="ann")), "is not a subject"),
-        (lambda: ANN.with_acl(acl(entry("Topic:a", "Write"))), "is not a valid action"),
-        (lambda: ANN.with_acl(acl(entry("Topic:a", "Any"))), "needs actions"),
-        (lambda: ANN.with_acl(acl(entry("Topic:a", "Pub", "Maybe"))), "is not a valid decision"),
-        (lambda: ANN.with_acl(acl(entry("Topic:a"), type_="Main")), "is not a valid policy type"),
-        (lambda: ANN.without_acl("User:ann"), "has no policy"),
+        (partial(ANN.with_new_user, UserInfo(username=" ", password="p")), "can not be blank"),
+        (partial(ANN.with_new_user, UserInfo(username="a\nb", password="p")), "is not a user name"),
+        (partial(ANN.with_new_user, UserInfo(username="bob")), "turbopump auth export"),
+        (partial(ANN.with_new_user, UserInfo(username="ann", password="p")), "is existed"),
+        (partial(ANN.with_changed_user, UserInfo(username="bob")), "is not exist"),
+        (partial(ANN.with_acl, acl(entry("Topic:a"), user="bob")), "is not exist"),
+        (partial(ANN.with_acl, acl()), "entries is empty"),
+        (partial(ANN.with_acl, AclInfo(subject="User:ann")), "policies is empty"),
+        (partial(ANN.with_acl, AclInfo(subject="ann")), "is not a subject"),
+        (partial(ANN.with_acl, acl(entry("Topic:a", "Write"))), "is not a valid action"),
+        (partial(ANN.with_acl, acl(entry("Topic:a", "Any"))), "needs actions"),
+        (partial(ANN.with_acl, acl(entry("Topic:a", "Pub", "Maybe"))), "is not a valid decision"),
+        (partial(ANN.with_acl, acl(entry("Topic:a"), type_="Main")), "is not a valid policy type"),
+        (partial(ANN.without_acl, "User:ann"), "has no policy"),
     ],
 )
 def test_an_edit_that_makes_no_sense_is_refused_in_words(

@@ -288,7 +288,7 @@ async def waits_for_a_message(
     await until(
         lambda: (
             len(broker.parts.delivering.held_pulls)
-            + broker.parts.delivering.pop.held.count(line, 0)
+            + broker.parts.delivering.pop.held.count_waiting(line, 0)
             == 1
         )
     )

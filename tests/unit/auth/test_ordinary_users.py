@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
+from tests.stand_ins import returns
 from tests.unit.auth.signed import ADMINISTRATOR, ON, asking
 
 from turbopump import (
@@ -186,7 +187,7 @@ async def test_a_transaction_is_committed_by_who_may_only_publish(
             running.namesrv,
             group="writers",
             executor=local,
-            checker=lambda _message: TransactionState.COMMIT,
+            checker=returns(TransactionState.COMMIT),
             topics=["T"],
             credentials=PUB,
         ) as producer:
@@ -242,7 +243,7 @@ async def test_half_messages_go_to_nobody_who_may_not_publish_to_their_topic() -
                 running.namesrv,
                 group="writers",
                 executor=local,
-                checker=lambda _message: TransactionState.COMMIT,
+                checker=returns(TransactionState.COMMIT),
                 topics=["T"],
                 credentials=PUB,
             ) as producer,

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.loops import in_loop
 from tests.ports import free_ports
+from tests.stand_ins import returns
 from tests.unit.auth.signed import ADMINISTRATOR, ON, asking
 
 from turbopump import Credentials, Producer, PushConsumer
@@ -184,7 +185,7 @@ def modes(file: Path) -> list[int]:
 @in_loop
 async def test_what_somebody_writes_to_the_file_is_in_force_within_a_look(tmp_path: Path) -> None:
     file = tmp_path / FILE_NAME
-    access = ServerAccess(BrokerConfig(**ON), tmp_path, SystemDisk(), lambda: ("c",))
+    access = ServerAccess(BrokerConfig(**ON), tmp_path, SystemDisk(), returns(("c",)))
     access.open()
     change_file(SystemDisk(), file, lambda accounts: accounts.without_user("admin"))
     assert "admin" in access.control.accounts.users
@@ -228,7 +229,7 @@ async def test_a_file_that_others_can_read_is_warned_of_once_at_the_start_and_wh
 @in_loop
 async def test_a_file_that_makes_no_sense_stops_the_start(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_text('{"user": []}')
-    access = ServerAccess(BrokerConfig(**ON), tmp_path, SystemDisk(), lambda: ("c",))
+    access = ServerAccess(BrokerConfig(**ON), tmp_path, SystemDisk(), returns(("c",)))
     with pytest.raises(ConfigError, match=f"{FILE_NAME}: not the JSON of an account file"):
         access.open()
 
@@ -238,7 +239,7 @@ async def test_a_user_who_is_there_is_not_changed_by_a_start(tmp_path: Path) -> 
     for secret in ("first", "second"):
         text = json.dumps({"username": "admin", "password": secret})
         config = BrokerConfig(authentication_enabled=True, init_authentication_user=text)
-        access = ServerAccess(config, tmp_path, SystemDisk(), lambda: ("c",))
+        access = ServerAccess(config, tmp_path, SystemDisk(), returns(("c",)))
         access.open()
         assert access.control.accounts.users["admin"].password == "first"
 
@@ -256,7 +257,7 @@ async def test_the_accounts_of_4x_are_taken_over_at_a_start_if_they_are_not_ther
     )
     config = BrokerConfig(migrate_auth_from_v1_enabled=True, **ON)
     for _ in range(2):
-        access = ServerAccess(config, tmp_path, SystemDisk(), lambda: ("c",))
+        access = ServerAccess(config, tmp_path, SystemDisk(), returns(("c",)))
         access.open()
         users, policies = access.control.accounts.users, access.control.accounts.policies
         assert users["admin"].password == ADMINISTRATOR.secret_key

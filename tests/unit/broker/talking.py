@@ -9,6 +9,7 @@ from typing import Any
 from tests.loops import on_a_client_s_host
 from tests.patient import ANSWER_S
 from tests.simulation.world.simulation import Simulation
+from tests.stand_ins import does_nothing
 
 from turbopump.broker.broker import Broker
 from turbopump.config.broker_config import BrokerConfig
@@ -215,7 +216,7 @@ def converse(story: Callable[[Talk], Awaitable[None]], tmp_path: Path, **config:
 def take_nothing(broker: Broker, cause: str) -> None:
     """Sends are refused from now on as by a full disk, whatever room the broker's next look finds,
     or one that is under way."""
-    broker.store.space.judge = lambda _figures: None  # type: ignore[method-assign]
+    broker.store.space.judge = does_nothing  # type: ignore[method-assign]
     broker.store.space.refusal = cause
 
 

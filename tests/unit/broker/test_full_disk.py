@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.loops import in_loop
 from tests.simulation.world.disk import SimulatedDisk
+from tests.stand_ins import returns
 from tests.unit.broker.small_disk import ROOT, SEGMENT
 from tests.unit.broker.talking import Client
 from tests.unit.broker.transacting import BROKER, GIVEN_UP, HALF, OP, World, in_a_world
@@ -101,7 +102,7 @@ async def test_a_half_message_keeps_its_segment_until_its_check_and_commit_on_a_
 ) -> None:
     seller = world.transactor()
     await seller.announce()
-    seller.answer = lambda _message: TransactionOutcome.COMMIT
+    seller.answer = returns(TransactionOutcome.COMMIT)
     await seller.prepare(b"half")
     await asyncio.sleep(1)
     leave(world.simulation.disk(BROKER), FREE_MIN + 20 * SEGMENT)

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 from tests.loops import in_loop
+from tests.stand_ins import does_nothing
 
 from turbopump.broker.held_pulls import HeldPulls
 from turbopump.remoting.router import Router
@@ -116,7 +117,7 @@ def test_a_pull_whose_time_is_up_at_once_harms_no_other_on_uvloop() -> None:
 
     async def hold_two() -> None:
         queue, held, answered = cast("ConsumeQueue", Queue()), HeldPulls(Turns()), asyncio.Event()
-        held.hold(queue, 0, -1, lambda _expired: None, peer())
+        held.hold(queue, 0, -1, does_nothing, peer())
         held.hold(queue, 0, 0, lambda _expired: answered.set(), peer())
         await answered.wait()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import msgspec
 from tests.loops import in_loop
+from tests.stand_ins import does_nothing
 from tests.unit.store.looked_up import find_by_key, message_at, message_in_queue
 
 from turbopump.broker.flush_wait import FlushWait
@@ -80,7 +81,7 @@ async def test_a_forwarded_message_keeps_body_birth_keys_and_tags() -> None:
     async with running_broker(flush_disk_type=FlushDiskType.SYNC_FLUSH) as running:
         store = running.broker.store
         flush = FlushWait(store.flusher, flushes=True)
-        forwarding = Forwarding(store, SystemClock(), ("10.1.2.3", 10911), flush, lambda *_: None)
+        forwarding = Forwarding(store, SystemClock(), ("10.1.2.3", 10911), flush, does_nothing)
         text = encode_properties({"UNIQ_KEY": "U1", "KEYS": "k1 k2", "TAGS": "paid"})
         first = await forwarding.append("Half", 0, b"body", text)
         await forwarding.confirmed(first)

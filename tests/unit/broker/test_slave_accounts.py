@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import pytest
 from tests.loops import in_loop
+from tests.stand_ins import returns
 from tests.unit.broker.replicas import (
     MASTER,
     NAMESRV,
@@ -451,11 +452,11 @@ async def test_what_is_not_surely_the_master_s_replaces_nothing(
     forge: Callable[[ListUsers], Command],
     says: str,
 ) -> None:
-    access = ServerAccess(BrokerConfig(**ON), tmp_path, SystemDisk(), lambda: ("c",))
+    access = ServerAccess(BrokerConfig(**ON), tmp_path, SystemDisk(), returns(("c",)))
     access.open()
     file, before = (tmp_path / FILE_NAME).read_bytes(), access.control.accounts
     forger: Any = Forger(forge)
-    copy = SlaveAccounts(access, BROKER, forger, lambda: "h:1")
+    copy = SlaveAccounts(access, BROKER, forger, returns("h:1"))
     copy.start()
     try:
         await until_logged(caplog, "stay as they are")
@@ -471,7 +472,7 @@ async def test_what_is_not_surely_the_master_s_replaces_nothing(
 async def test_what_was_changed_here_while_the_master_answered_is_not_overwritten_by_that_answer(
     tmp_path: Path,
 ) -> None:
-    access = ServerAccess(BrokerConfig(**ON), tmp_path, SystemDisk(), lambda: ("c",))
+    access = ServerAccess(BrokerConfig(**ON), tmp_path, SystemDisk(), returns(("c",)))
     access.open()
     ann = UserInfo(username="ann", password="a")
     here = access.control.accounts.with_new_user(ann)
@@ -484,7 +485,7 @@ async def test_what_was_changed_here_while_the_master_answered_is_not_overwritte
 
     forger = Forger(answered)
     as_client: Any = forger
-    copy = SlaveAccounts(access, BROKER, as_client, lambda: "h:1")
+    copy = SlaveAccounts(access, BROKER, as_client, returns("h:1"))
     copy.start()
     try:
         await until(lambda: copy.rounds == 2)
@@ -501,7 +502,7 @@ async def test_a_disk_that_cannot_be_written_to_keeps_what_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk = SystemDisk()
-    access = ServerAccess(BrokerConfig(**ON), tmp_path, disk, lambda: ("c",))
+    access = ServerAccess(BrokerConfig(**ON), tmp_path, disk, returns(("c",)))
     access.open()
     before, file = access.control.accounts, (tmp_path / FILE_NAME).read_bytes()
     (tmp_path / FILE_NAME).chmod(0o644)
@@ -511,7 +512,7 @@ async def test_a_disk_that_cannot_be_written_to_keeps_what_is_there(
 
     monkeypatch.setattr(disk, "replace_file", full)
     forger: Any = Forger(lambda request: sealed(GOOD.encode(), OWN, request.nonce or ""))
-    copy = SlaveAccounts(access, BROKER, forger, lambda: "h:1")
+    copy = SlaveAccounts(access, BROKER, forger, returns("h:1"))
     copy.start()
     try:
         await until_logged(caplog, "No space left on device")

@@ -11,6 +11,7 @@ import json
 import struct
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Metered[Broker]
     directory = tmp_path_factory.mktemp("turns")
     write_tables(directory)
     settings = {**SMALL, **LARGE_FILES, "enable_property_filter": True}
-    with metered(lambda: talking(directory, **settings)) as running:
+    with metered(partial(talking, directory, **settings)) as running:
         yield Metered(running.loop, running.server.broker)
 
 
@@ -154,7 +155,7 @@ def send_eight_batches(client: BlockingClient) -> None:
 def test_eight_batches_with_too_many_messages(
     broker: Metered[Broker], client: BlockingClient
 ) -> None:
-    assert broker.longest_turn(lambda: send_eight_batches(client)) <= TURN_MAX_S
+    assert broker.longest_turn(partial(send_eight_batches, client)) <= TURN_MAX_S
 
 
 def test_eight_batches_on_uvloop(tmp_path: Path) -> None:
@@ -162,11 +163,11 @@ def test_eight_batches_on_uvloop(tmp_path: Path) -> None:
     pytest.importorskip("uvloop")
     settings = {**SMALL, **LARGE_FILES, "broker_fast_failure_enable": False}
     with (
-        metered(lambda: talking(tmp_path, **settings), metered_uvloop) as running,
+        metered(partial(talking, tmp_path, **settings), metered_uvloop) as running,
         BlockingClient(running.do(lambda talk: talk.broker.port)) as client,
     ):
         client.ask(CreateTopic(topic=BATCH.topic, read_queue_nums=1, write_queue_nums=1))
-        assert running.longest_turn(lambda: send_eight_batches(client)) <= TURN_MAX_S
+        assert running.longest_turn(partial(send_eight_batches, client)) <= TURN_MAX_S
 
 
 def locks(queues: int) -> bytes:

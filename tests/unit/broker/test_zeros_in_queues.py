@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.loops import in_loop
 from tests.simulation.world.simulation import Simulation
+from tests.stand_ins import returns
 from tests.unit.broker.popping import Popper
 from tests.unit.broker.talking import SERVER, Talk, converse, in_virtual_time, pull
 from tests.unit.broker.transacting import HALF, OP, Transactor
@@ -83,7 +84,7 @@ async def test_everything_comes_and_nothing_before_its_time(
     await talk.client.create()
     seller = Transactor(talk.another(), clock.now_ms)
     await seller.announce()
-    seller.answer = lambda _message: TransactionOutcome.COMMIT
+    seller.answer = returns(TransactionOutcome.COMMIT)
     popper = Popper(talk.another(), clock.now_ms)
     began = clock.now_ms()
 

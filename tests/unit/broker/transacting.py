@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.simulation.world.simulation import Simulation, simulate
+from tests.stand_ins import does_nothing
 from tests.unit.broker.talking import SMALL, Client
 
 from turbopump.broker.broker import Broker
@@ -57,7 +58,7 @@ class Transactor:
         self._now_ms = now_ms
         self.group = group
         self.asked: list[Asked] = []
-        self.answer: Callable[[ReceivedMessage], TransactionOutcome | None] = lambda _message: None
+        self.answer: Callable[[ReceivedMessage], TransactionOutcome | None] = does_nothing
         client.remoting.router.add(CheckTransactionState, self._take)
 
     async def announce(self, client_id: str = "seller-1") -> None:

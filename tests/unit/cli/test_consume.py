@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 
 import pytest
+from tests.stand_ins import returns
 
 from turbopump.blocking import Producer
 from turbopump.cli import main
@@ -67,7 +68,7 @@ def test_whoever_names_no_group_is_told_at_a_terminal_that_it_shares_one(
     consume: Consume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert consume("orders --count 1")[2] == ""
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setattr("sys.stderr.isatty", returns(True))
     code, lines, err = consume("orders --count 3")
     assert (code, len(lines)) == (0, 3)
     assert err.startswith(

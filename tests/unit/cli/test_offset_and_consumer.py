@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.stand_ins import does_nothing
 
 from turbopump.blocking import ConsumeFrom, Producer, PullConsumer, PushConsumer
 from turbopump.message.message import MessageQueue
@@ -133,7 +134,7 @@ def test_consumers_of_a_group_tell_how_they_do_and_whether_they_get_along(
     settings: dict[str, Any] = {
         "topic": "orders",
         "consume_from": ConsumeFrom.FIRST,
-        "handler": lambda message: None,
+        "handler": does_nothing,
     }
     with PushConsumer(broker.namesrv, group="together", **settings) as one:
         (client,) = answer(run_here("consumer", "status", "together", *server))["clients"]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.stand_ins import returns
 
 from turbopump.blocking import PullConsumer
 from turbopump.cli import main
@@ -232,7 +233,7 @@ def test_messages_that_may_not_be_on_the_disk_are_told_and_are_no_success(
     with BrokerThread(flush_disk_type=FlushDiskType.SYNC_FLUSH, sync_flush_timeout=20) as broker:
         broker.create_topic("T", 1)
         monkeypatch.setattr(mapped_segments, "_fdatasync", lambda _fd: released.wait(60))
-        monkeypatch.setattr(system_disk.KernelSyncs, "start", lambda *_: False)
+        monkeypatch.setattr(system_disk.KernelSyncs, "start", returns(False))
         with lines.open() as standard_input:
             monkeypatch.setattr("sys.stdin", standard_input)
             code = main(["produce", "T", "--raw", "-n", broker.namesrv])

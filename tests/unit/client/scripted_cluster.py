@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from tests.simulation.world.simulation import Simulation
+from tests.stand_ins import does_nothing, returns
 
 from turbopump.message.codec import encode_entry, encode_host
 from turbopump.message.message import MessageQueue
@@ -90,7 +91,7 @@ class ScriptedNameServer:
         self.denied: set[str] = set()
         """Topics whose routes the client may not see."""
         self.asked: list[str] = []
-        self.on_asked: Callable[[str], object] = lambda _: None
+        self.on_asked: Callable[[str], object] = does_nothing
         """Called with a topic after its route was asked for."""
         self.listed = 0
         """How often the list of all topics was asked for."""
@@ -171,7 +172,7 @@ class ScriptedBroker:
         self.script: dict[int, deque[Response | None]] = defaultdict(deque)
         self.holders: dict[tuple[str, MessageQueue], str] = {}
         """Group and queue to the client id that has locked it."""
-        self.on_create: Callable[[CreateTopic], None] = lambda _: None
+        self.on_create: Callable[[CreateTopic], None] = does_nothing
         self.update_delays: deque[float] = deque()
         """Seconds that the next updates of offsets take, each by itself: a later one may be done
         first, as in Apache's thread pool."""
@@ -209,7 +210,7 @@ class ScriptedBroker:
             (LockBatchMq, self._lock),
             (UnlockBatchMq, self._unlock),
             (ConsumerSendMsgBack, self._take_back),
-            (QueryMessage, lambda _request, _context: NOT_FOUND),
+            (QueryMessage, returns(NOT_FOUND)),
             (ViewMessageById, lambda _request, _context: refusal(ResponseCode.SYSTEM_ERROR)),
             *self.further,
         ):
@@ -535,7 +536,7 @@ async def scripted_cluster(
     brokers: int = 1,
     topic: str | None = "orders",
     queues: int = 4,
-    prepare: Callable[[ScriptedBroker], object] = lambda _: None,
+    prepare: Callable[[ScriptedBroker], object] = does_nothing,
 ) -> AsyncIterator[ScriptedCluster]:
     """Up for as long as the block lasts, with ``topic`` on every broker. ``prepare`` sees each
     broker before it starts."""

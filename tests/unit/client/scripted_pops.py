@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tests.simulation.world.network import SimulatedNetwork
+from tests.stand_ins import does_nothing
 from tests.unit.client.scripted_cluster import HOST, ScriptedBroker, refusal
 
 from turbopump.filtering.sql92 import compile_sql
@@ -71,7 +72,7 @@ class ScriptedPops:
     """What 400 says of a topic: pull is the default; None: it cannot say."""
     acked: list[Place] = field(default_factory=list)
     changed: list[tuple[Place, int]] = field(default_factory=list)
-    on_pop: Callable[[], object] = lambda: None
+    on_pop: Callable[[], object] = does_nothing
     """Called when messages are about to go out."""
     _next: Counter[tuple[str, str, int]] = field(default_factory=Counter)
     _out: dict[tuple[str, Place], tuple[int, asyncio.TimerHandle]] = field(default_factory=dict)
@@ -108,7 +109,7 @@ class ScriptedPops:
         out."""
 
         def lose() -> None:
-            self.on_pop = lambda: None
+            self.on_pop = does_nothing
             network.reset(HOST, HOST)
 
         self.on_pop = lose

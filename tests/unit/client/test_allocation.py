@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.golden.recorded import Recorded, of_kind
+from tests.stand_ins import returns
 
 from turbopump.client.allocation import (
     STRATEGIES,
@@ -66,6 +67,6 @@ def test_a_ring_without_points_gives_nothing() -> None:
 
 
 def test_a_broker_without_a_room_is_named() -> None:
-    strategy = allocate_nearby(allocate_average, lambda _queue: "", lambda _client: "here")
+    strategy = allocate_nearby(allocate_average, returns(""), returns("here"))
     with pytest.raises(ValueError, match=r"no machine room is known for .*broker-a"):
         strategy([MessageQueue("Orders", "broker-a", 3)], ["x"], "x")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -63,13 +64,13 @@ async def test_what_was_changed_into_no_message_is_refused_in_a_sentence(
     ):
         message = changed(**fields)
         sends: list[Callable[[], Any]] = [
-            lambda: producer.send(message),
-            lambda: producer.send(message, sharding_key="k"),
-            lambda: producer.send_batch([message]),
-            lambda: producer.send_batch([Message("orders", b"y"), message]),
-            lambda: producer.start_send(message),
-            lambda: producer.send_oneway(message),
-            lambda: producer.request(message),
+            partial(producer.send, message),
+            partial(producer.send, message, sharding_key="k"),
+            partial(producer.send_batch, [message]),
+            partial(producer.send_batch, [Message("orders", b"y"), message]),
+            partial(producer.start_send, message),
+            partial(producer.send_oneway, message),
+            partial(producer.request, message),
         ]
         for send in sends:
             with pytest.raises(MessageError, match=said):

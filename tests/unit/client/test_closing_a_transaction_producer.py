@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 from tests.loops import in_loop
+from tests.stand_ins import does_nothing, returns
 from tests.unit.client.transacting import (
     BROKER,
     COMMIT,
@@ -214,7 +215,7 @@ async def test_nothing_is_executed_for_a_half_message_whose_answer_comes_after_t
 
 @in_loop(in_a_world)
 async def test_a_close_before_the_start_does_no_harm(world: World, /) -> None:
-    producer = world.producer(executor=lambda *_: COMMIT)
+    producer = world.producer(executor=returns(COMMIT))
     await producer.close()
     async with producer:
         assert producer._executor is not None
@@ -307,7 +308,7 @@ def test_without_await_who_still_waits_for_a_thread_at_the_close_gets_a_result()
         producer = BlockingTransactionProducer(
             broker.namesrv,
             group="sellers",
-            checker=lambda _: UNKNOWN,
+            checker=returns(UNKNOWN),
             executor=execute,
             threads=1,
             hooks=[hook],
@@ -365,7 +366,7 @@ def test_without_await_a_plain_checker_may_close_its_own_producer_and_nobody_wai
             broker.namesrv,
             group="sellers",
             checker=check,
-            executor=lambda *_: UNKNOWN,
+            executor=returns(UNKNOWN),
             send_timeout=1000.0,
         )
         if shared:
@@ -380,7 +381,7 @@ def test_without_await_a_plain_checker_may_close_its_own_producer_and_nobody_wai
 
 @in_loop
 async def test_a_function_that_is_called_after_the_close_says_so() -> None:
-    function = UserFunction(lambda: None, threads=1, name="test")
+    function = UserFunction(does_nothing, threads=1, name="test")
     function.close()
     with pytest.raises(NotCalledError, match="not called"):
         await function.call()

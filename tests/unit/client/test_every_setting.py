@@ -8,6 +8,7 @@ import copy
 import inspect
 import pickle
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -427,39 +428,39 @@ async def unplain(_letter: object) -> bool:
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (lambda: FINDER.queues(5), "topic=5 must be the name of a topic"),  # type: ignore[arg-type]
-        (lambda: FINDER.view("orders", 5), "msg_id=5 must be a message id"),  # type: ignore[arg-type]
-        (lambda: FINDER.by_unique_id("orders", ""), "unique_id='' must be a message id"),
-        (lambda: FINDER.at("orders", 5), "queue='orders' must be a MessageQueue: one of"),  # type: ignore[arg-type]
-        (lambda: FINDER.at(QUEUE, "5"), "offset='5' must be a whole number"),  # type: ignore[arg-type]
-        (lambda: FINDER.by_key("orders", "a b"), "key='a b' must be a key: .* without the space"),
-        (lambda: FINDER.by_key("orders", b"k"), "key=b'k' must be a key"),  # type: ignore[arg-type]
+        (partial(FINDER.queues, 5), "topic=5 must be the name of a topic"),  # type: ignore[arg-type]
+        (partial(FINDER.view, "orders", 5), "msg_id=5 must be a message id"),  # type: ignore[arg-type]
+        (partial(FINDER.by_unique_id, "orders", ""), "unique_id='' must be a message id"),
+        (partial(FINDER.at, "orders", 5), "queue='orders' must be a MessageQueue: one of"),  # type: ignore[arg-type]
+        (partial(FINDER.at, QUEUE, "5"), "offset='5' must be a whole number"),  # type: ignore[arg-type]
+        (partial(FINDER.by_key, "orders", "a b"), "key='a b' must be a key: .* without the space"),
+        (partial(FINDER.by_key, "orders", b"k"), "key=b'k' must be a key"),  # type: ignore[arg-type]
         (
-            lambda: FINDER.by_key("orders", "k", 0),
+            partial(FINDER.by_key, "orders", "k", 0),
             "max_messages=0 must be a whole number, 1 or more",
         ),
         (
-            lambda: FINDER.by_time("orders", "today"),
+            partial(FINDER.by_time, "orders", "today"),
             "begin='today' must be ms since 1970, or a datetime",
         ),  # type: ignore[arg-type]
-        (lambda: FINDER.by_time("orders", 0, 1.5), "end=1.5 must be ms since 1970"),  # type: ignore[arg-type]
-        (lambda: resend(LETTERS, "", FOLDER), "group='' must be the name of a group"),
-        (lambda: resend(LETTERS, "g", "journals"), "journal='journals' must be the path"),  # type: ignore[arg-type]
-        (lambda: resend(LETTERS, "g", FOLDER, "retry"), "to='retry' must be ResendTo.ORIGIN or"),  # type: ignore[arg-type]
+        (partial(FINDER.by_time, "orders", 0, 1.5), "end=1.5 must be ms since 1970"),  # type: ignore[arg-type]
+        (partial(resend, LETTERS, "", FOLDER), "group='' must be the name of a group"),
+        (partial(resend, LETTERS, "g", "journals"), "journal='journals' must be the path"),  # type: ignore[arg-type]
+        (partial(resend, LETTERS, "g", FOLDER, "retry"), "to='retry' must be ResendTo.ORIGIN or"),  # type: ignore[arg-type]
         (
-            lambda: resend(LETTERS, "g", FOLDER, wanted=unplain),
+            partial(resend, LETTERS, "g", FOLDER, wanted=unplain),
             "wanted=.* must be a plain function",
         ),  # type: ignore[arg-type]
         (
-            lambda: resend(LETTERS, "g", FOLDER, rate=0),
+            partial(resend, LETTERS, "g", FOLDER, rate=0),
             "rate=0 must be a number of letters a second above 0",
         ),
         (
-            lambda: resend(LETTERS, "g", FOLDER, in_doubt="send"),
+            partial(resend, LETTERS, "g", FOLDER, in_doubt="send"),
             "in_doubt='send' must be InDoubt.LEAVE",
         ),  # type: ignore[arg-type]
-        (lambda: resend(LETTERS, "g", FOLDER, settle=-1), "settle=-1 must be"),
-        (lambda: would_resend(LETTERS, "g", FOLDER, ResendTo.RETRY, 5), "wanted=5 must be"),  # type: ignore[arg-type]
+        (partial(resend, LETTERS, "g", FOLDER, settle=-1), "settle=-1 must be"),
+        (partial(would_resend, LETTERS, "g", FOLDER, ResendTo.RETRY, 5), "wanted=5 must be"),  # type: ignore[arg-type]
     ],
 )
 def test_what_finds_and_resends_refuses_arguments_that_it_cannot_use(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 import tracemalloc
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -106,7 +107,7 @@ def test_routes(data: TopicRouteData) -> None:
 @given(offset=OFFSETS, following=OFFSETS, stored=st.lists(OFFSETS, max_size=4))
 def test_answers_to_pulls(offset: int, following: int, stored: list[int]) -> None:
     body = b"".join(entry(one, b"x") for one in stored)
-    found = in_bounds(lambda: pulled_messages(body, QUEUE, offset, following, Delivery))
+    found = in_bounds(partial(pulled_messages, body, QUEUE, offset, following, Delivery))
     assert found is not None
     assert [one.queue_offset for one in found[0]] == stored
 

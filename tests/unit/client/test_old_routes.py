@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
+from tests.stand_ins import does_nothing, returns
 from tests.unit.client.producers import producer_of
 from tests.unit.client.scripted_cluster import (
     ScriptedBroker,
@@ -364,7 +365,7 @@ async def test_a_recall_that_the_broker_of_the_old_route_cannot_know_goes_to_the
 
 
 def ends(broker: ScriptedBroker) -> None:
-    broker.further.append((EndTransaction, lambda _request, _context: None))
+    broker.further.append((EndTransaction, does_nothing))
 
 
 @in_loop(simulated)
@@ -376,7 +377,7 @@ async def test_the_end_of_a_transaction_reaches_a_broker_that_has_moved(
         TransactionProducer(
             cluster.name_server.address,
             group="sellers",
-            checker=lambda _: TransactionState.UNKNOWN,
+            checker=returns(TransactionState.UNKNOWN),
             **cluster.settings,
         ) as producer,
     ):

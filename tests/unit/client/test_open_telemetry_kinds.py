@@ -7,6 +7,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.stand_ins import does_nothing, returns
 from tests.unit.client.scripted_cluster import ScriptedCluster
 
 pytest.importorskip(
@@ -52,8 +53,8 @@ async def test_the_kind_of_a_message_is_told_when_it_is_handled_too(spans: Spans
             TransactionProducer(
                 broker.namesrv,
                 group="shop",
-                checker=lambda _: None,
-                executor=lambda *_: TransactionState.COMMIT,
+                checker=does_nothing,
+                executor=returns(TransactionState.COMMIT),
             ) as producer,
             PushConsumer(
                 broker.namesrv,

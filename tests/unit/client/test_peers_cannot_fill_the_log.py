@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
+from tests.stand_ins import returns
 from tests.unit.client.push_consumers import consumer_of
 from tests.unit.client.scripted_cluster import ScriptedBroker, ScriptedCluster, scripted_cluster
 
@@ -57,7 +58,7 @@ async def gives_damaged_messages(cluster: ScriptedCluster) -> None:
 
 async def asks_what_cannot_be_read(cluster: ScriptedCluster) -> None:
     question = CheckTransactionState(tran_state_table_offset=0, commit_log_offset=0)
-    send_often(cluster.broker, question, lambda _number: b"no message")
+    send_often(cluster.broker, question, returns(b"no message"))
 
 
 async def resets_offsets(cluster: ScriptedCluster) -> None:

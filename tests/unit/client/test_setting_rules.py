@@ -4,6 +4,7 @@ instead."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -145,46 +146,46 @@ def test_what_all_clients_have_is_checked_for_all(
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda: BackPressure(1.5), "messages=1.5 must be a whole number above 0"),  # type: ignore[arg-type]
-        (lambda: BackPressure("3"), "messages='3' must be a whole number above 0"),  # type: ignore[arg-type]
-        (lambda: BackPressure(0), "messages=0 must be a whole number above 0"),
-        (lambda: BackPressure(size=0), "size=0 must be a whole number above 0"),
+        (partial(BackPressure, 1.5), "messages=1.5 must be a whole number above 0"),  # type: ignore[arg-type]
+        (partial(BackPressure, "3"), "messages='3' must be a whole number above 0"),  # type: ignore[arg-type]
+        (partial(BackPressure, 0), "messages=0 must be a whole number above 0"),
+        (partial(BackPressure, size=0), "size=0 must be a whole number above 0"),
         (
-            lambda: LatencyFaults((50,), (-5,)),
+            partial(LatencyFaults, (50,), (-5,)),
             r"not_available_ms=\(-5,\) must be whole numbers "
             r"of ms, 0 or more",
         ),
-        (lambda: LatencyFaults(("50",), (5,)), "latency_max_ms=.* must be whole numbers"),  # type: ignore[arg-type]
-        (lambda: LatencyFaults(latency_max_ms=5), "latency_max_ms=5 must be whole numbers"),  # type: ignore[arg-type]
+        (partial(LatencyFaults, ("50",), (5,)), "latency_max_ms=.* must be whole numbers"),  # type: ignore[arg-type]
+        (partial(LatencyFaults, latency_max_ms=5), "latency_max_ms=5 must be whole numbers"),  # type: ignore[arg-type]
         (
-            lambda: LatencyFaults(detect_interval=float("nan")),
+            partial(LatencyFaults, detect_interval=float("nan")),
             "detect_interval=nan must be a number of seconds above 0",
         ),
-        (lambda: LatencyFaults(detect_interval=float("inf")), "detect_interval=inf must be"),
+        (partial(LatencyFaults, detect_interval=float("inf")), "detect_interval=inf must be"),
         (
-            lambda: LatencyFaults(detect_timeout=0),
+            partial(LatencyFaults, detect_timeout=0),
             "detect_timeout=0 must be a number of seconds above 0",
         ),
-        (lambda: LatencyFaults(detector=1), "detector=1 must be True or False"),  # type: ignore[arg-type]
+        (partial(LatencyFaults, detector=1), "detector=1 must be True or False"),  # type: ignore[arg-type]
         (
-            lambda: AutoBatch(hold="1"),
+            partial(AutoBatch, hold="1"),
             "hold='1' must be a number of seconds above 0 and at most 30",
         ),  # type: ignore[arg-type]
-        (lambda: AutoBatch(hold=31), "hold=31 must be"),
+        (partial(AutoBatch, hold=31), "hold=31 must be"),
         (
-            lambda: AutoBatch(size=True),
+            partial(AutoBatch, size=True),
             "size=True must be a number of bytes above 0 and at most 2097152",
         ),
-        (lambda: AutoBatch(size=2.5), "size=2.5 must be"),  # type: ignore[arg-type]
+        (partial(AutoBatch, size=2.5), "size=2.5 must be"),  # type: ignore[arg-type]
         (
-            lambda: AutoBatch(total_size=float("inf")),
+            partial(AutoBatch, total_size=float("inf")),
             "total_size=inf must be a number of bytes above 0",
         ),  # type: ignore[arg-type]
         (
-            lambda: HashRing(0),
+            partial(HashRing, 0),
             "virtual_nodes=0 must be a whole number of points of each queue, 1 or more",
         ),
-        (lambda: HashRing(1.5), "virtual_nodes=1.5 must be"),  # type: ignore[arg-type]
+        (partial(HashRing, 1.5), "virtual_nodes=1.5 must be"),  # type: ignore[arg-type]
     ],
 )
 def test_what_a_setting_is_made_of_is_checked_where_it_is_made(

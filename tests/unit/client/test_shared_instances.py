@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -309,7 +310,7 @@ def test_a_name_is_free_again_when_the_loop_of_who_had_it_is_dropped() -> None:
         return instance.client_id
 
     async def joins(settings: ClientSettings) -> tuple[ClientSettings, ClientInstance]:
-        member = InstanceMember("readers", consumer=lambda: ConsumerData("readers"))
+        member = InstanceMember("readers", consumer=partial(ConsumerData, "readers"))
         return join_broadcasting(settings, settings.environment(), member)
 
     with warnings.catch_warnings():

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
+from tests.stand_ins import does_nothing
 from tests.unit.client.simple_consumers import bodies, consumer_of, popping
 from tests.waits import until_equal, until_some
 
@@ -120,7 +121,7 @@ async def test_a_cancelled_wait_loses_nothing_and_a_cancelled_pop_gives_back(
         assert receiving.cancelled()
         await until_some(pops.changed)
         assert pops.changed == [(("orders", 0, 0), 1000)]
-        pops.on_pop = lambda: None
+        pops.on_pop = does_nothing
         (again,) = await consumer.receive(timeout=5)
         assert again.attempt == 2
 
@@ -140,7 +141,7 @@ async def test_a_cancelled_receive_of_many_gives_back_what_earlier_pops_brought(
         pops.on_pop = first
         await asyncio.wait([receiving])
         assert receiving.cancelled()
-        pops.on_pop = lambda: None
+        pops.on_pop = does_nothing
         began = simulation.loop.time()
         again: list[PoppedMessage] = []
         while len(again) < 50:

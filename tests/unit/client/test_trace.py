@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
+from tests.stand_ins import returns
 from tests.unit.client.producers import producer_of
 from tests.unit.client.push_consumers import consumer_of, fill
 from tests.unit.client.scripted_cluster import refusal, scripted_cluster
@@ -188,7 +189,7 @@ async def test_what_cannot_be_kept_is_dropped_and_counted(simulation: Simulation
     async def send(_: Message) -> None:
         await never
 
-    dispatcher = TraceDispatcher(send, topic=TRACE_TOPIC, namespace=None, now_ms=lambda: 0)
+    dispatcher = TraceDispatcher(send, topic=TRACE_TOPIC, namespace=None, now_ms=returns(0))
     for i in range(HELD_MAX + 100):
         dispatcher.append(TracedMessage("t", f"{i}"), "r\x02")
     assert dispatcher.dropped == 100

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
+from tests.stand_ins import does_nothing, returns
 from tests.unit.client.handler_threads import PATIENCE_S, Queue, message_of, messages_of
 from tests.waits import until_count
 
@@ -167,7 +168,7 @@ def test_the_loop_of_all_blocking_clients_goes_on_and_says_who_broke_out(
         return 42
 
     async def broken() -> None:
-        thread.post(lambda: None)  # another call comes as it breaks
+        thread.post(does_nothing)  # another call comes as it breaks
         asyncio.get_running_loop().call_soon(plain(SystemExit(3)))
 
     thread.call(broken)
@@ -191,7 +192,7 @@ def test_a_call_on_a_loop_that_was_stopped_fails_instead_of_waiting_for_ever(
     with pytest.raises(RuntimeError, match="was stopped"):
         thread.call(stop_and_wait)
     monkeypatch.setattr(loop_thread, "_loop_thread", thread)
-    monkeypatch.setattr(loop_thread, "LoopThread", lambda: "another")
+    monkeypatch.setattr(loop_thread, "LoopThread", returns("another"))
     assert the_loop_thread() == "another"
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.stand_ins import returns
 
 from turbopump.config.addresses import join_address
 from turbopump.config.broker_config import BrokerConfig, FlushDiskType, load_broker_config
@@ -324,7 +325,7 @@ def test_a_file_of_passwords_that_every_user_of_the_machine_can_get_at_is_warned
 def test_what_apaches_broker_prints_of_its_configuration_starts_ours_without_a_word(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 2)  # as where it was printed
+    monkeypatch.setattr("os.cpu_count", returns(2))  # as where it was printed
     with caplog.at_level(logging.INFO, "turbopump.config"):
         config = load_broker_config(PRINTED)
     assert caplog.messages == []

@@ -9,10 +9,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.loops import in_loop
+from tests.stand_ins import does_nothing
 
 from turbopump.disk.system_disk import SystemDisk
 from turbopump.errors import StoreError, StoreLockedError
@@ -192,13 +194,13 @@ async def test_closing_the_disk_tells_of_everything_that_was_started_before_it_r
 
     def again(error: OSError | None) -> None:
         told.append(("first", error))
-        disk.start(lambda: None, lambda error: told.append(("started by it", error)))
+        disk.start(does_nothing, lambda error: told.append(("started by it", error)))
 
     disk.start_sync([segment], again)
     disk.close()
     assert told == [("first", None), ("started by it", None)]
     with pytest.raises(RuntimeError, match="the disk is closed"):
-        disk.start(lambda: None, lambda error: told.append(("late", error)))
+        disk.start(does_nothing, lambda error: told.append(("late", error)))
     disk.close()
     segment.close()
     await asyncio.sleep(0)
@@ -209,7 +211,7 @@ def test_a_map_closed_meanwhile_is_an_error_not_a_crash(disk: SystemDisk, tmp_pa
     segment = disk.create_segment(tmp_path / "a", 4096)
     segment.close()
     told: list[OSError | None] = []
-    disk.start(lambda: segment.populate(0, 10), told.append)
+    disk.start(partial(segment.populate, 0, 10), told.append)
     assert isinstance(told[0], OSError)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.file_descriptors import is_readable
 from tests.loops import in_loop
+from tests.stand_ins import does_nothing
 
 from turbopump.disk import kernel_syncs, mapped_segments
 from turbopump.disk.kernel_syncs import AT_ONCE_MAX, KernelSyncs, Loop
@@ -45,7 +46,7 @@ def syncs(loop: Watched, fd: int) -> Iterator[KernelSyncs]:
 def opened(loop: Loop, fd: int) -> KernelSyncs:
     """Syncs that have been used once."""
     made = KernelSyncs(loop)
-    if not made.start(fd, lambda _error: None):
+    if not made.start(fd, does_nothing):
         pytest.skip("the kernel does not sync for us here")
     assert is_readable(made._ended, 30)
     made._report()
@@ -116,7 +117,7 @@ def test_closing_waits_for_what_was_begun_and_tells_of_it(
     told: list[tuple[int, OSError | None]] = []
     for number in range(AT_ONCE_MAX):
         assert syncs.start(fd, lambda error, number=number: told.append((number, error)))  # type: ignore[misc]
-    assert not syncs.start(fd, lambda _error: None), "one too many is refused"
+    assert not syncs.start(fd, does_nothing), "one too many is refused"
     syncs.close()
     assert sorted(told) == [(number, None) for number in range(AT_ONCE_MAX)]
     assert not loop.readers
@@ -125,7 +126,7 @@ def test_closing_waits_for_what_was_begun_and_tells_of_it(
 def test_what_cannot_be_synced_is_refused_at_once(syncs: KernelSyncs, loop: Watched) -> None:
     reading, writing = os.pipe()
     for fd in (reading, -1, 1 << 20):
-        assert not syncs.start(fd, lambda _error: None)
+        assert not syncs.start(fd, does_nothing)
     os.close(reading)
     os.close(writing)
     (callback,) = loop.readers.values()
@@ -144,7 +145,7 @@ def test_where_the_kernel_does_not_do_it_everything_is_refused(
         monkeypatch.setattr("sys.platform", "darwin")
     syncs = KernelSyncs(loop)
     for _ in range(2):
-        assert not syncs.start(fd, lambda _error: None)
+        assert not syncs.start(fd, does_nothing)
     assert not loop.readers
     syncs.close()
 
@@ -179,7 +180,7 @@ async def test_the_disk_lets_the_kernel_sync_single_files_and_a_thread_the_rest(
     disk.close()
     assert told == ["first", "begun by it"]
     with pytest.raises(RuntimeError, match="the disk is closed"):
-        disk.start_sync([one], lambda _error: None)
+        disk.start_sync([one], does_nothing)
     one.close()
     other.close()
 

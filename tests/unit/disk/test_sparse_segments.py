@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.stand_ins import returns
 
 from turbopump.disk import mapped_segments
 from turbopump.disk.disk import Piece
@@ -179,7 +180,7 @@ def refuse() -> bool:
 def test_a_few_are_synced_one_by_one_and_many_with_their_file_system(
     disk: SystemDisk, many: list[MappedSparseSegment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    synced = Synced(monkeypatch, lambda: True)
+    synced = Synced(monkeypatch, returns(True))
     disk.sync(many[:3])
     assert (synced.files, synced.file_systems) == (3, 0)
     outcomes: list[OSError | None] = []
@@ -187,7 +188,7 @@ def test_a_few_are_synced_one_by_one_and_many_with_their_file_system(
     assert (synced.files, synced.file_systems, outcomes) == (3, 1, [None])
 
 
-@pytest.mark.parametrize("outcome", [lambda: False, refuse], ids=["cannot tell", "an error"])
+@pytest.mark.parametrize("outcome", [returns(False), refuse], ids=["cannot tell", "an error"])
 def test_where_the_file_system_does_not_say_that_all_is_well_each_is_synced(
     disk: SystemDisk,
     many: list[MappedSparseSegment],

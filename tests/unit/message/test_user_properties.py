@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
+from tests.stand_ins import does_nothing
 
 from turbopump.client.producer import Producer
 from turbopump.client.pull_consumer import PullConsumer
@@ -172,7 +173,7 @@ async def test_a_message_with_everything_can_still_be_the_one_of_a_transaction()
             return TransactionState.COMMIT
 
         async with TransactionProducer(
-            broker.namesrv, group="shop", checker=lambda _: None, executor=execute
+            broker.namesrv, group="shop", checker=does_nothing, executor=execute
         ) as producer:
             message = Message("orders", b"x", tags="t", keys="k", properties={"mine": "1"})
             await producer.send_in_transaction(message)

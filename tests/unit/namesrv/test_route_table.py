@@ -1,5 +1,7 @@
 """The route table alone: registrations, questions and times in, values out."""
 
+from functools import partial
+
 from tests.unit.namesrv.registrations import MASTER, OTHER, SECOND_SLAVE, SLAVE, registration
 
 from turbopump.namesrv.route_table import (
@@ -293,9 +295,9 @@ def test_new_topics_can_inherit_from_a_broker_that_was_given_write_permission_ba
 def test_a_broker_that_comes_back_can_be_written_to_again() -> None:
     table = RouteTable()
     for leave in (
-        lambda: table.connection_lost("c1"),
-        lambda: table.unregister(MASTER, "c1"),
-        lambda: table.expire(1000.0),
+        partial(table.connection_lost, "c1"),
+        partial(table.unregister, MASTER, "c1"),
+        partial(table.expire, 1000.0),
     ):
         for slave in (False, True):
             table.register(registration(MASTER), "c1", 0.0)

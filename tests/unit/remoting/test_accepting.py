@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.loops import in_loop, on_a_client_s_host
 from tests.simulation.world.simulation import Simulation
+from tests.stand_ins import does_nothing
 from tests.unit.remoting.hand_clock import HandClock, play
 from tests.unit.remoting.serving import frame, raw_peer
 from tests.unit.remoting.transports import SlowTransport
@@ -29,7 +30,7 @@ from turbopump.remoting.turns import SLICE_MIN_S, Turns
 HOST, PORT = "10.0.0.1", 10911
 
 
-def answering(asked: Callable[[], object] = lambda: None) -> Router:
+def answering(asked: Callable[[], object] = does_nothing) -> Router:
     router = Router()
 
     def answer(_request: GetMinOffset, _context: RequestContext) -> Response[OffsetReply]:
@@ -41,7 +42,7 @@ def answering(asked: Callable[[], object] = lambda: None) -> Router:
 
 
 async def serving(
-    simulation: Simulation, asked: Callable[[], object] = lambda: None, **options: Any
+    simulation: Simulation, asked: Callable[[], object] = does_nothing, **options: Any
 ) -> RemotingServer:
     process = simulation.boot(HOST)
     server: RemotingServer = process.call(lambda: RemotingServer(answering(asked), **options))

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.loops import in_loop
+from tests.stand_ins import does_nothing
 from tests.unit.remoting.hand_clock import HandClock, play, turns
 from tests.unit.remoting.serving import frame
 
@@ -99,7 +100,7 @@ class Stage:
         )
 
     def _slow(self, _request: GetMaxOffset, context: RequestContext) -> Outcome:
-        self.before.get(context.opaque, lambda: None)()
+        self.before.get(context.opaque, does_nothing)()
         if not self.room:
             return NO_ROOM
         if context.opaque in self.long:

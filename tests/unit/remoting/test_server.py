@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
+from tests.stand_ins import returns
 from tests.unit.remoting.serving import frame, raw_peer, serving
 from tests.waits import until_count, until_none
 
@@ -389,7 +390,7 @@ async def test_every_header_field_as_it_came_is_there_for_whom_it_concerns() -> 
 def test_a_code_has_one_handler() -> None:
     router = answering()
     with pytest.raises(AssertionError, match="code 31 has two handlers"):
-        router.add(GetMinOffset, lambda _request, _context: HELD)
+        router.add(GetMinOffset, returns(HELD))
 
 
 @in_loop

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.loops import in_loop
+from tests.stand_ins import does_nothing
 from tests.unit.remoting.asking import BODY_SIZE, answering, ask, client_of, on_loop
 from tests.unit.remoting.certificates import Pair
 from tests.unit.remoting.serving import RawPeer, frame, raw_peer, serving
@@ -66,7 +67,7 @@ async def test_with_small_buffers_a_connection_takes_less_and_carries_the_same(
 ) -> None:
     monkeypatch.setattr(sslproto.SSLProtocol, "max_size", 256 * 1024)  # as asyncio has it
     taken = []
-    for make_small in (lambda: None, keep_buffers_small):
+    for make_small in (does_nothing, keep_buffers_small):
         make_small()
         async with (
             serving(answering(), tls=pair.server(TlsMode.ENFORCING)) as (_, host, port),

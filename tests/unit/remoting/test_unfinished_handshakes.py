@@ -4,6 +4,7 @@ in beside them."""
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -249,7 +250,7 @@ async def test_the_heap_is_trimmed_when_many_tls_connections_have_ended(
 ) -> None:
     trims = list[None]()
     monkeypatch.setattr(server_module, "TRIM_AFTER", 2)
-    monkeypatch.setattr(server_module, "trim_heap", lambda: trims.append(None))
+    monkeypatch.setattr(server_module, "trim_heap", partial(trims.append, None))
     async with serving(answering(), tls=pair.server()) as (server, host, port):
         for tls in [pair.trusted(), None] * 4:
             async with client_of(tls) as client:

@@ -9,6 +9,7 @@ from zlib import crc32
 
 import msgspec
 from tests.crash.in_memory import HOST, ROOT, Image, Opened, StillClock, config, make_disk
+from tests.stand_ins import does_nothing
 
 from turbopump.store.message_store import MessageStore, NewMessage
 from turbopump.store.queues.consume_queue import UNIT_SIZE
@@ -35,7 +36,7 @@ def open_store(
     *,
     at_ms: int = 0,
     unknown: Collection[str] = (),
-    on_progress: OnProgress = lambda _offset, _end: None,
+    on_progress: OnProgress = does_nothing,
 ) -> Opened:
     """``unknown`` are topics that there are no more."""
     clock = StillClock()
@@ -198,7 +199,7 @@ def live(found: Opened, source: random.Random, *, deleting: bool = True) -> None
         elif chance < 0.95 and found.loop.due:
             found.loop.due.pop(0).run()
         elif chance < 0.965 and deleting:
-            found.store.delete_queues(source.choice(TOPICS), lambda _count: None)
+            found.store.delete_queues(source.choice(TOPICS), does_nothing)
             found.loop.run()
         elif chance < 0.985:
             clean(found)

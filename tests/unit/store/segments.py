@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.stand_ins import returns
 
 from turbopump.disk.mapped_segments import MappedSegment, MappedSparseSegment
 
@@ -25,4 +26,4 @@ def _replaced(plain: Plain, replacement: Callable[..., Any]) -> Callable[..., An
 
 def forget_all(patched: pytest.MonkeyPatch) -> None:
     """Nothing is in the system's memory."""
-    replace(patched, "read_cached_into", lambda _plain, _segment, _buffer, _at: False)
+    replace(patched, "read_cached_into", returns(False))

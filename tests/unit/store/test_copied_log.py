@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tests.stand_ins import does_nothing
 from tests.unit.store.directory import OVERHEAD, SEGMENT, Directory, bodies, put, put_batch
 from tests.unit.store.indexed import ENTRIES, SLOTS, answers, fill, indexed
 
@@ -140,7 +141,7 @@ def test_a_topic_that_was_made_anew_begins_with_0_again(tmp_path: Path) -> None:
     master = Directory(tmp_path / "master").open()
     put(master, b"old 0")
     put(master, b"old 1")
-    master.delete_queues("T", lambda _count: None)
+    master.delete_queues("T", does_nothing)
     put(master, b"new 0")
     _, slave = opened_slave(tmp_path / "slave")
     copy(slave, log_bytes(master))

@@ -2,6 +2,7 @@
 and to no error."""
 
 from collections.abc import Callable, Generator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,12 +92,12 @@ def questions(
     unit = first.unit(fifth)
     assert unit is not None
     return {
-        "by offset": lambda: lookup.entry_at(unit[0]),
-        "by queue offset": lambda: lookup.entry_in_queue("T", 0, fifth),
+        "by offset": partial(lookup.entry_at, unit[0]),
+        "by queue offset": partial(lookup.entry_in_queue, "T", 0, fifth),
         "by key": lambda: lookup.by_key("T", "key5", *ALWAYS),
         "by many keys": lambda: lookup.by_key("T", "every", *ALWAYS),
-        "place in time": lambda: lookup.offset_in_time("T", 0, times + fifth * 1000),
-        "earliest": lambda: lookup.earliest_time("T", 0),
+        "place in time": partial(lookup.offset_in_time, "T", 0, times + fifth * 1000),
+        "earliest": partial(lookup.earliest_time, "T", 0),
     }
 
 

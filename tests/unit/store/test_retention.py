@@ -13,6 +13,7 @@ from tests.simulation.world.disk import SimulatedDisk
 from tests.simulation.world.loop import SimulatedLoop
 from tests.simulation.world.mount import PowerCut
 from tests.simulation.world.simulation import SimulatedClock
+from tests.stand_ins import does_nothing
 from tests.unit.store.directory import HOST, Directory, bodies, put
 from tests.unit.store.looked_up import find_by_key
 from tests.unit.store.retained import (
@@ -261,7 +262,7 @@ class Machine:
     def __init__(self, seed: int, *roots: Path) -> None:
         self.loop = SimulatedLoop(seed)
         # PowerCut, in what was under way
-        self.loop.set_exception_handler(lambda _loop, _context: None)
+        self.loop.set_exception_handler(does_nothing)
         self.clock = SimulatedClock(self.loop)
         self.disk = SimulatedDisk(self.loop, random.Random(seed), self.clock)
         self.disk.sync_seconds = (0.001, 0.001)
@@ -286,9 +287,7 @@ class Machine:
         self.disk.strict_directories = True
 
     def open(self) -> MessageStore:
-        self.store = MessageStore.open(
-            self.config, self.disk.mount(), self.clock, lambda _text: None
-        )
+        self.store = MessageStore.open(self.config, self.disk.mount(), self.clock, does_nothing)
         return self.store
 
     def put(self, topic: str) -> int:
@@ -401,7 +400,7 @@ def test_a_round_that_ends_with_the_store_leaves_nothing_half_done() -> None:
     for moment in range(40):
         machine = Machine(moment)
         machine.store.retention.begin_round()
-        machine.store.retention.delete_next(lambda _following: None)
+        machine.store.retention.delete_next(does_nothing)
         machine.run(moment / 10_000)
         machine.store.close()
         machine.open()

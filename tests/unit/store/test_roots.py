@@ -14,6 +14,7 @@ import pytest
 from tests.simulation.world.disk import SimulatedDisk
 from tests.simulation.world.loop import SimulatedLoop
 from tests.simulation.world.simulation import SimulatedClock
+from tests.stand_ins import does_nothing
 from tests.unit.store.directory import HOST, Directory, bodies, put
 from tests.unit.store.retained import ALWAYS, clean, flush
 
@@ -364,7 +365,7 @@ class Disks:
         self.store = self.open()
 
     def open(self) -> MessageStore:
-        return MessageStore.open(self.config, self.disk.mount(), self.clock, lambda _text: None)
+        return MessageStore.open(self.config, self.disk.mount(), self.clock, does_nothing)
 
     def run(self, seconds: float = 0.1) -> None:
         self.loop.call_later(seconds, self.loop.stop)

@@ -1,5 +1,7 @@
 """Offsets that only grow, and who waits for them."""
 
+from functools import partial
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,8 +29,8 @@ def test_a_watermark_never_goes_back() -> None:
 
 def test_a_cancelled_waiter_sleeps_on() -> None:
     mark, woken = Watermark(), list[int]()
-    waiter = mark.when(1, lambda: woken.append(1))
-    mark.when(1, lambda: woken.append(2))
+    waiter = mark.when(1, partial(woken.append, 1))
+    mark.when(1, partial(woken.append, 2))
     waiter.cancel()
     waiter.cancel()
     mark.advance(1)
@@ -39,7 +41,7 @@ def test_a_failed_watermark_wakes_everyone_in_order_and_says_why() -> None:
     mark, woken = Watermark(), list[object]()
     mark.when(7, lambda: woken.append((7, mark.error)))
     mark.when(2, lambda: woken.append((2, mark.error)))
-    mark.when(3, lambda: woken.append(3)).cancel()
+    mark.when(3, partial(woken.append, 3)).cancel()
     fault = OSError("gone")
     mark.fail(fault)
     assert woken == [(2, fault), (7, fault)]
@@ -50,7 +52,7 @@ def test_who_is_woken_may_wait_again() -> None:
     mark, woken = Watermark(), list[int]()
 
     def again() -> None:
-        mark.when(2, lambda: woken.append(2))
+        mark.when(2, partial(woken.append, 2))
 
     mark.when(1, again)
     mark.advance(1)
@@ -61,9 +63,9 @@ def test_who_is_woken_may_wait_again() -> None:
 
 def test_waits_given_up_on_a_queue_that_never_grows_are_forgotten() -> None:
     mark, woken = Watermark(), list[int]()
-    mark.when(100, lambda: woken.append(100))
+    mark.when(100, partial(woken.append, 100))
     for _ in range(10_000):  # a consumer's long polls, one after the other
-        mark.when(1, lambda: woken.append(1)).cancel()
+        mark.when(1, partial(woken.append, 1)).cancel()
     assert mark.waiting < 100
     mark.advance(100)
     assert woken == [100]

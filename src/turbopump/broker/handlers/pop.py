@@ -150,20 +150,20 @@ class PopHandler:
         revive_queue_id = ORDER_REVIVE_QUEUE if query.ordered else pop.revive_log.next_queue()
         taken = PoppedEntries(self._clock.now_ms(), revive_queue_id)
         if query.revocations != pop.held.revocations:  # the next pop is authorised again
-            pop.held.look(line)
+            pop.held.wake_line(line)
             return _nothing(query, taken, ResponseCode.POLLING_TIMEOUT)
         queues = self._drawn_queues(line, queue_id, retries=not query.ordered)
         try:
-            await pop.reader.take(query, queues, taken)
+            await pop.reader.read_queues(query, queues, taken)
             if taken.checkpoint_stored is not None:
                 await self._forwarding.confirmed(taken.checkpoint_stored)
         except StoreError as error:
-            pop.held.look(line)
+            pop.held.wake_line(line)
             return Response(PopMessageReply(), code=ResponseCode.SYSTEM_ERROR, remark=str(error))
         except asyncio.CancelledError:
-            pop.held.look(line)
+            pop.held.wake_line(line)
             raise
-        pop.held.look(line)  # not in a finally: of a loop that has ended nobody waits
+        pop.held.wake_line(line)  # not in a finally: of a loop that has ended nobody waits
         if taken.count:
             return _found(query, taken)
         if taken.refused is not None:
@@ -187,7 +187,7 @@ class PopHandler:
                 return
             if context.served.full:  # it is answered later, and what is there is for others
                 context.served.when_room(partial(again, expired))
-                held.look(line)
+                held.wake_line(line)
                 return
             task = asyncio.ensure_future(
                 context.settle_awaited(
@@ -197,7 +197,7 @@ class PopHandler:
             self._woken.add(task)
             task.add_done_callback(self._woken.discard)
 
-        return held.hold(line, queue_id, left, again, context.served, ordered=query.ordered)
+        return held.hold_pop(line, queue_id, left, again, context.served, ordered=query.ordered)
 
     def _drawn_queues(self, line: TopicGroup, queue_id: int, *, retries: bool) -> list[GroupQueue]:
         """Return the queues to read, in random order. With ``retries`` the queues of the retry
@@ -274,7 +274,7 @@ class PopHandler:
                 context.settle(self._notified(line, queue_id, ordered=ordered))
 
         left = min(left, HOLD_MAX_S)
-        if not self._pop.held.hold(
+        if not self._pop.held.hold_pop(
             line, queue_id, left, again, context.served, takes=False, ordered=ordered
         ):
             return Response(NotificationReply(has_msg=False, polling_full=True))
@@ -308,7 +308,7 @@ class PopHandler:
         line = TopicGroup(request.topic, request.consumer_group)
         return refused or Response(
             PollingInfoReply(
-                polling_num=self._pop.held.count(line, max(request.queue_id, ANY_QUEUE))
+                polling_num=self._pop.held.count_waiting(line, max(request.queue_id, ANY_QUEUE))
             )
         )
 

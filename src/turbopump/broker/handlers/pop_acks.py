@@ -133,7 +133,7 @@ class PopAcksHandler:
             broker_name=handle.broker_name,
         )
         try:
-            stored = await self.pop.revive_log.checkpoint(handle.revive_queue_id, checkpoint)
+            stored = await self.pop.revive_log.store_checkpoint(handle.revive_queue_id, checkpoint)
             # else a power cut may take it and leave the acknowledgement behind it
             await self.forwarding.confirmed(stored)
         except (StoreError, OSError) as error:
@@ -156,8 +156,10 @@ class PopAcksHandler:
         self, group_queue: GroupQueue, handle: PopHandle, offsets: list[int]
     ) -> Response[None]:
         answer = await self._acknowledge(group_queue, handle, offsets)
-        if answer.code == ResponseCode.SUCCESS and self.pop.in_flight.ended(group_queue, offsets):
-            self.pop.held.look(group_queue.line)
+        if answer.code == ResponseCode.SUCCESS and self.pop.in_flight.remove_ended(
+            group_queue, offsets
+        ):
+            self.pop.held.wake_line(group_queue.line)
         return answer
 
     async def _acknowledge(
@@ -176,7 +178,7 @@ class PopAcksHandler:
             handle.broker_name,
         )
         try:
-            stored = await self.pop.acknowledge(
+            stored = await self.pop.store_acknowledgement(
                 handle.revive_queue_id, key, offsets, handle.visible_at_ms
             )
             await self.forwarding.confirmed(stored)
@@ -239,7 +241,7 @@ class PopAcksHandler:
             return refusal(ResponseCode.MESSAGE_ILLEGAL, remark)
         if following is not None:
             self.stored.tables.offsets.commit(*group_queue, following)
-            self.pop.held.look(group_queue.line)
+            self.pop.held.wake_line(group_queue.line)
         return Response()
 
     def _change_in_order(
@@ -248,10 +250,10 @@ class PopAcksHandler:
         before = self.stored.tables.offsets.find(*group_queue)
         if before is not None and request.offset < before:
             return Response(ChangeInvisibleTimeReply())
-        self.pop.order.change(
+        self.pop.order.change_visibility(
             group_queue, request.offset, handle.pop_time_ms, now + request.invisible_time
         )
-        self.pop.held.look(group_queue.line)
+        self.pop.held.wake_line(group_queue.line)
         reply = ChangeInvisibleTimeReply(
             pop_time=handle.pop_time_ms,
             invisible_time=now + request.invisible_time - handle.pop_time_ms,

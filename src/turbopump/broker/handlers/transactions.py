@@ -78,7 +78,7 @@ class TransactionsHandler:
             half = await self._find(request, context)
             if isinstance(half, Response):
                 return half
-            await self._transactions.end(half, outcome, lasting=not context.is_oneway)
+            await self._transactions.end_transaction(half, outcome, lasting=not context.is_oneway)
             return Response()
         except MessageError as error:
             return refusal(ResponseCode.MESSAGE_ILLEGAL, f"The message is illegal: {error}")
@@ -150,7 +150,7 @@ class TransactionsHandler:
         if refused is not None:
             return refused
         try:
-            resumed = await self._transactions.resume(message, half.resumed())
+            resumed = await self._transactions.resume_half(message, half.resumed_properties())
         except (OSError, StoreError, MessageError) as error:
             return _failed(f"Put message back to {HALF_TOPIC} failed: {error}")
         return (

@@ -63,14 +63,14 @@ class HeldPops(WaitingRequests[_PopLine]):
         self._view = view
         self._line_max = line_max
         self._total_max = total_max
-        self._looking: set[TopicGroup] = set()
+        self._planned: set[TopicGroup] = set()
 
-    def count(self, group: TopicGroup, queue_id: int) -> int:
+    def count_waiting(self, group: TopicGroup, queue_id: int) -> int:
         """Return the number of pops that wait for a queue."""
         line = self.lines.get(group)
         return line.counts[queue_id] if line is not None else 0
 
-    def hold(
+    def hold_pop(
         self,
         group: TopicGroup,
         queue_id: int,
@@ -82,7 +82,7 @@ class HeldPops(WaitingRequests[_PopLine]):
         ordered: bool = False,
     ) -> bool:
         """Hold a pop for at most ``seconds`` (see ``PopKind``). Return False if too many wait."""
-        if len(self) >= self._total_max or self.count(group, queue_id) >= self._line_max:
+        if len(self) >= self._total_max or self.count_waiting(group, queue_id) >= self._line_max:
             return False
         line = self.lines.get(group)
         if line is None:
@@ -91,14 +91,14 @@ class HeldPops(WaitingRequests[_PopLine]):
         deadline = asyncio.get_running_loop().time() + seconds
         kind = PopKind(queue_id, takes, ordered)
         self._add(line, WaitingRequest(line, deadline, again, served, kind), served)
-        self.look(group)
+        self.wake_line(group)
         return True
 
-    def look(self, group: TopicGroup) -> None:
+    def wake_line(self, group: TopicGroup) -> None:
         """Check a line for pops to wake, at the end of this turn."""
-        if group in self.lines and group not in self._looking:
-            self._looking.add(group)
-            asyncio.get_running_loop().call_soon(self._look, group)
+        if group in self.lines and group not in self._planned:
+            self._planned.add(group)
+            asyncio.get_running_loop().call_soon(self._wake_line_now, group)
 
     def expire_group(self, group: TopicGroup) -> None:
         """Answer all waiting pops of a group that may no longer read the topic."""
@@ -106,8 +106,8 @@ class HeldPops(WaitingRequests[_PopLine]):
         if line is not None:
             self.expire_line(line)
 
-    def _look(self, group: TopicGroup) -> None:
-        self._looking.discard(group)
+    def _wake_line_now(self, group: TopicGroup) -> None:
+        self._planned.discard(group)
         line = self.lines.get(group)
         if line is None:
             return
@@ -135,10 +135,10 @@ class HeldPops(WaitingRequests[_PopLine]):
 
     def _watch(self, line: _PopLine, queues: set[GroupQueue]) -> None:
         for queue in sorted(queues - line.watches.keys()):
-            watch = self._view.when_more(queue, partial(self._woken, line, queue))
+            watch = self._view.when_more(queue, partial(self._end_moved, line, queue))
             if watch is not None:
                 line.watches[queue] = watch
 
-    def _woken(self, line: _PopLine, queue: GroupQueue) -> None:
+    def _end_moved(self, line: _PopLine, queue: GroupQueue) -> None:
         line.watches.pop(queue, None)
-        self.look(line.group)
+        self.wake_line(line.group)

@@ -20,20 +20,20 @@ class InFlight:
         self._limit = limit
         self._out: dict[GroupQueue, set[int]] = {}
 
-    def count(self, queue: GroupQueue) -> int:
+    def count_popped(self, queue: GroupQueue) -> int:
         """Count the popped messages that are not acknowledged."""
         return len(self._out.get(queue, ()))
 
     def is_full(self, queue: GroupQueue) -> bool:
         """Return True if more messages are unacknowledged than allowed."""
-        return self._limit is not None and self.count(queue) > self._limit
+        return self._limit is not None and self.count_popped(queue) > self._limit
 
-    def took(self, queue: GroupQueue, offsets: Iterable[int]) -> None:
+    def add_popped(self, queue: GroupQueue, offsets: Iterable[int]) -> None:
         """Record these queue offsets as popped."""
         if self._limit is not None:
             self._out.setdefault(queue, set()).update(offsets)
 
-    def ended(self, queue: GroupQueue, offsets: Iterable[int]) -> bool:
+    def remove_ended(self, queue: GroupQueue, offsets: Iterable[int]) -> bool:
         """Record these queue offsets as acknowledged or put back. Return True if the queue may be
         popped again now."""
         out = self._out.get(queue)
@@ -45,6 +45,6 @@ class InFlight:
             del self._out[queue]
         return was_full and not self.is_full(queue)
 
-    def forget(self, queue: GroupQueue) -> None:
+    def forget_queue(self, queue: GroupQueue) -> None:
         """Forget the popped messages of a queue, because the group's offset was reset."""
         self._out.pop(queue, None)

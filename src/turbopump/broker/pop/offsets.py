@@ -51,7 +51,7 @@ class PopOffsets:
             self._ahead.pop(queue, None)
         return offset
 
-    def begin(self, queue: GroupQueue, offset: int) -> None:
+    def set_next(self, queue: GroupQueue, offset: int) -> None:
         """Set the next offset to pop, which may be lower than the present one."""
         self._ahead.pop(queue, None)
         self._offsets.commit(*queue, offset)

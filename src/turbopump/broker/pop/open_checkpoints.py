@@ -58,7 +58,7 @@ class OpenCheckpoints:
         """Time when the first messages become visible again."""
         return min((entry.visible_at_ms for entry in self._open.values()), default=None)
 
-    def checkpoint(self, record: records.Checkpoint, revive_offset: int) -> None:
+    def add_checkpoint(self, record: records.Checkpoint, revive_offset: int) -> None:
         """Add a checkpoint. A repeated one, after a crash of the timers, changes nothing."""
         key = record.key(self._broker_name)
         entry = self._open.get(key)
@@ -76,7 +76,7 @@ class OpenCheckpoints:
         if not entry.left:
             del self._open[key]
 
-    def acknowledge(
+    def add_acknowledgement(
         self, record: records.Acknowledgement, visible_at_ms: int, revive_offset: int
     ) -> None:
         """Add an acknowledgement for messages that would become visible again at
@@ -92,13 +92,13 @@ class OpenCheckpoints:
             if not entry.left:
                 del self._open[key]
 
-    def ripe(self, now_ms: int) -> list[OpenCheckpoint]:
+    def ripe_entries(self, now_ms: int) -> list[OpenCheckpoint]:
         """Return the entries whose time has come, oldest first."""
         return sorted(
             (entry for entry in self._open.values() if entry.visible_at_ms <= now_ms), key=_order
         )
 
-    def close(self, entry: OpenCheckpoint) -> None:
+    def close_entry(self, entry: OpenCheckpoint) -> None:
         """Remove an entry whose messages are stored again, or whose acknowledgements have no
         checkpoint."""
         self._open.pop(entry.key, None)

@@ -19,7 +19,7 @@ from turbopump.message.handles import QueueKey, message_key, queue_key, queue_ki
 from turbopump.message.java import Int64
 
 
-class TakenInOrder(msgspec.Struct, kw_only=True):
+class OrderedPop(msgspec.Struct, kw_only=True):
     """Messages of a queue's last ordered pop. ``o`` in the file: the first offset and the distances
     of the others. ``following``, a field of ours: the queue's next offset, if damaged messages were
     skipped."""
@@ -38,7 +38,7 @@ class TakenInOrder(msgspec.Struct, kw_only=True):
         first, *rest = self.distances or [0]
         return [first, *(first + distance for distance in rest)] if self.distances else []
 
-    def left(self) -> list[int]:
+    def unacknowledged(self) -> list[int]:
         """Offsets that are not acknowledged."""
         return [offset for bit, offset in enumerate(self.offsets()) if not self.done >> bit & 1]
 
@@ -46,14 +46,14 @@ class TakenInOrder(msgspec.Struct, kw_only=True):
         """Return the time when the last of them becomes visible again, or None if all are
         visible."""
         base = self.pop_time + (self.invisible or 0)
-        times = [(self.visible_at or {}).get(offset, base) for offset in self.left()]
+        times = [(self.visible_at or {}).get(offset, base) for offset in self.unacknowledged()]
         return max((time for time in times if time > now_ms), default=None)
 
 
 class OrderInfoTable(msgspec.Struct, kw_only=True):
     """Contents of the file: the last ordered pop by ``topic@group`` and queue id."""
 
-    table: dict[str, dict[int, TakenInOrder]] = msgspec.field(default_factory=dict)
+    table: dict[str, dict[int, OrderedPop]] = msgspec.field(default_factory=dict)
 
 
 class OrderInfo(SavedTable[OrderInfoTable]):
@@ -61,7 +61,7 @@ class OrderInfo(SavedTable[OrderInfoTable]):
 
     def __init__(self, file: JsonTable) -> None:
         super().__init__(file, OrderInfoTable)
-        self._table: dict[str, dict[int, TakenInOrder]] = {}
+        self._table: dict[str, dict[int, OrderedPop]] = {}
 
     def load(self) -> None:
         """Read the file. Raises OSError."""
@@ -85,8 +85,8 @@ class OrderInfo(SavedTable[OrderInfoTable]):
             return None
         return taken.blocked_until(now_ms)
 
-    def took(
-        self, queue: GroupQueue, offsets: Sequence[int], taken: TakenInOrder, following: int
+    def record_pop(
+        self, queue: GroupQueue, offsets: Sequence[int], taken: OrderedPop, following: int
     ) -> list[tuple[QueueKey, int]]:
         """Record the messages ``taken`` by an ordered pop, and the queue's next offset. Return
         entries for ``orderCountInfo``: the number of deliveries of each message."""
@@ -133,17 +133,19 @@ class OrderInfo(SavedTable[OrderInfoTable]):
             raise LookupError(f"the last pop of the queue did not include offset {offset}")
         taken.done |= 1 << offsets.index(offset)
         self._changed()
-        left = taken.left()
+        left = taken.unacknowledged()
         return left[0] if left else taken.following or offsets[-1] + 1
 
-    def change(self, queue: GroupQueue, offset: int, pop_time_ms: int, visible_at_ms: int) -> None:
+    def change_visibility(
+        self, queue: GroupQueue, offset: int, pop_time_ms: int, visible_at_ms: int
+    ) -> None:
         """Change the time at which a popped message becomes visible again."""
         taken = self._find(queue)
         if taken is not None and taken.pop_time == pop_time_ms:
             taken.visible_at = {**(taken.visible_at or {}), offset: visible_at_ms}
             self._changed()
 
-    def forget(self, queue: GroupQueue) -> None:
+    def forget_queue(self, queue: GroupQueue) -> None:
         """Forget the last pop of a queue, because the group's offset was reset."""
         queues = self._table.get(f"{queue.topic}@{queue.group}", {})
         if queues.pop(queue.queue_id, None) is not None:
@@ -160,5 +162,5 @@ class OrderInfo(SavedTable[OrderInfoTable]):
     def _content(self) -> OrderInfoTable:
         return OrderInfoTable(table=self._table)
 
-    def _find(self, queue: GroupQueue) -> TakenInOrder | None:
+    def _find(self, queue: GroupQueue) -> OrderedPop | None:
         return self._table.get(f"{queue.topic}@{queue.group}", {}).get(queue.queue_id)

@@ -77,7 +77,7 @@ class Pop:
             topics.put(plain_topic(topic, queues))
         else:
             queues = known.read_queue_nums
-        redelivery = Redelivery(self.view, tables.groups, forwarding, self.held.look)
+        redelivery = Redelivery(self.view, tables.groups, forwarding, self.held.wake_line)
         self.reviving = [
             Reviving(number, store, self.offsets, timers, redelivery, self.revive_log, clock)
             for number in range(queues)
@@ -104,15 +104,14 @@ class Pop:
         for each in self.reviving:
             each.start()
 
-    async def acknowledge(
+    async def store_acknowledgement(
         self, queue_id: int, key: PopKey, offsets: list[int], visible_at_ms: int
     ) -> PutResult:
-        """Record the acknowledgement of popped messages. Raises as ``ReviveLog.acknowledge``
-        does."""
+        """Store the acknowledgement of popped messages. Raises as ``ReviveLog`` does."""
         if key.pop_time_ms <= self._begun_ms:  # its checkpoint may be in an earlier topic
             for earlier in self._earlier_logs:
-                await earlier.acknowledge(queue_id, key, offsets, visible_at_ms)
-        return await self.revive_log.acknowledge(queue_id, key, offsets, visible_at_ms)
+                await earlier.store_acknowledgement(queue_id, key, offsets, visible_at_ms)
+        return await self.revive_log.store_acknowledgement(queue_id, key, offsets, visible_at_ms)
 
     def save(self) -> None:
         """Save changes outside of the event loop; called as often as offsets are saved.
@@ -148,7 +147,7 @@ class Pop:
             async with asyncio.timeout(FLUSH_PATIENCE_S):
                 await settled
             for each in self.reviving:
-                await each.write_down()
+                await each.acknowledge_copies()
         except (TimeoutError, StoreError, OSError):
             pass  # a disk that is late, or fails: it comes again
         finally:

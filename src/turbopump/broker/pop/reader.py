@@ -17,7 +17,7 @@ from turbopump.broker.consumers import SubscriptionFilter
 from turbopump.broker.log_repair import LogRepair, damaged_ranges
 from turbopump.broker.pop.group_queue import GroupQueue
 from turbopump.broker.pop.offsets import PopOffsets
-from turbopump.broker.pop.order_info import TakenInOrder
+from turbopump.broker.pop.order_info import OrderedPop
 from turbopump.broker.pop.records import Checkpoint, ReviveLog
 from turbopump.broker.pop.view import PopView
 from turbopump.broker.reading import read_queue
@@ -80,6 +80,7 @@ class PopQuery:
 class PoppedEntries:
     """Result of a pop.
 
+    - ``parts``: encoded entries.
     - ``left``: number of messages left in the queues that were read.
     - ``checkpoint_stored``: position of the last checkpoint.
     """
@@ -106,7 +107,9 @@ class PopReader:
     statistics: Statistics
     repair: LogRepair
 
-    async def take(self, query: PopQuery, queues: list[GroupQueue], taken: PoppedEntries) -> None:
+    async def read_queues(
+        self, query: PopQuery, queues: list[GroupQueue], taken: PoppedEntries
+    ) -> None:
         """Read each queue in turn, until ``query`` is satisfied. Skip a queue that another pop is
         reading."""
         for queue in queues:
@@ -114,18 +117,23 @@ class PopReader:
             if self.view.is_at_end(queue):  # nearly all queues of nearly all pops
                 continue
             if not self.view.offsets.lock(queue):
-                taken.left += self._behind(queue)
+                taken.left += self.view.distance(queue)
                 continue
             try:
-                await self._take_of(query, queue, taken)
+                await self._read_queue(query, queue, taken)
             except (TurbopumpError, OSError) as error:
                 taken.refused = str(error)
                 _failed(*queue, error, kind=queue)
             finally:
                 self.view.offsets.unlock(queue)
 
-    async def _take_of(self, query: PopQuery, queue: GroupQueue, taken: PoppedEntries) -> None:
-        start = self._start(queue, query)
+    async def _read_queue(self, query: PopQuery, queue: GroupQueue, taken: PoppedEntries) -> None:
+        """Read a locked queue, and move the group's offset behind what was read."""
+        # The order keeps a kill from losing messages. The checkpoint of the messages is in the log
+        # before they are answered, and the committed offset passes them only when the log is on the
+        # disk up to the checkpoint (``PopOffsets.commit``). Messages that the filter rejects need
+        # no checkpoint, so their offset is committed at once, behind those that wait.
+        start = self._first_offset(queue, query)
         if query.ordered:
             now = self.view.clock.now_ms()
             if self.view.order.blocked_until(queue, now, query.attempt_id) is not None:
@@ -136,16 +144,35 @@ class PopReader:
                 "queue=%d",
                 *queue,
             )
-            taken.left += self._behind(queue)
+            taken.left += self.view.distance(queue)
             return
-        codes, matches = query.subscription.codes, query.subscription.matches
         wanted = query.count_max - taken.count
         if wanted <= 0:
             taken.left += max(self.view.end(queue) - start, 0)
             return
+        start, result = await self._read_from(queue, start, wanted, query.subscription)
+        if result.count:
+            self.statistics.got(query.group, queue.topic, result.count, len(result.data))
+            await self._add_found(query, queue, start, result, taken)
+        elif result.next_offset > start and result.status not in _EMPTY:
+            self.view.offsets.commit(queue, result.next_offset, 0)
+        taken.left += max(result.max_offset - result.next_offset, 0)
+
+    async def _read_from(
+        self, queue: GroupQueue, start: int, wanted: int, subscription: SubscriptionFilter
+    ) -> tuple[int, GetResult]:
+        """Read at most ``wanted`` messages from ``start`` on, or from the nearest existing offset.
+        Return the offset that was used, and the result."""
+        topic, queue_id = queue.topic, queue.queue_id
         while True:
             result = await read_queue(
-                self.view.store, queue.topic, queue.queue_id, start, wanted, codes, matches
+                self.view.store,
+                topic,
+                queue_id,
+                start,
+                wanted,
+                subscription.codes,
+                subscription.matches,
             )
             if result.damages and await self.repair.tried(damaged_ranges(result.damages)):
                 continue
@@ -153,18 +180,13 @@ class PopReader:
                 break
             _corrected(*queue, start, result.next_offset, kind=queue)
             start = result.next_offset
-            self.view.offsets.begin(queue, start)
+            self.view.offsets.set_next(queue, start)
         for damage in result.damages:
-            place = (queue.topic, queue.queue_id, damage.queue_offset, damage.offset)
-            _damaged(*place, damage.fault, kind=damage.offset)
-        if result.count:
-            self.statistics.got(query.group, queue.topic, result.count, len(result.data))
-            await self._give(query, queue, start, result, taken)
-        elif result.next_offset > start and result.status not in _EMPTY:
-            self.view.offsets.commit(queue, result.next_offset, 0)
-        taken.left += max(result.max_offset - result.next_offset, 0)
+            fault, offset = damage.fault, damage.offset
+            _damaged(topic, queue_id, damage.queue_offset, offset, fault, kind=offset)
+        return start, result
 
-    async def _give(
+    async def _add_found(
         self,
         query: PopQuery,
         queue: GroupQueue,
@@ -172,13 +194,15 @@ class PopReader:
         result: GetResult,
         taken: PoppedEntries,
     ) -> None:
+        """Record found messages as popped, in a checkpoint or as an ordered pop, and add them to
+        ``taken``."""
         offsets = queue_offsets(result.data)
         key = queue_key(queue_kind_of(queue.topic), queue.queue_id)
         if query.ordered:
-            taken.order_counts += self.view.order.took(
+            taken.order_counts += self.view.order.record_pop(
                 queue,
                 offsets,
-                TakenInOrder(
+                OrderedPop(
                     pop_time=taken.pop_time_ms,
                     invisible=query.invisible_ms,
                     last_consumed=self.view.clock.now_ms(),
@@ -186,7 +210,7 @@ class PopReader:
                 ),
                 result.next_offset,
             )
-            self.view.offsets.begin(queue, start)
+            self.view.offsets.set_next(queue, start)
         else:
             checkpoint = Checkpoint(
                 start_offset=start,
@@ -199,11 +223,11 @@ class PopReader:
                 distances=[offset - start for offset in offsets],
                 broker_name=self.view.config.broker_name,
             )
-            taken.checkpoint_stored = await self.revive_log.checkpoint(
+            taken.checkpoint_stored = await self.revive_log.store_checkpoint(
                 taken.revive_queue_id, checkpoint
             )
             self.view.offsets.commit(queue, result.next_offset, taken.checkpoint_stored.log_end)
-            self.view.in_flight.took(queue, offsets)
+            self.view.in_flight.add_popped(queue, offsets)
         taken.starts.append((key, start))
         taken.offsets.append((key, offsets))
         taken.count += result.count
@@ -224,20 +248,18 @@ class PopReader:
             for message in decode_entries(result.data, errors="surrogateescape")
         ]
 
-    def _start(self, queue: GroupQueue, query: PopQuery) -> int:
+    def _first_offset(self, queue: GroupQueue, query: PopQuery) -> int:
+        """Return the offset of a reset, else the group's next offset, else its first one."""
         reset = self.view.offsets.take_reset(queue)
         if reset is not None:
-            self.view.order.forget(queue)
-            self.view.in_flight.forget(queue)
+            self.view.order.forget_queue(queue)
+            self.view.in_flight.forget_queue(queue)
             return reset
         start = self.view.offsets.find(queue)
         if start is None:
             start = self.view.first_offset(queue, query.init_mode)
-            self.view.offsets.begin(queue, start)
+            self.view.offsets.set_next(queue, start)
         return start
-
-    def _behind(self, queue: GroupQueue) -> int:
-        return max(self.view.end(queue) - (self.view.offsets.find(queue) or 0), 0)
 
 
 def queue_offsets(data: bytes) -> list[int]:

@@ -157,7 +157,7 @@ class ReviveLog:
         """True if anything was popped since the start."""
         return self._popped > 0
 
-    async def checkpoint(self, queue_id: int, checkpoint: Checkpoint) -> PutResult:
+    async def store_checkpoint(self, queue_id: int, checkpoint: Checkpoint) -> PutResult:
         """Store a checkpoint. Raises StoreError, OSError, and MessageError if its time is too late
         for a timer."""
         key = checkpoint.key(self.broker_name)
@@ -167,10 +167,10 @@ class ReviveLog:
             queue_id, CHECKPOINT_TAG, unique_id, checkpoint, deliver_ms, for_client=True
         )
 
-    async def acknowledge(
+    async def store_acknowledgement(
         self, queue_id: int, key: PopKey, offsets: list[int], visible_at_ms: int
     ) -> PutResult:
-        """Store an acknowledgement of messages of a checkpoint. Raises as ``checkpoint`` does."""
+        """Store an acknowledgement of messages of a checkpoint. Raises as ``store_checkpoint``."""
         ack = Acknowledgement.of(key, offsets)
         first = ack.offset if ack.tag == ACK_TAG else f"[{', '.join(map(str, offsets))}]"
         unique_id = key.unique_id(first, ack.tag)

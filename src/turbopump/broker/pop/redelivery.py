@@ -41,21 +41,21 @@ FIRST_POP_TIME = "1ST_POP_TIME"
 
 @dataclass(slots=True, eq=False)
 class Redelivery:
-    """Second delivery of popped messages. ``look`` is called with the group and topic of a stored
-    copy, to wake waiting pops."""
+    """Second delivery of popped messages. ``wake_line`` is called with the topic and group of the
+    stored copies, to wake waiting pops."""
 
     view: PopView
     groups: GroupTable
     forwarding: Forwarding
-    look: Callable[[TopicGroup], None]
+    wake_line: Callable[[TopicGroup], None]
 
-    async def put_back(self, entry: OpenCheckpoint) -> list[int]:
+    async def redeliver(self, entry: OpenCheckpoint) -> list[int]:
         """Store copies of the messages left in a checkpoint. Return their offsets, or none if the
         topic or group is gone. Raises StoreError, OSError; the rest then stays in
         ``entry.left``."""
         key = entry.key
         queue = GroupQueue(key.group, key.topic, key.queue_id)
-        self.view.in_flight.ended(queue, entry.left)
+        self.view.in_flight.remove_ended(queue, entry.left)
         config = self.view.topics.find(queue.line.topic)
         if config is None or is_batch_cq(config) or self.groups.get(key.group) is None:
             log.warning(
@@ -66,17 +66,17 @@ class Redelivery:
         offsets = list(entry.left)
         for offset in offsets:
             await self.forwarding.turns.pause()
-            fault = await self._put_back_one(key, offset)
+            fault = await self._redeliver_one(key, offset)
             if fault is not None:
                 log.error(
                     f"popped message cannot be delivered again topic={key.topic} "
                     f"group={key.group} queue={key.queue_id} offset={offset} cause={fault}"
                 )
             entry.left.remove(offset)
-        self.look(queue.line)
+        self.wake_line(queue.line)
         return offsets
 
-    async def _put_back_one(self, key: records.PopKey, offset: int) -> str | None:
+    async def _redeliver_one(self, key: records.PopKey, offset: int) -> str | None:
         """Store a copy of one message. Return the reason if that is impossible, or None."""
         question = self.view.store.lookup.entry_in_queue(key.topic, key.queue_id, offset)
         found = await ask(self.view.store.cold_reads, question, self.forwarding.turns)
@@ -86,12 +86,12 @@ class Redelivery:
             return found.fault
         try:
             await self.forwarding.turns.pause()
-            await self._put(found.message, key)
+            await self._store_copy(found.message, key)
         except MessageError as error:
             return str(error)
         return None
 
-    async def _put(self, message: ReceivedMessage, key: records.PopKey) -> None:
+    async def _store_copy(self, message: ReceivedMessage, key: records.PopKey) -> None:
         group = self.groups.find_or_create(key.group)
         attempts_max = group.retry_max_times if group is not None else 0
         kept = {name: value for name, value in message.properties.items() if name != POP_CK}

@@ -47,7 +47,7 @@ _AT_ONCE: Final = 32
 log = logging.getLogger(__name__)
 
 
-class PutBack(NamedTuple):
+class StoredCopies(NamedTuple):
     """Messages of a checkpoint whose copies end at ``log_end``."""
 
     log_end: int
@@ -88,28 +88,28 @@ class Reviving:
             again=f"popped messages are delivered again queue={queue_id}",
         )
         self._settling_since: float | None = None
-        self._back: deque[PutBack] = deque()
+        self._copies: deque[StoredCopies] = deque()
         """Copies whose acknowledgement is not stored yet, in the order of the log."""
         self.start = self._task.start
         self.stop = self._task.stop
 
     async def _step(self) -> None:
-        await self._take_in()
-        seconds = await self._settle()
-        await self.write_down()
+        await self._read_records()
+        seconds = await self._settle_ripe()
+        await self.acknowledge_copies()
         self._task.works()
         wanted = [(self._queue.end, self._open.read + 1)]
-        if self._back:
-            wanted.append((self._store.durable, self._back[0].log_end))
+        if self._copies:
+            wanted.append((self._store.durable, self._copies[0].log_end))
         await wait_for(*wanted, seconds=seconds)
 
-    async def _take_in(self) -> None:
+    async def _read_records(self) -> None:
         _, topic, queue_id = self._group_queue
         opened = self._open
         while opened.read < self._queue.end.value:
             result = await read_queue(self._store, topic, queue_id, opened.read, _AT_ONCE)
             for message in decode_entries(result.data):
-                self._take(message)
+                self._add_record(message)
             if result.next_offset <= opened.read:
                 raise StoreError(
                     f"queue offset {opened.read} of {topic} cannot be read: {result.status.value}"
@@ -117,17 +117,17 @@ class Reviving:
             opened.read = result.next_offset
             await self._redelivery.forwarding.turns.pause()
 
-    def _take(self, message: ReceivedMessage) -> None:
+    def _add_record(self, message: ReceivedMessage) -> None:
         offset = message.queue_offset
         try:
             if message.tags == records.CHECKPOINT_TAG:
                 checkpoint = fastjson.decode(message.body, records.Checkpoint)
                 if checkpoint.topic and checkpoint.group:
-                    self._open.checkpoint(checkpoint, offset)
+                    self._open.add_checkpoint(checkpoint, offset)
             elif message.tags in (records.ACK_TAG, records.BATCH_ACK_TAG):
                 deliver = whole_number(message.properties.get(TIMER_DELIVER_MS))
                 time = message.store_timestamp if deliver is None else deliver
-                self._open.acknowledge(
+                self._open.add_acknowledgement(
                     fastjson.decode(message.body, records.Acknowledgement), time, offset
                 )
         except fastjson.FastjsonError as error:
@@ -136,7 +136,7 @@ class Reviving:
                 f"queue={self._group_queue.queue_id} offset={offset} cause={error}"
             )
 
-    async def _settle(self) -> float:
+    async def _settle_ripe(self) -> float:
         """Settle the checkpoints whose time has come. Return the seconds until the next check."""
         # The order of these steps is what makes a kill at any point repeat messages and not lose
         # any:
@@ -145,24 +145,24 @@ class Reviving:
         # 2. The checkpoint is closed, in memory only.
         # 3. The revive offset is saved with the end of the log at this moment: a flush of offsets
         #    writes it only when the log is durable up to there, that is, with the copies.
-        # 4. ``write_down`` appends the acknowledgement of the copies when they are durable.
+        # 4. ``acknowledge_copies`` appends the acknowledgement of the copies when they are durable.
         #
         # A kill before 3 has taken effect reads the checkpoint again and puts back what 4 has not
         # acknowledged. A checkpoint that is not complete (``_is_complete``) keeps its record
         # needed, and with it every later one: ``position`` is the lowest that is still open.
         now = self._clock.now_ms()
         settling = False
-        for entry in self._open.ripe(now):
+        for entry in self._open.ripe_entries(now):
             if not self._is_complete(entry):
                 settling = True
                 continue
             if entry.checkpoint is not None:
-                offsets = await self._redelivery.put_back(entry)
+                offsets = await self._redelivery.redeliver(entry)
                 if offsets:
-                    self._back.append(
-                        PutBack(self._store.log.end, entry.key, offsets, entry.visible_at_ms)
+                    self._copies.append(
+                        StoredCopies(self._store.log.end, entry.key, offsets, entry.visible_at_ms)
                     )
-            self._open.close(entry)
+            self._open.close_entry(entry)
         if self._open.position > self._saved:
             self._saved = self._open.position
             self._offsets.commit(self._group_queue, self._saved - 1, self._store.log.end)
@@ -191,12 +191,12 @@ class Reviving:
             entry.queue_mark = self._queue.max_index
         return self._open.read >= entry.queue_mark
 
-    async def write_down(self) -> None:
+    async def acknowledge_copies(self) -> None:
         """Store acknowledgements for copies that are on the disk. A start after a kill that reads
         the checkpoint again then makes no second copies. Raises StoreError, OSError."""
-        while self._back and self._back[0].log_end <= self._store.durable.value:
-            _, key, offsets, visible_at_ms = self._back[0]
-            await self._revive_log.acknowledge(
+        while self._copies and self._copies[0].log_end <= self._store.durable.value:
+            _, key, offsets, visible_at_ms = self._copies[0]
+            await self._revive_log.store_acknowledgement(
                 self._group_queue.queue_id, key, offsets, visible_at_ms
             )
-            self._back.popleft()
+            self._copies.popleft()

@@ -75,7 +75,7 @@ class PopView:
             return pop_retry_topic(line.topic, line.group, v2=True)
         queue = GroupQueue(line.group, name, 0)
         if self.offsets.find(queue) is None:
-            self.offsets.begin(queue, self.first_offset(queue, InitMode.MIN))
+            self.offsets.set_next(queue, self.first_offset(queue, InitMode.MIN))
         return name
 
     def _is_of_others(self, name: str, group: str) -> bool:
@@ -102,6 +102,10 @@ class PopView:
 
     def end(self, queue: GroupQueue) -> int:
         return self.store.max_offset(queue.topic, queue.queue_id)
+
+    def distance(self, queue: GroupQueue) -> int:
+        """Return the number of messages between the group's next offset and the end."""
+        return max(self.end(queue) - (self.offsets.find(queue) or 0), 0)
 
     def is_at_end(self, queue: GroupQueue) -> bool:
         """Return True if the group has reached the end of the queue, and no reset of its offset is

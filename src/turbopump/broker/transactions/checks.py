@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 TRIED_ROUNDS: Final = 3
 """Number of rounds in which an unreadable half message is tried before it is skipped."""
 PRODUCERS_TRIED: Final = 3
-TAKE_S: Final = 0.1
+DRAIN_S: Final = 0.1
 """Maximum seconds to wait for a slow producer, before another one is asked."""
 ABSENT_MAX_MS: Final = 300_000
 """Maximum milliseconds for which a half message without producers keeps its place. Then it is
@@ -81,7 +81,7 @@ class TransactionChecks:
     """Checks of transactions.
 
     - ``asked``: half messages whose producer was asked, since the start.
-    - ``unheard``: half messages without a connected producer of their group.
+    - ``without_producer``: half messages without a connected producer of their group.
     - ``given_up``: half messages that were given up.
     - ``may_publish``: returns True if the user of a connection may publish to a topic. Other users
       do not get its half messages. RocketMQ: every member of the group does.
@@ -96,7 +96,7 @@ class TransactionChecks:
     endings: Endings
     may_publish: Callable[[Wire, str], bool]
     asked: int = 0
-    unheard: int = 0
+    without_producer: int = 0
     given_up: int = 0
     _turn: int = 0
     _failed: dict[int, int] = field(default_factory=dict)
@@ -127,22 +127,22 @@ class TransactionChecks:
         # disk, the half message that keeps the oldest segment is moved ahead of its time.
         while True:
             if pending.offset >= self._end:
-                await self._arrival(self._end)
+                await self._wait_for_growth(self._end)
                 due, known = loop.time() + timeout, self._end
             while (left := max(earliest, due) - loop.time()) > 0:
-                if await self._arrival(known, min(left, look)):
+                if await self._wait_for_growth(known, min(left, look)):
                     due, known = min(due, loop.time() + timeout), _NEVER
-                elif left <= look or self._in_the_way() or self._any_is_back():
+                elif left <= look or self._blocks_deletion() or self._any_producer_is_back():
                     break
             pending.advance()
             if pending.offset < self._end:
                 known = self._end
-                wait_ms, copies = await self._round()
+                wait_ms, copies = await self._run_round()
                 known += copies
                 earliest = loop.time() + interval
                 due = loop.time() + wait_ms / 1000
 
-    def _in_the_way(self) -> bool:
+    def _blocks_deletion(self) -> bool:
         """Return True if the first pending half message is in the segment that is deleted next for
         lack of space. A round then stores messages with a late check behind the others."""
         files, queue = self.store.log.files.files, self.store.queues.find(HALF_TOPIC, QUEUE)
@@ -150,7 +150,7 @@ class TransactionChecks:
         cramped = self.store.space.level >= SpaceLevel.CLEAN_FORCIBLY
         return cramped and bool(files) and unit is not None and unit[0] < files[0].end
 
-    def _any_is_back(self) -> bool:
+    def _any_producer_is_back(self) -> bool:
         """Return True if a producer has connected whose group was absent."""
         awaited = {(one.group, one.topic) for one in self._absent.values()}
         return any(bool(self._producers(*one)) for one in awaited)
@@ -171,7 +171,7 @@ class TransactionChecks:
     def _end(self) -> int:
         return self.store.max_offset(HALF_TOPIC, QUEUE)
 
-    async def _arrival(self, end: int, seconds: float | None = None) -> bool:
+    async def _wait_for_growth(self, end: int, seconds: float | None = None) -> bool:
         """Wait until the queue grows beyond ``end``. Return False if it does not within
         ``seconds``."""
         queue = self.store.queues.find_or_make(HALF_TOPIC, QUEUE)
@@ -180,7 +180,7 @@ class TransactionChecks:
 
     # --- a round
 
-    async def _round(self) -> tuple[int, int]:
+    async def _run_round(self) -> tuple[int, int]:
         """Check the half messages that are pending now. Return the milliseconds until the next
         round, and the number of those stored behind the others."""
         # The queue of half messages is read from the first pending one on, and its offset only
@@ -191,7 +191,7 @@ class TransactionChecks:
         # as ended. ``end`` is fixed first, so that a round does not meet its own copies. One whose
         # producers are away stays where it is for a while; the round goes on behind it.
         begun, end = self.clock.now_ms(), self._end
-        before = (self.asked, self.unheard, self.given_up)
+        before = (self.asked, self.without_producer, self.given_up)
         pending, soonest, copies = self.endings.pending, begun + _LONG_MS, 0
         offset = pending.offset
         while True:
@@ -203,15 +203,15 @@ class TransactionChecks:
             if offset >= end:
                 pending.given_up.clear()  # all that the start found pending were looked at
                 break
-            if pending.is_over(offset):
+            if pending.is_finished(offset):
                 offset += 1
                 continue
-            if (until := self._let_alone_until(offset)) is not None:
+            if (until := self._skipped_until(offset)) is not None:
                 soonest = min(soonest, until)
                 offset += 1
                 continue
             try:
-                step = await self._look_at(offset)
+                step = await self._check_half(offset)
             except (OSError, StoreError) as error:
                 log.warning(
                     "round of transaction checks stopped, the next one continues "
@@ -219,10 +219,10 @@ class TransactionChecks:
                 )
                 step = _Step(due=begun, stop=True)
             except MessageError as error:
-                step = self._not_treated(offset, str(error))
+                step = self._retry_or_skip(offset, str(error))
             except Exception:  # of any kind: those behind it must not wait for ever
                 log.exception("half message cannot be processed offset=%d", offset)
-                step = self._not_treated(offset, "an unexpected error, logged before")
+                step = self._retry_or_skip(offset, "an unexpected error, logged before")
             copies += step.copied
             soonest = min(soonest, step.due)
             if step.stop:
@@ -230,53 +230,53 @@ class TransactionChecks:
             offset += 1
         first = pending.offset
         self._absent = {at: one for at, one in self._absent.items() if at >= first}
-        self.endings.saved.moved()
-        self._report(*before)
+        self.endings.saved.save_soon()
+        self._log_round(*before)
         return max(soonest - self.clock.now_ms(), 0), copies
 
-    async def _look_at(self, offset: int) -> _Step:
+    async def _check_half(self, offset: int) -> _Step:
         """Check the half message at ``offset``, or give it up, or skip it."""
         lookup, pending = self.store.lookup, self.endings.pending
         steps = lookup.entry_in_queue(HALF_TOPIC, QUEUE, offset)
         entry = await ask(self.store.cold_reads, steps, self.forwarding.turns)
         if entry is None:  # a gap, or retention was here
-            pending.passed(offset)
+            pending.skip(offset)
             return _Step()
         if entry.fault is not None:
-            return self._not_treated(offset, entry.fault)
+            return self._retry_or_skip(offset, entry.fault)
         half = half_of(entry)
         if half is None:
             log.error(
                 f"half message skipped, it has no producer group or no destination offset={offset}"
             )
-            pending.passed(offset)
+            pending.skip(offset)
             return _Step()
-        await self.endings.settled(half)
-        if pending.is_over(offset):
+        await self.endings.wait_for_end(half)
+        if pending.is_finished(offset):
             return _Step()
         if pending.has_ended(half.origin):
             self.endings.note_ended(half.offset)
             return _Step()
         # a newer copy: the last run made it, and was killed before it had saved its offset
         copy = pending.copies.get(half.origin, -1)
-        if copy > offset and await self._is_there(
+        if copy > offset and await self._is_copy(
             half, lookup.entry_in_queue(HALF_TOPIC, QUEUE, copy)
         ):
-            pending.passed(offset)
+            pending.skip(offset)
             return _Step()
         # a letter behind it: the last run gave it up, and was killed likewise
         letter = pending.given_up.get(half.origin, -1)
-        if letter > half.message.commit_log_offset and await self._is_there(
+        if letter > half.message.commit_log_offset and await self._is_copy(
             half, lookup.entry_at(letter)
         ):
             pending.copies.pop(half.origin, None)
-            pending.passed(offset)
+            pending.skip(offset)
             return _Step()
-        if await self._is_hopeless(half):
+        if await self._must_give_up(half):
             await self._give_up(half)
             return _Step()
         try:
-            return await self._ask_or_put_off(half)
+            return await self._ask_or_move(half)
         except MessageError as error:
             # of another broker's directory, with no room for what a copy adds
             log.error(
@@ -285,25 +285,25 @@ class TransactionChecks:
             await self._give_up(half)
             return _Step()
 
-    async def _is_there(self, half: HalfMessage, steps: ReadSteps[StoredEntry | None]) -> bool:
+    async def _is_copy(self, half: HalfMessage, steps: ReadSteps[StoredEntry | None]) -> bool:
         """Return True if the entry that ``steps`` find is a copy of this half message."""
         copy = half_of(await ask(self.store.cold_reads, steps, self.forwarding.turns))
         return copy is not None and copy.is_the_same_as(half)
 
-    async def _ask_or_put_off(self, half: HalfMessage) -> _Step:
-        due = await self._due(half)
+    async def _ask_or_move(self, half: HalfMessage) -> _Step:
+        due = await self._due_time(half)
         if due is None:
             producer = await self._producer_of(half.group, half.topic)
             if producer is None:
                 return await self._wait_for_producer(half)
-            await self.ask(half, producer)
+            await self.ask_producer(half, producer)
             return _Step(due=0, copied=True)
         if half.immunity_ms is None:
             return _Step(due, stop=True)  # those behind it are younger
-        await self._put_behind(half, half.put_off())
+        await self._store_again(half, half.moved_properties())
         return _Step(due, copied=True)
 
-    def _not_treated(self, offset: int, fault: str) -> _Step:
+    def _retry_or_skip(self, offset: int, fault: str) -> _Step:
         """Try again in the next rounds, then skip the half message."""
         times = self._failed.get(offset, 0) + 1
         if times < TRIED_ROUNDS:
@@ -311,10 +311,10 @@ class TransactionChecks:
             return _Step(due=0, stop=True)
         log.error("half message skipped offset=%d cause=%s", offset, fault)
         self._failed = {}
-        self.endings.pending.passed(offset)
+        self.endings.pending.skip(offset)
         return _Step()
 
-    async def _is_hopeless(self, half: HalfMessage) -> bool:
+    async def _must_give_up(self, half: HalfMessage) -> bool:
         """Return True after the last check, or if its files may soon be deleted."""
         if half.checks >= self.config.transaction_check_max:
             return True
@@ -323,7 +323,7 @@ class TransactionChecks:
             return False  # nearly always, and without a read
         return now - await self._stored_ms(half) > kept_ms
 
-    async def _due(self, half: HalfMessage) -> int | None:
+    async def _due_time(self, half: HalfMessage) -> int | None:
         """Return the time of the next check (ms since 1970), or None if it is due now."""
         wait_ms = half.immunity_ms
         if half.checks or (wait_ms is None and half.offset != half.origin):
@@ -349,22 +349,22 @@ class TransactionChecks:
             return first.message.store_timestamp
         return min(half.message.born_timestamp, stored)
 
-    async def ask(self, half: HalfMessage, producer: Wire) -> None:
-        properties = half.asked_again()
+    async def ask_producer(self, half: HalfMessage, producer: Wire) -> None:
+        properties = half.checked_properties()
         self._absent.pop(half.offset, None)
         self._missed.discard(half.group)
-        stored = await self._put_behind(half, properties)
+        stored = await self._store_again(half, properties)
         if self.endings.pending.has_ended(half.origin):
             return
         self.asked += 1
-        header, body = half.question(properties, stored, self.config.broker_name)
+        header, body = half.check_request(properties, stored, self.config.broker_name)
         producer.send_frame(
             encode_command(
                 request_command(header, body, opaque=producer.calls.next_opaque, oneway=True)
             )
         )
 
-    def _let_alone_until(self, offset: int) -> int | None:
+    def _skipped_until(self, offset: int) -> int | None:
         """Return the time (ms since 1970) until which the half message at ``offset`` is skipped for
         lack of a producer; else None."""
         absent = self._absent.get(offset)
@@ -374,13 +374,13 @@ class TransactionChecks:
             or self._producers(absent.group, absent.topic)
         ):
             return None
-        in_the_way = offset == self.endings.pending.offset and self._in_the_way()
-        return None if in_the_way else absent.until
+        blocks = offset == self.endings.pending.offset and self._blocks_deletion()
+        return None if blocks else absent.until
 
     async def _wait_for_producer(self, half: HalfMessage) -> _Step:
         """Handle a half message without connected producers, which does not count as a check. It
         keeps its place for one interval, then for twice as long each time."""
-        self.unheard += 1
+        self.without_producer += 1
         if half.group not in self._missed:
             self._missed.add(half.group)
             log.warning(
@@ -390,8 +390,8 @@ class TransactionChecks:
             )
         before, offset = self._absent.pop(half.offset, None), half.offset
         kept = len(self._absent) < ABSENT_KEPT
-        if before is not None or not kept or self._in_the_way():
-            offset = (await self._put_behind(half, half.put_off())).queue_offset
+        if before is not None or not kept or self._blocks_deletion():
+            offset = (await self._store_again(half, half.moved_properties())).queue_offset
         times = 0 if before is None else before.times + 1
         wait_ms = min(self.config.transaction_check_interval << min(times, 16), ABSENT_MAX_MS)
         until = self.clock.now_ms() + wait_ms
@@ -399,7 +399,7 @@ class TransactionChecks:
             self._absent[offset] = _Absent(half.group, half.topic, until, times)
         return _Step(until, copied=offset != half.offset)
 
-    async def _put_behind(self, half: HalfMessage, properties: str) -> PutResult:
+    async def _store_again(self, half: HalfMessage, properties: str) -> PutResult:
         """Store the half message again at the end of the queue. Return its position."""
         stored = await self.forwarding.forward(
             half.message, HALF_TOPIC, QUEUE, properties=properties
@@ -408,19 +408,19 @@ class TransactionChecks:
             self.endings.note_ended(stored.queue_offset)
         else:
             self.endings.pending.note_copy(half.origin, stored.queue_offset)
-        self.endings.pending.passed(half.offset)
+        self.endings.pending.skip(half.offset)
         return stored
 
     async def _give_up(self, half: HalfMessage) -> None:
         self.topics.find_or_make(GIVEN_UP_TOPIC, 1)
         try:
             await self.forwarding.forward(
-                half.message, GIVEN_UP_TOPIC, QUEUE, properties=half.put_off()
+                half.message, GIVEN_UP_TOPIC, QUEUE, properties=half.moved_properties()
             )
         except MessageError:  # of another broker's directory, with no room for where it was first
             await self.forwarding.forward(half.message, GIVEN_UP_TOPIC, QUEUE)
         self.endings.pending.copies.pop(half.origin, None)
-        self.endings.pending.passed(half.offset)
+        self.endings.pending.skip(half.offset)
         self.given_up += 1
 
     async def _producer_of(self, group: str, topic: str) -> Wire | None:
@@ -431,7 +431,7 @@ class TransactionChecks:
         for number in range(min(len(members), PRODUCERS_TRIED)):
             peer = members[(self._turn + number) % len(members)]
             try:
-                async with asyncio.timeout(TAKE_S):
+                async with asyncio.timeout(DRAIN_S):
                     await peer.drain()
             except TimeoutError:
                 continue
@@ -439,13 +439,13 @@ class TransactionChecks:
                 return peer
         return None
 
-    def _report(self, asked: int, unheard: int, given_up: int) -> None:
+    def _log_round(self, asked: int, without_producer: int, given_up: int) -> None:
         """Log the result of a round. The arguments are the counts before the round."""
-        asked, unheard = self.asked - asked, self.unheard - unheard
+        asked, without_producer = self.asked - asked, self.without_producer - without_producer
         given_up = self.given_up - given_up
         if asked or given_up:
             log.info(
-                f"transactions checked asked={asked} no_producer={unheard} "
+                f"transactions checked asked={asked} no_producer={without_producer} "
                 f"offset={self.endings.pending.offset}"
             )
         if given_up:

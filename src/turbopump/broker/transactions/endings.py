@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from turbopump.broker.flush_wait import FlushWait
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.offsets import ConsumerOffsets
 from turbopump.broker.transactions.half_messages import (
@@ -41,20 +40,25 @@ class Endings:
     """Commits and roll-backs. Each transaction ends once."""
 
     forwarding: Forwarding
-    flush: FlushWait
     pending: PendingHalves
     ops: OpQueue
     saved: SavedOffsets
     _under_way: dict[int, asyncio.Future[None]] = field(default_factory=dict)
 
-    async def end(self, half: HalfMessage, outcome: TransactionOutcome, *, lasting: bool) -> bool:
+    async def end_transaction(
+        self, half: HalfMessage, outcome: TransactionOutcome, *, lasting: bool
+    ) -> bool:
         """Commit or roll back. Return False if the transaction had ended before. Raises what
         ``MessageStore.put`` does; the transaction is then still open.
 
         - ``lasting``: wait until a roll-back is confirmed too, if answers wait for the disk or for
           slaves.
         """
-        await self.settled(half)
+        # ``_under_way`` lets one end of a transaction wait for another: between storing the message
+        # and recording the end there are awaits, and a second commit then would deliver the message
+        # twice. The key is the first offset, which all copies of a half message share. If storing
+        # fails, nothing is recorded, so the producer may end the transaction again.
+        await self.wait_for_end(half)
         if self.pending.has_ended(half.offset, half.origin):
             return False
         done = self._under_way[half.origin] = asyncio.get_running_loop().create_future()
@@ -72,22 +76,22 @@ class Endings:
         finally:
             del self._under_way[half.origin]
             done.set_result(None)
-        if outcome is not TransactionOutcome.COMMIT and lasting and self.flush.sync:
-            await self._written_down()
+        if outcome is not TransactionOutcome.COMMIT and lasting and self.forwarding.flush.sync:
+            await self._store_ending()
         return True
 
-    async def settled(self, half: HalfMessage) -> None:
+    async def wait_for_end(self, half: HalfMessage) -> None:
         """Wait until nobody is ending this transaction."""
         while (other := self._under_way.get(half.origin)) is not None:
             await asyncio.wait([other])
 
     def note_ended(self, *offsets: int) -> None:
         """Record that the half message with these offsets, present and earlier ones, has ended."""
-        self.ops.add(self.pending.end(*offsets))
-        self.saved.moved()
+        self.ops.add_offsets(self.pending.mark_ended(*offsets))
+        self.saved.save_soon()
 
-    async def _written_down(self) -> None:
-        mark = await self.ops.write()
+    async def _store_ending(self) -> None:
+        mark = await self.ops.write_all()
         if mark is None:
             raise StoreError("the roll-back could not be stored yet; the broker tries again")
         await self.forwarding.confirmed(mark)
@@ -115,7 +119,7 @@ class OpQueue:
     _failing: bool = False
     _closed: bool = False
 
-    def add(self, offsets: Iterable[int]) -> None:
+    def add_offsets(self, offsets: Iterable[int]) -> None:
         """Add the offsets of ended half messages, to be stored soon."""
         for offset in offsets:
             self._held.append(offset)
@@ -125,7 +129,7 @@ class OpQueue:
         elif self._held:
             self._start_within(self.interval)
 
-    async def write(self) -> PutResult | None:
+    async def write_all(self) -> PutResult | None:
         """Store the added offsets. Return the last entry; None if the store refuses it, or if there
         are no offsets."""
         last: PutResult | None = None
@@ -141,7 +145,7 @@ class OpQueue:
         """Store the added offsets, within ``seconds``."""
         try:
             async with asyncio.timeout(seconds):
-                await self.write()
+                await self.write_all()
         except TimeoutError:
             log.warning(
                 "ended transactions are not stored, they will be checked again "
@@ -160,13 +164,13 @@ class OpQueue:
         self._stop_timer()
         if self._held and not self._closed and (self._writing is None or self._writing.done()):
             self._writing = asyncio.get_running_loop().create_task(
-                self._write_much(), name="turbopump op queue"
+                self._write_entries(), name="turbopump op queue"
             )
 
-    async def _write_much(self) -> PutResult | None:
+    async def _write_entries(self) -> PutResult | None:
         """Store one entry, and more while there are enough offsets for them."""
         while True:
-            count, size = 0, 0
+            count = size = 0
             while count < len(self._held) and (not count or size < self.size_max):
                 size += len(str(self._held[count])) + 1
                 count += 1
@@ -187,7 +191,7 @@ class OpQueue:
             del self._held[:count]
             self._size -= size
             self.pending.note_mark(stored.queue_offset, offsets)
-            self.saved.moved()
+            self.saved.save_soon()
             if self._size <= self.size_max:
                 break
         if self._held:
@@ -214,10 +218,11 @@ class SavedOffsets:
         self._saved = (pending.offset, pending.op_offset)
         self._waiting = False
 
-    def moved(self) -> None:
+    def save_soon(self) -> None:
         """Save the present offsets soon."""
         offsets = (self._pending.offset, self._pending.op_offset)
-        durable, end = self._store.durable, self._store.log.end
+        durable = self._store.durable
+        end = self._store.log.end
         if self._waiting or offsets == self._saved or durable.error is not None:
             return
         if durable.value >= end:
@@ -232,9 +237,11 @@ class SavedOffsets:
         The log offset advances with each check, because a check stores half messages again at the
         end. So half messages do not hold their segments for long.
         """
-        self.moved()  # what had ended before a start is passed over without anything being noted
+        self.save_soon()  # skipping half messages that ended before the start saves nothing
         queue = self._store.queues.find(HALF_TOPIC, QUEUE)
-        unit = queue.unit(max(self._saved[0], queue.min_index)) if queue is not None else None
+        if queue is None:
+            return None
+        unit = queue.unit(max(self._saved[0], queue.min_index))
         return unit[0] if unit is not None else None
 
     def save_now(self) -> None:
@@ -246,7 +253,7 @@ class SavedOffsets:
         self._waiting = False
         if self._store.durable.error is None:
             self._save(offset, op_offset)
-            self.moved()
+            self.save_soon()
 
     def _save(self, offset: int, op_offset: int) -> None:
         if self._saved[0] != offset:

@@ -180,21 +180,21 @@ class HalfMessage(msgspec.Struct, frozen=True):
         """The ``sysFlag`` of the message once it is committed."""
         return self.message.sys_flag & ~TRANSACTION_MASK | SysFlag.TRANSACTION_COMMIT
 
-    def put_off(self) -> str:
+    def moved_properties(self) -> str:
         """Return the properties of the copy that is stored behind the others."""
         text = _without(self.message.properties_text, CRC32)
         return _with(text, TRANSACTION_PREPARED_QUEUE_OFFSET, self.origin)
 
-    def asked_again(self) -> str:
+    def checked_properties(self) -> str:
         """Return the properties of the copy after one more check."""
-        return _with(self.put_off(), TRANSACTION_CHECK_TIMES, self.checks + 1)
+        return _with(self.moved_properties(), TRANSACTION_CHECK_TIMES, self.checks + 1)
 
-    def resumed(self) -> str:
+    def resumed_properties(self) -> str:
         """Return the properties of the copy of a half message that was given up and is to be
         checked again."""
         return _with(_without(self.message.properties_text, CRC32), TRANSACTION_CHECK_TIMES, 0)
 
-    def question(
+    def check_request(
         self, properties: str, stored: PutResult, broker_name: str
     ) -> tuple[CheckTransactionState, bytes]:
         """Return the check for a producer, header and body. ``stored``: position of the newest

@@ -36,7 +36,7 @@ class PendingHalves:
         self.given_up: dict[int, int] = {}
         self._op_offset = op_offset
         self._ended: set[int] = set()
-        self._passed: set[int] = set()
+        self._skipped: set[int] = set()
         self._remembered: dict[int, None] = {}
         self._marks: deque[tuple[int, int]] = deque()
 
@@ -53,7 +53,7 @@ class PendingHalves:
         """Return True if one of these is known to have ended."""
         return any(offset in self._ended or offset in self._remembered for offset in offsets)
 
-    def end(self, *offsets: int) -> list[int]:
+    def mark_ended(self, *offsets: int) -> list[int]:
         """Mark the transaction with these offsets as ended. Return these offsets and that of its
         newest copy, for the op queue."""
         every = dict.fromkeys(offsets)
@@ -98,33 +98,33 @@ class PendingHalves:
     def advance(self) -> bool:
         """Advance past ended half messages, a bounded number. Return False if there may be more."""
         for _ in range(STEP):
-            if not self.is_over(self.offset):
+            if not self.is_finished(self.offset):
                 return True
             self._ended.discard(self.offset)
-            self._passed.discard(self.offset)
+            self._skipped.discard(self.offset)
             self.offset += 1
         return False
 
     def count(self, end: int) -> int:
         """Count the half messages before ``end`` whose transactions are open."""
-        return max(end - self.offset, 0) - len(self._ended | self._passed)
+        return max(end - self.offset, 0) - len(self._ended | self._skipped)
 
-    def is_over(self, offset: int) -> bool:
+    def is_finished(self, offset: int) -> bool:
         """Return True if the half message at this offset is finished: it has ended, or was
         skipped."""
-        return offset < self.offset or offset in self._ended or offset in self._passed
+        return offset < self.offset or offset in self._ended or offset in self._skipped
 
-    def passed(self, offset: int) -> None:
+    def skip(self, offset: int) -> None:
         """Skip the half message at this offset, which has not ended. It was given up, is stored
         again further behind, or cannot be read."""
         if self.offset == offset:
             self.offset += 1
         elif offset > self.offset:
-            self._passed.add(offset)
+            self._skipped.add(offset)
 
     def begin_at(self, offset: int) -> None:
         """Record that the queue now begins at ``offset``."""
         if offset > self.offset:
             self.offset = offset
             self._ended = {one for one in self._ended if one >= offset}
-            self._passed = {one for one in self._passed if one >= offset}
+            self._skipped = {one for one in self._skipped if one >= offset}

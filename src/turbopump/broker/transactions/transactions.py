@@ -61,9 +61,11 @@ class Transactions:
         config, store, offsets = stored.config, stored.store, stored.tables.offsets
         self._store = store
         self._forwarding = forwarding
-        self._flush = flush = forwarding.flush
+        self._flush = forwarding.flush
         self._offsets = offsets
-        self._pending = pending = PendingHalves(self._begin(HALF_TOPIC), self._begin(OP_TOPIC))
+        self._pending = pending = PendingHalves(
+            self._saved_offset(HALF_TOPIC), self._saved_offset(OP_TOPIC)
+        )
         self._saved = SavedOffsets(store, offsets, pending)
         self._ops = OpQueue(
             forwarding,
@@ -72,7 +74,7 @@ class Transactions:
             size_max=config.transaction_op_msg_max_size,
             interval=config.transaction_op_batch_interval / 1000,
         )
-        self.endings = Endings(forwarding, flush, pending, self._ops, self._saved)
+        self.endings = Endings(forwarding, pending, self._ops, self._saved)
         self.checks = TransactionChecks(
             config,
             store,
@@ -87,7 +89,7 @@ class Transactions:
         self._copies_known = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    def _begin(self, topic: str) -> int:
+    def _saved_offset(self, topic: str) -> int:
         """Return the offset in a queue where the last run stopped."""
         saved = self._offsets.find(GROUP, topic, QUEUE)
         return max(saved or 0, self._store.min_offset(topic, QUEUE))
@@ -137,7 +139,7 @@ class Transactions:
         begin, end = self._pending.op_offset, self._store.max_offset(OP_TOPIC, QUEUE)
         first = max(begin - MARKS_READ_BACK, self._store.min_offset(OP_TOPIC, QUEUE))
         for index in range(first, end):
-            entry = await self._in_queue(OP_TOPIC, index)
+            entry = await self._read_entry(OP_TOPIC, index)
             if entry is None or entry.fault is not None:
                 fault = "there is no such entry" if entry is None else entry.fault
                 log.error(
@@ -157,7 +159,7 @@ class Transactions:
         for index in range(pending.offset, self._store.max_offset(HALF_TOPIC, QUEUE)):
             if pending.has_ended(index):
                 continue
-            half = half_of(await self._in_queue(HALF_TOPIC, index))
+            half = half_of(await self._read_entry(HALF_TOPIC, index))
             if half is None or pending.has_ended(half.origin):
                 continue
             if await self._is_committed(half):
@@ -175,9 +177,9 @@ class Transactions:
         first = queue.unit(max(self._pending.offset, queue.min_index))
         if first is None:
             return
-        low, end = store.min_offset(GIVEN_UP_TOPIC, QUEUE), store.max_offset(GIVEN_UP_TOPIC, QUEUE)
-        for index in reversed(range(low, end)):
-            entry = await self._in_queue(GIVEN_UP_TOPIC, index)
+        low = store.min_offset(GIVEN_UP_TOPIC, QUEUE)
+        for index in reversed(range(low, store.max_offset(GIVEN_UP_TOPIC, QUEUE))):
+            entry = await self._read_entry(GIVEN_UP_TOPIC, index)
             if entry is None or entry.fault is not None:
                 continue
             if entry.offset <= first[0]:
@@ -195,13 +197,20 @@ class Transactions:
         if unique is None:
             return False
         lookup = self._store.lookup
+        # A copy at the destination names the log offset of the half message that was ended: of the
+        # present one, or of the first one if the end came before it was stored again. Copies
+        # between these two have the first offset in their properties. Index files that end before
+        # the first one are not read. If retention has deleted it, all are read.
         positions = {half.message.commit_log_offset}
         behind = half.message.commit_log_offset
         if half.origin != half.offset:
-            first = await self._in_queue(HALF_TOPIC, half.origin)
-            positions |= {first.offset} if first is not None else set()
-            behind = first.offset if first is not None else 0
-        answer = await self._patiently(
+            first = await self._read_entry(HALF_TOPIC, half.origin)
+            if first is None:
+                behind = 0
+            else:
+                positions.add(first.offset)
+                behind = first.offset
+        answer = await self._read_patiently(
             lambda: lookup.by_key(half.topic, unique, 0, _EVER, unique=True, behind=behind)
         )
         for entry in answer.found:
@@ -213,11 +222,13 @@ class Transactions:
                 return True
         return False
 
-    async def _in_queue(self, topic: str, index: int) -> StoredEntry | None:
+    async def _read_entry(self, topic: str, index: int) -> StoredEntry | None:
         await self._forwarding.turns.pause()
-        return await self._patiently(lambda: self._store.lookup.entry_in_queue(topic, QUEUE, index))
+        return await self._read_patiently(
+            lambda: self._store.lookup.entry_in_queue(topic, QUEUE, index)
+        )
 
-    async def _patiently(self, steps: Callable[[], ReadSteps[T]]) -> T:
+    async def _read_patiently(self, steps: Callable[[], ReadSteps[T]]) -> T:
         """Run a read, and repeat it while too many reads wait for the disk."""
         while True:
             try:
@@ -237,14 +248,16 @@ class Transactions:
         entry = await ask(self._store.cold_reads, steps, context.served.turns)
         return entry.message if entry is not None and entry.fault is None else None
 
-    async def end(self, half: HalfMessage, outcome: TransactionOutcome, *, lasting: bool) -> bool:
-        """End a transaction. See ``Endings.end``."""
+    async def end_transaction(
+        self, half: HalfMessage, outcome: TransactionOutcome, *, lasting: bool
+    ) -> bool:
+        """End a transaction. See ``Endings.end_transaction``."""
         await self._ended_known.wait()
         if half.offset < self._pending.offset:
             await self._copies_known.wait()
-        return await self.endings.end(half, outcome, lasting=lasting)
+        return await self.endings.end_transaction(half, outcome, lasting=lasting)
 
-    async def resume(self, message: ReceivedMessage, properties: str) -> bool:
+    async def resume_half(self, message: ReceivedMessage, properties: str) -> bool:
         """Return a message that was given up to the half messages. Return False if its transaction
         has ended. Raises as ``forward``."""
         await self._copies_known.wait()

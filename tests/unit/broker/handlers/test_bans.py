@@ -78,7 +78,7 @@ async def test_who_waits_hears_of_the_ban_at_once(talk: Talk, /) -> None:
     broker = talk.broker
     await until_count(broker.parts.delivering.held_pulls, 1)
     await until(
-        lambda: broker.parts.delivering.pop.held.count(TopicGroup("T", "g"), ANY_QUEUE) == 1
+        lambda: broker.parts.delivering.pop.held.count_waiting(TopicGroup("T", "g"), ANY_QUEUE) == 1
     )
     await readable(talk, wanted=False)
     assert said(await popper) == REFUSED

@@ -5,6 +5,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,7 @@ class Reads:
             if self.open:
                 plain(disk, pieces, done)
             else:
-                self.held.append(lambda: plain(disk, pieces, done))
+                self.held.append(partial(plain, disk, pieces, done))
 
         monkeypatch.setattr(SystemDisk, "start_read", start_read)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -59,7 +60,7 @@ REQUESTS: dict[str, Frames] = {
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Metered[Broker]]:
     directory = tmp_path_factory.mktemp("thousands")
     settings = {"broker_fast_failure_enable": False}  # a slow machine refuses no send
-    with metered(lambda: talking(directory, **settings)) as running:
+    with metered(partial(talking, directory, **settings)) as running:
         yield Metered(running.loop, running.server.broker)
 
 

@@ -38,7 +38,7 @@ async def test_when_users_may_less_all_are_answered_in_order_a_few_in_each_turn(
 
     for number in range(100):
         line = TopicGroup("orders", f"group-{number // 10}")
-        held.hold(line, 0, 60, partial(again, number), Served(Router()))
+        held.hold_pop(line, 0, 60, partial(again, number), Served(Router()))
     held.revoke_all()
     held.revoke_all()
     assert (held.revocations, turns) == (2, [[]])
@@ -47,7 +47,7 @@ async def test_when_users_may_less_all_are_answered_in_order_a_few_in_each_turn(
         turns.append([])
     assert [number for turn in turns for number in turn] == list(range(100))
     assert max(map(len, turns)) == STARTS_A_TURN
-    assert held.count(TopicGroup("orders", "group-0"), 0) == 0
+    assert held.count_waiting(TopicGroup("orders", "group-0"), 0) == 0
 
 
 @in_loop
@@ -57,7 +57,7 @@ async def test_whose_time_is_up_meanwhile_is_answered_once() -> None:
     lines = [TopicGroup("orders", name) for name in ("a", "b", "c")]
     for line in lines:
         again = lambda _expired, name=line.group: answered.append(name)  # noqa: E731
-        held.hold(line, 0, 60, again, Served(Router()))
+        held.hold_pop(line, 0, 60, again, Served(Router()))
     held.revoke_all()
     held.expire_group(lines[2])
     while len(answered) < 3:

@@ -42,46 +42,46 @@ def test_acknowledgements_are_written_as_apache_writes_them() -> None:
 
 def test_what_is_left_is_what_nobody_acknowledged() -> None:
     opened = OpenCheckpoints("b", 10)
-    opened.checkpoint(checkpoint(), 10)
-    opened.acknowledge(Acknowledgement.of(KEY, [6]), 1500, 11)
+    opened.add_checkpoint(checkpoint(), 10)
+    opened.add_acknowledgement(Acknowledgement.of(KEY, [6]), 1500, 11)
     opened.read = 12
-    assert opened.ripe(1499) == []
-    (entry,) = opened.ripe(1500)
+    assert opened.ripe_entries(1499) == []
+    (entry,) = opened.ripe_entries(1500)
     assert entry.left == [5, 7]
     assert opened.position == 10
-    opened.close(entry)
+    opened.close_entry(entry)
     assert (opened.position, opened.next_time_ms) == (12, None)
 
 
 def test_a_checkpoint_that_is_wholly_acknowledged_is_closed_at_once() -> None:
     opened = OpenCheckpoints("b", 0)
-    opened.checkpoint(checkpoint(), 0)
-    opened.acknowledge(Acknowledgement.of(KEY, [5, 6, 7]), 1500, 1)
+    opened.add_checkpoint(checkpoint(), 0)
+    opened.add_acknowledgement(Acknowledgement.of(KEY, [5, 6, 7]), 1500, 1)
     assert len(opened) == 0
 
 
 def test_an_acknowledgement_may_come_before_its_checkpoint_and_holds_the_place() -> None:
     opened = OpenCheckpoints("b", 0)
-    opened.acknowledge(Acknowledgement.of(KEY, [5]), 1500, 3)
+    opened.add_acknowledgement(Acknowledgement.of(KEY, [5]), 1500, 3)
     opened.read = 4
     assert opened.position == 3
-    opened.checkpoint(checkpoint(), 4)
-    (entry,) = opened.ripe(1500)
+    opened.add_checkpoint(checkpoint(), 4)
+    (entry,) = opened.ripe_entries(1500)
     assert (entry.left, entry.first) == ([6, 7], 3)
 
 
 def test_a_checkpoint_that_comes_twice_changes_nothing() -> None:
     opened = OpenCheckpoints("b", 0)
-    opened.checkpoint(checkpoint(), 0)
-    opened.acknowledge(Acknowledgement.of(KEY, [5]), 1500, 1)
-    opened.checkpoint(checkpoint(), 2)
-    assert [entry.left for entry in opened.ripe(1500)] == [[6, 7]]
+    opened.add_checkpoint(checkpoint(), 0)
+    opened.add_acknowledgement(Acknowledgement.of(KEY, [5]), 1500, 1)
+    opened.add_checkpoint(checkpoint(), 2)
+    assert [entry.left for entry in opened.ripe_entries(1500)] == [[6, 7]]
 
 
 def test_records_without_a_broker_name_are_of_this_broker() -> None:
     opened = OpenCheckpoints("b", 0)
     record = checkpoint()
     record.broker_name = None
-    opened.checkpoint(record, 0)
-    opened.acknowledge(Acknowledgement.of(KEY, [5, 6, 7]), 1500, 1)
+    opened.add_checkpoint(record, 0)
+    opened.add_acknowledgement(Acknowledgement.of(KEY, [5, 6, 7]), 1500, 1)
     assert len(opened) == 0

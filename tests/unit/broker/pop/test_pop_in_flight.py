@@ -71,15 +71,19 @@ async def test_a_changed_time_leaves_a_message_in_hand_and_a_reset_forgets_what_
     assert await popper.pop() == []
     pop = talk.broker.parts.delivering.pop
     assert pop is not None
-    assert pop.in_flight.count(GroupQueue("g", "T", 0)) == 6
+    assert pop.in_flight.count_popped(GroupQueue("g", "T", 0)) == 6
     talk.broker.tables.offsets.reset("g", "T", 0, 2)
     assert [one.body for one in await popper.pop(max_msg_nums=2)] == [b"2", b"3"]
 
 
 def test_without_the_limit_nothing_is_counted() -> None:
     out, place = InFlight(None), GroupQueue("g", "T", 0)
-    out.took(place, range(100_000))
-    assert (out.count(place), out.is_full(place), out.ended(place, [1])) == (0, False, False)
+    out.add_popped(place, range(100_000))
+    assert (out.count_popped(place), out.is_full(place), out.remove_ended(place, [1])) == (
+        0,
+        False,
+        False,
+    )
 
 
 @in_loop(in_virtual_time, pop_response_return_actual_retry_topic=True)

@@ -44,9 +44,9 @@ def stored(body: bytes = b"", queue_offset: int = 7, **properties: str) -> Recei
 def test_the_place_passes_what_has_ended_in_any_order_and_stops_at_what_has_not() -> None:
     table = PendingHalves(10)
     for offset in (12, 11, 14):
-        assert table.end(offset) == [offset]
+        assert table.mark_ended(offset) == [offset]
     assert table.offset == 10
-    table.end(10)
+    table.mark_ended(10)
     assert table.offset == 13
     assert table.has_ended(14)
     assert not table.has_ended(13)
@@ -55,8 +55,8 @@ def test_the_place_passes_what_has_ended_in_any_order_and_stops_at_what_has_not(
 def test_a_long_row_of_ended_ones_is_passed_in_steps() -> None:
     table = PendingHalves()
     for offset in range(1, 3 * STEP):
-        table.end(offset)
-    table.end(0)
+        table.mark_ended(offset)
+    table.mark_ended(0)
     assert table.offset == STEP
     assert [table.advance() for _ in range(3)] == [False, False, True]
     assert table.offset == 3 * STEP
@@ -65,9 +65,9 @@ def test_a_long_row_of_ended_ones_is_passed_in_steps() -> None:
 def test_an_end_names_the_newest_copy_too_by_whatever_offset_it_is_known() -> None:
     table = PendingHalves()
     table.note_copy(0, 5)
-    table.passed(0)
+    table.skip(0)
     table.note_copy(0, 9)
-    assert table.end(5, 0) == [5, 0, 9]
+    assert table.mark_ended(5, 0) == [5, 0, 9]
     assert table.has_ended(9)
     assert table.has_ended(0), "a later end by the first offset is known to be one"
 
@@ -81,7 +81,7 @@ def test_the_place_in_the_op_queue_is_the_first_entry_that_names_something_pendi
     table.advance()
     assert (table.offset, table.op_offset) == (2, 3)
     for offset in (2, 3, 4):
-        table.end(offset)
+        table.mark_ended(offset)
     assert (table.offset, table.op_offset) == (6, 5)
 
 
@@ -98,7 +98,7 @@ def test_what_is_kept_in_mind_has_a_bound() -> None:
 
 def test_what_retention_has_deleted_is_not_waited_for() -> None:
     table = PendingHalves()
-    table.end(2)
+    table.mark_ended(2)
     table.begin_at(2)
     table.advance()
     assert table.offset == 3
@@ -176,11 +176,11 @@ def test_a_place_is_kept_once_what_it_builds_on_is_on_the_disk() -> None:
     store, offsets, pending = Store(), Offsets(), PendingHalves()
     saved = SavedOffsets(store, offsets, pending)  # type: ignore[arg-type]
     store.log.end = 500
-    pending.end(0)
-    saved.moved()
+    pending.mark_ended(0)
+    saved.save_soon()
     store.log.end = 900
-    pending.end(1)
-    saved.moved()
+    pending.mark_ended(1)
+    saved.save_soon()
     assert offsets.kept == {}
     store.durable.advance(500)
     assert offsets.kept == {HALF: 1}
@@ -192,11 +192,11 @@ def test_no_place_is_kept_after_the_disk_has_failed() -> None:
     store, offsets, pending = Store(), Offsets(), PendingHalves()
     saved = SavedOffsets(store, offsets, pending)  # type: ignore[arg-type]
     store.log.end = 500
-    pending.end(0)
-    saved.moved()
+    pending.mark_ended(0)
+    saved.save_soon()
     store.durable.fail(OSError("gone"))
-    pending.end(1)
-    saved.moved()
+    pending.mark_ended(1)
+    saved.save_soon()
     saved.save_now()
     assert offsets.kept == {}
 
@@ -204,9 +204,9 @@ def test_no_place_is_kept_after_the_disk_has_failed() -> None:
 def test_places_that_have_not_moved_are_not_written() -> None:
     store, offsets, pending = Store(), Offsets(), PendingHalves(4, 2)
     saved = SavedOffsets(store, offsets, pending)  # type: ignore[arg-type]
-    saved.moved()
+    saved.save_soon()
     saved.save_now()
     assert offsets.kept == {}
-    pending.end(4)
-    saved.moved()
+    pending.mark_ended(4)
+    saved.save_soon()
     assert offsets.kept == {HALF: 5}

@@ -7,6 +7,7 @@ import asyncio
 
 import pytest
 from tests.loops import in_loop
+from tests.stand_ins import returns
 from tests.unit.broker.transacting import BROKER, GIVEN_UP, HALF, OP, Transactor, World, in_a_world
 from tests.unit.store.looked_up import find_by_key, message_at, message_in_queue
 
@@ -279,7 +280,7 @@ async def test_a_late_end_by_the_first_offsets_ends_the_copy_that_was_asked_abou
     asked = len(one.asked)
     assert asked == 2
     assert (await one.end(half, TransactionOutcome.COMMIT)).code == ResponseCode.SUCCESS
-    one.answer = lambda _message: TransactionOutcome.COMMIT
+    one.answer = returns(TransactionOutcome.COMMIT)
     await asyncio.sleep(600)
     assert await committed(one) == [b"x"]
     assert len(one.asked) == asked
@@ -297,7 +298,7 @@ async def test_after_the_last_check_a_transaction_is_given_up_and_can_be_resumed
     given_up = await only_message(world, GIVEN_UP)
     assert (given_up.body, given_up.properties["TRANSACTION_CHECK_TIMES"]) == (b"lost?", "3")
     assert world.offset(HALF) == world.broker.store.max_offset(HALF, 0)
-    one.answer = lambda _message: TransactionOutcome.COMMIT
+    one.answer = returns(TransactionOutcome.COMMIT)
     request = ResumeCheckHalfMessage(topic=GIVEN_UP, msg_id=given_up.offset_msg_id)
     assert (await one.client.ask(request)).code == ResponseCode.SUCCESS
     await asyncio.sleep(100)
@@ -313,7 +314,7 @@ async def test_rounds_in_which_no_producer_is_there_do_not_count_and_cost_few_co
 ) -> None:
     one, other = await transactor(world), await transactor(world, group="buyers", client_id="b")
     await other.client.create("T")
-    other.answer = lambda _message: TransactionOutcome.COMMIT
+    other.answer = returns(TransactionOutcome.COMMIT)
     for number in range(8):
         await one.prepare(b"%d" % number)
     await one.client.close()
@@ -325,7 +326,7 @@ async def test_rounds_in_which_no_producer_is_there_do_not_count_and_cost_few_co
     copies = world.broker.store.max_offset(HALF, 0) - 128 - len(other.asked)
     assert copies <= 8 * 15
     again = await transactor(world, client_id="seller-2")
-    again.answer = lambda _message: TransactionOutcome.COMMIT
+    again.answer = returns(TransactionOutcome.COMMIT)
     await asyncio.sleep(61)
     assert [asked.message.body for asked in again.asked] == [b"%d" % number for number in range(8)]
     assert {asked.message.properties["TRANSACTION_CHECK_TIMES"] for asked in again.asked} == {"1"}
@@ -353,7 +354,7 @@ async def test_what_waits_for_a_producer_goes_on_through_kills_and_ends_by_its_f
     late = world.transactor()
     assert (await late.end(halves[1], TransactionOutcome.COMMIT)).code == ResponseCode.SUCCESS
     again = await transactor(world, client_id="seller-2")
-    again.answer = lambda _message: TransactionOutcome.COMMIT
+    again.answer = returns(TransactionOutcome.COMMIT)
     await asyncio.sleep(100)
     assert sorted(await committed(again)) == [b"0", b"1", b"2"]
     assert len(again.asked) == 2
@@ -380,7 +381,7 @@ async def test_another_producer_of_the_group_is_asked_when_the_first_has_gone(
     await second.client.create("T")
     await first.prepare()
     await first.client.close()
-    second.answer = lambda _message: TransactionOutcome.COMMIT
+    second.answer = returns(TransactionOutcome.COMMIT)
     await asyncio.sleep(60)
     assert len(second.asked) == 1
     assert stranger.asked == []
@@ -412,7 +413,7 @@ async def test_a_message_may_delay_its_checks_and_does_not_hold_up_others(world:
     code, remark = await one.client.code(one.ending(patient, TransactionOutcome.COMMIT))
     assert code == ResponseCode.ILLEGAL_OPERATION
     assert "wait until the broker asks" in remark
-    one.answer = lambda _message: TransactionOutcome.COMMIT
+    one.answer = returns(TransactionOutcome.COMMIT)
     await asyncio.sleep(40)
     assert await committed(one) == [b"patient"]
 
@@ -420,11 +421,11 @@ async def test_a_message_may_delay_its_checks_and_does_not_hold_up_others(world:
 _HOUR_MS = 3_600_000
 _WRONG_CLOCKS = {
     "73 hours slow": lambda now: now - 73 * _HOUR_MS,
-    "at 1970": lambda _now: 0,
-    "before 1970": lambda _now: -_HOUR_MS,
+    "at 1970": returns(0),
+    "before 1970": returns(-_HOUR_MS),
     "an hour fast": lambda now: now + _HOUR_MS,
     "ten days fast": lambda now: now + 240 * _HOUR_MS,
-    "at the end of time": lambda _now: 1 << 62,
+    "at the end of time": returns(1 << 62),
 }
 
 
@@ -447,7 +448,7 @@ async def test_the_brokers_clock_decides_about_checks_whatever_the_producers_say
     assert (await one.end(half, TransactionOutcome.COMMIT)).code == ResponseCode.SUCCESS
     await asyncio.sleep(40)
     assert {asked.message.body for asked in one.asked} == {b"usual", b"quick"}
-    one.answer = lambda _message: TransactionOutcome.COMMIT
+    one.answer = returns(TransactionOutcome.COMMIT)
     await asyncio.sleep(60)
     (patient,) = [asked for asked in one.asked if asked.message.body == b"patient"]
     assert 100 <= patient.at - began <= 131
@@ -515,7 +516,7 @@ async def test_after_a_clean_restart_pending_transactions_are_checked_and_ended_
     await world.stop()
     await world.start()
     again = await transactor(world, client_id="seller-2")
-    again.answer = lambda _message: TransactionOutcome.COMMIT
+    again.answer = returns(TransactionOutcome.COMMIT)
     await again.end(halves[1], TransactionOutcome.COMMIT)
     await asyncio.sleep(100)
     assert sorted(asked.message.body for asked in again.asked) == [b"0", b"2", b"3"]
@@ -536,7 +537,7 @@ async def test_after_a_kill_the_offset_is_found_and_copies_known_by_their_first_
     world.kill()
     await world.start()
     again = await transactor(world, client_id="seller-2")
-    again.answer = lambda _message: TransactionOutcome.COMMIT
+    again.answer = returns(TransactionOutcome.COMMIT)
     assert (await again.end(half, TransactionOutcome.COMMIT)).code == ResponseCode.SUCCESS
     assert (await again.end(ended, TransactionOutcome.COMMIT)).code == ResponseCode.SUCCESS
     await asyncio.sleep(200)
@@ -561,7 +562,7 @@ async def test_a_kill_before_a_commit_is_written_down_does_not_deliver_the_messa
     world.kill()
     await world.start()
     again = await transactor(world, client_id="seller-2")
-    again.answer = lambda _message: TransactionOutcome.COMMIT
+    again.answer = returns(TransactionOutcome.COMMIT)
     await asyncio.sleep(100)
     assert sorted(await committed(again)) == [b"once", b"pending"]
     assert {asked.message.body for asked in again.asked} == {b"pending"}
@@ -579,7 +580,7 @@ async def test_with_sync_flush_an_answered_commit_or_roll_back_survives_a_power_
     world.kill(power_cut=True)
     await world.start()
     again = await transactor(world, client_id="seller-2")
-    again.answer = lambda _message: TransactionOutcome.COMMIT
+    again.answer = returns(TransactionOutcome.COMMIT)
     await asyncio.sleep(100)
     assert await committed(again) == [b"good"]
     assert again.asked == []
@@ -593,18 +594,18 @@ async def test_with_sync_flush_an_answered_commit_or_roll_back_survives_a_power_
 async def test_a_half_message_without_details_or_beyond_treatment_does_not_hold_up_others(
     world: World, /, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = TransactionChecks.ask
+    whole = TransactionChecks.ask_producer
 
     async def failing(self: TransactionChecks, half: HalfMessage, producer: Wire) -> None:
         if half.message.body == b"poison":
             raise ZeroDivisionError
         await whole(self, half, producer)
 
-    monkeypatch.setattr(TransactionChecks, "ask", failing)
+    monkeypatch.setattr(TransactionChecks, "ask_producer", failing)
 
     one = await transactor(world)
     await one.client.create("T")
-    one.answer = lambda _message: TransactionOutcome.COMMIT
+    one.answer = returns(TransactionOutcome.COMMIT)
     await world.broker.parts.delivering.forwarding.append(HALF, 0, b"whose?", "")
     await one.prepare(b"poison")
     await one.prepare(b"good")
@@ -619,7 +620,7 @@ async def test_a_half_message_without_room_for_a_copys_properties_does_not_hold_
 ) -> None:
     one = await transactor(world)
     await one.client.create("T")
-    one.answer = lambda _message: TransactionOutcome.COMMIT
+    one.answer = returns(TransactionOutcome.COMMIT)
     full = (
         "REAL_TOPIC\x01T\x02REAL_QID\x010\x02PGROUP\x01sellers\x02a\x01".ljust(32740, "i") + "\x02"
     )
@@ -655,9 +656,9 @@ async def test_while_the_store_takes_nothing_an_end_is_refused_and_checks_come_l
     one = await transactor(world)
     await one.client.create("T")
     half = await one.prepare()
-    one.answer = lambda _message: TransactionOutcome.COMMIT
+    one.answer = returns(TransactionOutcome.COMMIT)
     world.broker.store.space.refusal = "the disk is full"
-    monkeypatch.setattr(SpaceWatch, "has_room_beside_reserve", lambda *_sizes: False)
+    monkeypatch.setattr(SpaceWatch, "has_room_beside_reserve", returns(False))
     code, remark = await one.client.code(one.ending(half, TransactionOutcome.COMMIT))
     assert code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert "the disk is full" in remark

@@ -9,6 +9,7 @@ from collections import Counter
 
 import pytest
 from tests.loops import in_loop
+from tests.stand_ins import returns
 from tests.unit.broker.transacting import GIVEN_UP, HALF, Transactor, World, in_a_world
 from tests.unit.store.looked_up import message_in_queue
 
@@ -88,7 +89,7 @@ async def test_kills_after_each_round_do_not_multiply_the_questions(
             "7",
             "8",
         }
-    one.answer = lambda _message: TransactionOutcome.COMMIT
+    one.answer = returns(TransactionOutcome.COMMIT)
     await asyncio.sleep(100)
     assert sorted(await one.client.all_bodies("T")) == ORDERS
     assert world.offset(HALF) == world.broker.store.max_offset(HALF, 0)
@@ -184,7 +185,7 @@ async def test_copies_that_an_older_broker_has_doubled_come_down_to_one(world: W
     for checks in (4, 5):
         assert await a_round(one) == Counter(ORDERS[:3])
         assert one.asked[-1].message.properties["TRANSACTION_CHECK_TIMES"] == str(checks)
-    one.answer = lambda _message: TransactionOutcome.COMMIT
+    one.answer = returns(TransactionOutcome.COMMIT)
     await asyncio.sleep(100)
     assert sorted(await one.client.all_bodies("T")) == ORDERS[:3]
 
@@ -200,7 +201,7 @@ async def test_transactions_that_share_their_uniq_key_stay_several_through_kills
     for kill in range(2, 5):
         assert await a_round(one) == {b"same": 3}
         one = await killed(world, kill)
-    one.answer = lambda _message: TransactionOutcome.COMMIT
+    one.answer = returns(TransactionOutcome.COMMIT)
     await asyncio.sleep(100)
     assert await one.client.all_bodies("T") == [b"same"] * 3
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from tests.stand_ins import does_nothing
+
 from turbopump.client.consumer.delivery import Delivery
 
 
@@ -13,7 +15,7 @@ class Lists:
     long it takes."""
 
     def __init__(
-        self, fate: Callable[[list[Delivery]], object] = lambda _: None, *, seconds: float = 0.0
+        self, fate: Callable[[list[Delivery]], object] = does_nothing, *, seconds: float = 0.0
     ) -> None:
         self.got: list[list[bytes]] = []
         self.queues: list[set[int]] = []

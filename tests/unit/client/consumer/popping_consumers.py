@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.simulation.world.simulation import Simulation
+from tests.stand_ins import does_nothing
 from tests.unit.client.scripted_cluster import ScriptedBroker, ScriptedCluster, scripted_cluster
 from tests.unit.client.scripted_pops import ScriptedPops
 
@@ -45,7 +46,7 @@ class Handled:
     """A handler: what it got, and when; ``fate`` says what it does with a message."""
 
     def __init__(
-        self, fate: Callable[[Delivery], object] = lambda _: None, *, takes: float = 0.0
+        self, fate: Callable[[Delivery], object] = does_nothing, *, takes: float = 0.0
     ) -> None:
         self.bodies: list[bytes] = []
         self.attempts: list[int] = []

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
+from tests.stand_ins import does_nothing, returns
 from tests.unit.client.consumer.handled_lists import Lists, bodies, fails
 from tests.unit.client.consumer.popping_consumers import consumer_of as popping_consumer_of
 from tests.unit.client.consumer.popping_consumers import popping
@@ -140,10 +141,10 @@ def from_there_on(messages: list[Delivery]) -> object:
 @pytest.mark.parametrize(
     ("fate", "again"),
     [
-        (lambda _: None, []),
-        (lambda _: "whatever", []),
+        (does_nothing, []),
+        (returns("whatever"), []),
         (fails, [(0, 0), (1, 0), (2, 0), (3, 0)]),
-        (lambda _: Retry, [(0, 0), (1, 0), (2, 0), (3, 0)]),
+        (returns(Retry), [(0, 0), (1, 0), (2, 0), (3, 0)]),
         (lambda _: Retry(level=4), [(0, 4), (1, 4), (2, 4), (3, 4)]),
         (some_then_fails, [(2, 0), (3, 0)]),
         (one_by_itself, [(1, 5)]),
@@ -352,8 +353,8 @@ async def test_each_message_of_a_list_has_a_trace_with_its_share_of_the_time(
 @pytest.mark.parametrize(
     ("fate", "result"),
     [
-        (lambda _: None, ConsumeResult.CR_SUCCESS),
-        (lambda _: Retry, ConsumeResult.CR_LATER),
+        (does_nothing, ConsumeResult.CR_SUCCESS),
+        (returns(Retry), ConsumeResult.CR_LATER),
         (lambda messages: messages[0].retry(), ConsumeResult.CR_LATER),
         (fails, ConsumeResult.CR_THROW_EXCEPTION),
     ],

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
+from tests.stand_ins import does_nothing
 from tests.unit.client.handler_threads import PATIENCE_S, Queue, messages_of
 from tests.waits import until, until_count
 
@@ -152,7 +153,7 @@ async def test_the_time_of_a_list_is_its_handlers_and_its_messages_have_one_requ
     traces, queue = Traces(), Queue()
     messages = messages_of(queue, 3)
     consumption = Consumption(asyncio.get_running_loop().time, traces)  # type: ignore[arg-type]
-    async with threads(lambda _: None, 2, concurrency=1, on_take=consumption.began) as (_, ready):
+    async with threads(does_nothing, 2, concurrency=1, on_take=consumption.began) as (_, ready):
         ready.put(messages)
         await until_count(queue.said, 3)
     assert traces.begun == [([0, 1], threading.get_ident()), ([2], threading.get_ident())]

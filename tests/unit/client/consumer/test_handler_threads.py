@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
+from tests.stand_ins import does_nothing, returns
 from tests.unit.client.handler_threads import PATIENCE_S, Queue, message_of, messages_of, threads
 from tests.waits import until, until_count, until_equal, until_has
 
@@ -39,7 +40,7 @@ async def test_one_call_of_the_executor_handles_many_messages(
 
     monkeypatch.setattr(loop, "run_in_executor", counted)
     queue = Queue()
-    async with threads(lambda _: None, concurrency=4) as (_, ready):
+    async with threads(does_nothing, concurrency=4) as (_, ready):
         ready.put(messages_of(queue, 5000))
         await until_count(queue.said, 5000)
     assert set(queue.said.values()) == {"done"}
@@ -59,10 +60,10 @@ async def test_each_message_gets_what_its_own_call_said() -> None:
 
     queue = Queue()
     answers: list[Callable[[Delivery], object]] = [
-        lambda _: None,
-        lambda _: Retry,
+        does_nothing,
+        returns(Retry),
         lambda _: Retry(7.0, reason="two"),
-        lambda _: False,
+        returns(False),
         lambda _: later(Retry(level=4)),
         lambda _: raises(),
         lambda _: later(KeyError("six")),
@@ -364,7 +365,7 @@ async def test_traces_of_a_message_in_a_thread_are_written_on_the_loop_with_its_
 
     traces, queue = Traces(), Queue()
     consumption = Consumption(asyncio.get_running_loop().time, traces)  # type: ignore[arg-type]
-    async with threads(lambda _: None, concurrency=1, on_take=consumption.began) as (_, ready):
+    async with threads(does_nothing, concurrency=1, on_take=consumption.began) as (_, ready):
         ready.put(messages_of(queue, 1))
         await until_count(queue.said, 1)
     assert traces.records == [("began", 4711, threading.get_ident())]

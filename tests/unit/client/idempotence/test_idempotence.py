@@ -15,6 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -291,7 +292,10 @@ async def test_a_redis_that_does_not_answer_has_failed() -> None:
 
 
 def test_settings_that_cannot_be_are_refused(tmp_path: Path) -> None:
-    for make in (lambda: MemoryStore(max_keys=0), lambda: SqliteStore(tmp_path / "f", max_keys=0)):
+    for make in (
+        partial(MemoryStore, max_keys=0),
+        partial(SqliteStore, tmp_path / "f", max_keys=0),
+    ):
         with pytest.raises(ConfigError, match="max_keys=0"):
             make()
     with pytest.raises(ConfigError, match="lease=0"):

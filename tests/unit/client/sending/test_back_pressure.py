@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 from tests.loops import in_loop, simulated
@@ -468,12 +469,12 @@ async def test_no_batch_grows_beyond_what_one_request_may_have(
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: BackPressure(messages=0),
-        lambda: BackPressure(size=0),
-        lambda: AutoBatch(hold=0),
-        lambda: AutoBatch(hold=31),
-        lambda: AutoBatch(size=3 * 1024 * 1024),
-        lambda: AutoBatch(total_size=0),
+        partial(BackPressure, messages=0),
+        partial(BackPressure, size=0),
+        partial(AutoBatch, hold=0),
+        partial(AutoBatch, hold=31),
+        partial(AutoBatch, size=3 * 1024 * 1024),
+        partial(AutoBatch, total_size=0),
     ],
 )
 def test_unusable_bounds_are_refused(make) -> None:  # type: ignore[no-untyped-def]

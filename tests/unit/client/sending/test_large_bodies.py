@@ -9,6 +9,7 @@ import threading
 import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
+from tests.stand_ins import returns
 from tests.unit.client.producers import producer_of
 from tests.unit.client.scripted_cluster import scripted_cluster
 
@@ -75,7 +76,7 @@ async def test_a_send_that_fails_because_the_loop_stood_still_says_so(
     async with scripted_cluster(simulation) as cluster, producer_of(cluster, retries=0) as producer:
         await producer.send("orders", b"x")
         cluster.broker.script[RequestCode.SEND_MESSAGE_V2].append(None)  # no answer
-        monkeypatch.setattr(LoopStalls, "_lateness", lambda _: 2.1)
+        monkeypatch.setattr(LoopStalls, "_lateness", returns(2.1))
         with (
             caplog.at_level(logging.WARNING, "turbopump.client.loop_stalls"),
             pytest.raises(SendError, match=r"event loop stood still for 2\.1 s") as raised,

@@ -9,6 +9,7 @@ import pytest
 from tests.simulation.world.disk import SimulatedDisk
 from tests.simulation.world.loop import SimulatedLoop
 from tests.simulation.world.simulation import SimulatedClock
+from tests.stand_ins import does_nothing
 from tests.unit.store.directory import HOST
 from tests.unit.store.looked_up import find_by_key
 
@@ -36,9 +37,7 @@ class Machine:
         self.sent = 0
 
     def open(self) -> MessageStore:
-        self.store = MessageStore.open(
-            self.config, self.disk.mount(), self.clock, lambda _text: None
-        )
+        self.store = MessageStore.open(self.config, self.disk.mount(), self.clock, does_nothing)
         return self.store
 
     def put(self) -> None:

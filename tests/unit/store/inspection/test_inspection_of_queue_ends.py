@@ -7,6 +7,7 @@ from zlib import crc32
 
 import msgspec
 import pytest
+from tests.stand_ins import does_nothing
 from tests.unit.store.directory import Directory
 from tests.unit.store.inspected import SMALL_FILES, changed, numbered_store, put_numbers, verified
 
@@ -188,7 +189,7 @@ def test_old_messages_of_an_empty_queue_of_a_topic_that_was_made_anew_are_not_be
     directory = numbered_store(tmp_path / "store", 4)
     store = directory.open()
     put_numbers(store, 4, 10, topic="Early")
-    store.delete_queues("Early", lambda _count: None)
+    store.delete_queues("Early", does_nothing)
     put_numbers(store, 11, 12, topic="Early")
     put_numbers(store, 12, 60)
     store.close()
@@ -269,7 +270,7 @@ def test_messages_of_a_deleted_topic_need_no_units(tmp_path: Path) -> None:
     directory = numbered_store(tmp_path / "store", COUNT)
     store = directory.open()
     put_numbers(store, COUNT, COUNT + 4, topic="New")
-    store.delete_queues("T", lambda _count: None)
+    store.delete_queues("T", does_nothing)
     put_numbers(store, COUNT + 4, COUNT + 6)
     store.close()
     assert verified(directory.paths.root).clean

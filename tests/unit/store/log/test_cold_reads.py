@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.loops import in_loop
+from tests.stand_ins import does_nothing, returns
 
 from turbopump.disk.disk import Found, Piece
 from turbopump.disk.mapped_segments import MappedSegment
@@ -52,7 +53,7 @@ def reads(disk: HeldDisk) -> ColdReads:
 
 @pytest.fixture
 def nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MappedSegment, "read_cached_into", lambda _self, _buffer, _at: False)
+    monkeypatch.setattr(MappedSegment, "read_cached_into", returns(False))
 
 
 def two_steps(segment: MappedSegment) -> ReadSteps[bytes]:
@@ -138,9 +139,7 @@ def test_more_than_may_wait_are_refused(
     reads: ColdReads, segment: MappedSegment, disk: HeldDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cold_reads, "WAITING_MAX", 2)
-    outcomes = [
-        reads.run(two_steps(segment), lambda _bytes: None) for _ in range(cold_reads.AT_ONCE + 3)
-    ]
+    outcomes = [reads.run(two_steps(segment), does_nothing) for _ in range(cold_reads.AT_ONCE + 3)]
     assert outcomes == [ReadState.PENDING] * (cold_reads.AT_ONCE + 2) + [ReadState.REFUSED]
     assert reads.numbers.refused == 1
 
@@ -226,7 +225,7 @@ async def test_the_disk_reads_in_threads_of_its_own_and_tells_in_the_owner_s(
         assert go_on.wait(30)
 
     for _ in range(2):  # every thread of the syncs is busy
-        disk.start(wait, lambda _error: None)
+        disk.start(wait, does_nothing)
     told: asyncio.Future[tuple[int, list[Found]]] = loop.create_future()
     disk.start_read(
         [Piece(segment, 0, 3), Piece(segment, 4096, 1), Piece(segment, 3, 2)],
@@ -378,9 +377,9 @@ def test_what_was_not_seen_at_once_is_not_looked_for_twice_in_a_row(
     monkeypatch.setattr(MappedSegment, "read_cached_into", miss)
     Loop(reads).with_pace(0.25)
     assert seen(reads, Piece(segment, 7, 1)) is None
-    assert reads.run(one_piece(segment), lambda _: None) is ReadState.PENDING
+    assert reads.run(one_piece(segment), does_nothing) is ReadState.PENDING
     assert looks == [7]
-    assert reads.run(one_piece(segment), lambda _: None) is ReadState.PENDING
+    assert reads.run(one_piece(segment), does_nothing) is ReadState.PENDING
     assert looks == [7], "and now somebody stands in line"
 
 
@@ -419,7 +418,7 @@ def test_where_others_are_busy_reads_get_their_share_of_the_time(
     in_memory(monkeypatch)
     monkeypatch.setattr(cold_reads, "TURN_S", 7.0)
     loop, log = Loop(reads), list[int]()
-    reads.run(loop.working(segment, log, 0, slices=100), lambda _number: None)
+    reads.run(loop.working(segment, log, 0, slices=100), does_nothing)
     loop.turn()
     for _ in range(5):
         before = len(log)
@@ -444,7 +443,7 @@ def test_while_somebody_writes_reads_get_a_share_of_the_time_in_small_pieces(
             loop.now += 0.000_05
             yield []
 
-    reads.run(reading(), lambda _none: None)
+    reads.run(reading(), does_nothing)
     for _ in range(1000):
         loop.turn()
     assert (len(log), loop.pauses) == (1001, []), "nobody writes"
@@ -469,7 +468,7 @@ def test_while_somebody_writes_reads_get_a_share_of_the_time_in_small_pieces(
 
 def test_a_turn_in_which_the_process_stood_still_is_not_paid_back() -> None:
     written = 0
-    pace = ReadPace(0.25, lambda: written, lambda _seconds, _call: None)
+    pace = ReadPace(0.25, lambda: written, does_nothing)
     for turn in range(3):
         written += 1
         pace.took(turn * 2.0, turn * 2.0 + 1.5)
@@ -526,7 +525,7 @@ def test_closing_between_turns_drops_what_is_ready(
 ) -> None:
     in_memory(monkeypatch)
     loop, log = Loop(reads), list[int]()
-    reads.run(loop.working(segment, log, 0), lambda _number: None)
+    reads.run(loop.working(segment, log, 0), does_nothing)
     reads.close()
     loop.turn()
     assert (log, loop.soon, reads.waiting) == ([], [], 0)

@@ -4,6 +4,7 @@ import errno
 from pathlib import Path
 
 import pytest
+from tests.stand_ins import does_nothing
 from tests.unit.store.directory import OVERHEAD, SEGMENT, Directory, bodies, put, put_batch
 from tests.unit.store.looked_up import message_at
 
@@ -123,7 +124,7 @@ def test_a_disk_without_room_for_the_next_segment_leaves_the_store_as_it_was(
 
     with monkeypatch.context() as patched:
         patched.setattr(SystemDisk, "create_segment", no_room)
-        patched.setattr("turbopump.store.mapped_file.MappedFiles.prepare_next", lambda self: None)
+        patched.setattr("turbopump.store.mapped_file.MappedFiles.prepare_next", does_nothing)
         if store.log.files.spare is not None:  # the spare was made when there was room
             put(store, b"y" * 3000)
         with pytest.raises(StoreClosedError, match="No space left"):

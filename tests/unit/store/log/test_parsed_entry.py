@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.fuzzing import examples
+from tests.stand_ins import returns
 from tests.unit.store.directory import Directory, put
 
 from turbopump.message.codec import encode_entry, encode_host, entry_fault
@@ -111,14 +112,9 @@ def test_the_quick_way_takes_all_of_the_usual_kind_and_stops_where_it_may_not_go
         assert marks == list(one_by_one(data, crc_required=with_crc))
         assert len(marks) == 5
         assert (
-            len(
-                parse_usual_entries(
-                    data, 0, len(data) - 1, BASE, lambda _offset: False, {b"T": "T"}
-                )
-            )
-            == 4
+            len(parse_usual_entries(data, 0, len(data) - 1, BASE, returns(False), {b"T": "T"})) == 4
         )
-        assert parse_usual_entries(data, 0, len(data), BASE, lambda _offset: False, {}) == [], (
+        assert parse_usual_entries(data, 0, len(data), BASE, returns(False), {}) == [], (
             "a name it has not seen"
         )
 

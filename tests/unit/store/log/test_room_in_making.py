@@ -3,6 +3,7 @@ somebody tells when."""
 
 import errno
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ class SlowDisk(SystemDisk):
         self.error: OSError | None = None
 
     def start(self, operation: Callable[[], None], done: Done) -> None:
-        self.waiting.append(lambda: SystemDisk.start(self, operation, done))
+        self.waiting.append(partial(SystemDisk.start, self, operation, done))
 
     def create_segment(self, path: Path, size: int) -> MappedSegment:
         if self.error is not None:

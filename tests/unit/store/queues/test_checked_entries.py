@@ -5,6 +5,7 @@ import errno
 from pathlib import Path
 
 import pytest
+from tests.stand_ins import returns
 from tests.unit.store.directory import HOST, Directory, bodies, put
 from tests.unit.store.queues.checked_entries import COUNT, Bad, Reopened, offsets
 from tests.unit.store.segments import Plain, RealSegment, replace
@@ -267,8 +268,8 @@ def with_turns(reopened: Reopened) -> bool:
 
     def call_nobody(*_: object) -> None: ...
 
-    pace = ReadPace(0.25, lambda: 0, call_nobody)
-    reopened.store.cold_reads.take_turns(call_nobody, lambda: 0.0, pace)
+    pace = ReadPace(0.25, returns(0), call_nobody)
+    reopened.store.cold_reads.take_turns(call_nobody, returns(0.0), pace)
     return reopened.store.log.files.at(0).segment.read_cached(0, 1) is not None
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.stand_ins import returns
 from tests.unit.store.directory import Directory, put
 
 from turbopump.disk.system_disk import SystemDisk
@@ -52,14 +53,14 @@ def test_a_cut_takes_the_last_units_whose_messages_are_not_there(queue: ConsumeQ
     queue.cut_at(1500, anything)
     assert queue.max_index == 15
     assert queue.append(15, 1500, 100, 7)
-    queue.cut_at(1600, lambda *_: False)
+    queue.cut_at(1600, returns(False))
     assert queue.max_index == 0
 
 
 def test_a_cut_stops_at_a_gap_which_has_no_message(queue: ConsumeQueue) -> None:
     queue.fill_gap(28, 2600)
     assert queue.unit(27) == (2600, NO_MESSAGE_SIZE, 0)
-    queue.cut_at(9000, lambda *_: False)
+    queue.cut_at(9000, returns(False))
     assert queue.max_index == 28
     assert queue.last_unit is None
 

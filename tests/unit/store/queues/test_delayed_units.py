@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.stand_ins import does_nothing
 from tests.unit.store.directory import HOST, Directory
 from tests.unit.store.inspected import SMALL_FILES, changed, verified
 
@@ -98,7 +99,7 @@ def test_a_segment_with_a_message_that_still_waits_is_not_deleted_however_short_
     store.flusher.flush_log()
     store.flusher.flush_queues()
     seventh = units(store)[6][0]
-    store.retention.needed_from.append(lambda: None)
+    store.retention.needed_from.append(does_nothing)
     store.retention.needed_from.append(lambda: seventh if needed else None)
     store.space.level = SpaceLevel.CLEAN_FORCIBLY
     assert store.retention.begin_round()

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.fuzzing import crossed, some
+from tests.stand_ins import does_nothing, returns
 from tests.unit.store.directory import Directory, TestClock, put
 from tests.unit.store.segments import Plain, RealSegment, replace
 
@@ -176,9 +177,7 @@ def filtered_by_sql(store: MessageStore, offset: int) -> GetResult:
 
 
 def filtered_by_both(store: MessageStore, offset: int) -> GetResult:
-    steps = store.reader.steps(
-        "T", 0, offset, 32, lambda tags: tags == WANTED, lambda _properties: True
-    )
+    steps = store.reader.steps("T", 0, offset, 32, lambda tags: tags == WANTED, returns(True))
     return store.cold_reads.finish(steps)
 
 
@@ -215,7 +214,7 @@ def damaged_store(
     store = begin(directory)
     # everything that is in memory is seen at once, as in a broker that has nothing else to do
     store.cold_reads.take_turns(
-        lambda call: call(), lambda: 0.0, ReadPace(1.0, lambda: 0, lambda _s, _call: None)
+        lambda call: call(), returns(0.0), ReadPace(1.0, returns(0), does_nothing)
     )
     LOSSES[loss](directory.paths.consume_queues / "T" / "0" / f"{0:020}", patched)
     return store

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.stand_ins import returns
 from tests.unit.store.apache_batches import (
     TOPIC,
     batch_files,
@@ -134,11 +135,11 @@ def test_a_topic_that_is_deleted_takes_apache_s_files_with_it_and_can_be_made_an
     assert batch_files(directory.paths) == {}
     assert not (directory.paths.batch_consume_queues / TOPIC).exists()
     directory.paths.table("topics").unlink()
-    store = directory.open(is_batch=lambda _topic: False)
+    store = directory.open(is_batch=returns(False))
     assert put(store, b"anew", TOPIC).queue_offset == 0
     store.close()
     shutil.rmtree(directory.paths.consume_queues)
-    store = directory.open(is_batch=lambda _topic: False)
+    store = directory.open(is_batch=returns(False))
     assert bodies(store, TOPIC) == [b"anew"]
     assert bodies(store) == PLAIN
     store.close()

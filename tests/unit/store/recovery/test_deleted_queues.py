@@ -14,6 +14,7 @@ import pytest
 from tests.crash.in_memory import ROOT, IdleLoop, Image, Opened, StillClock, Stored, make_disk
 from tests.fuzzing import some
 from tests.simulation.world.disk import SimulatedDisk, SimulatedLoop
+from tests.stand_ins import does_nothing
 from tests.unit.store.ended_queues import (
     BACKUP,
     CONFIG,
@@ -52,7 +53,7 @@ def delete(found: Opened, topic: str) -> list[int | OSError]:
 
 def let_it_be_noted(found: Opened) -> None:
     """The thread has saved the deletion, the owner has not heard of it."""
-    found.store.queue_ends.file.on_settled = lambda _good: None
+    found.store.queue_ends.file.on_settled = does_nothing
     found.loop.run()
 
 

@@ -4,6 +4,7 @@ hurting anybody."""
 import errno
 
 import pytest
+from tests.stand_ins import does_nothing
 from tests.unit.store.ended_queues import (
     BACKUP,
     RECORD,
@@ -55,7 +56,7 @@ def test_a_deleted_topic_stays_deleted_and_is_no_reason_to_read_the_log_again(
 def test_a_kill_between_the_note_and_the_deletion_of_a_topic_finishes_it() -> None:
     found = fill(trimmed=False)
     before = found.image()
-    found.store.delete_queues("quiet", lambda _count: None)
+    found.store.delete_queues("quiet", does_nothing)
     found.loop.run()
     after = found.image()
     expected = state(found)
@@ -218,7 +219,7 @@ def test_queues_that_cannot_be_deleted_are_told_of(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("noted_again", [False, True])
 def test_messages_that_came_while_their_topic_was_deleted_go_with_it(noted_again: bool) -> None:
     found = fill(trimmed=False)
-    found.store.delete_queues("quiet", lambda _count: None)
+    found.store.delete_queues("quiet", does_nothing)
     for _ in range(3):
         put(found, "quiet")
     while found.store.queue("quiet", 0) is not None:

@@ -5,6 +5,7 @@ stays as it is."""
 import pytest
 from tests.crash.in_memory import ROOT, Image, Opened
 from tests.fuzzing import crossed
+from tests.stand_ins import does_nothing
 from tests.unit.store.ended_queues import (
     BACKUP,
     RECORD,
@@ -126,7 +127,7 @@ def test_a_topic_that_nobody_knows_any_more_was_deleted(
 
 def test_a_topic_that_was_deleted_and_made_anew_does_not_get_its_old_messages_back() -> None:
     found = fill(trimmed=False)
-    found.store.delete_queues("quiet", lambda _count: None)
+    found.store.delete_queues("quiet", does_nothing)
     found.loop.run()
     for _ in range(4):
         put(found, "quiet")
@@ -150,7 +151,7 @@ def test_when_all_is_written_again_such_a_topic_has_what_came_since_it_was_made_
     """Before, its messages were set apart in a trimmed log, and in another the old ones came behind
     them."""
     found = fill(trimmed=trimmed)
-    found.store.delete_queues(topic, lambda _count: None)
+    found.store.delete_queues(topic, does_nothing)
     found.loop.run()
     for _ in range(4):
         put(found, topic)
@@ -181,7 +182,7 @@ def test_such_a_topic_has_only_its_new_messages_also_where_the_log_is_read_again
     found.clock.ms += 60_000
     for _ in range(5):
         found.put(topic, 0, b"old", "k")
-    found.store.delete_queues(topic, lambda _count: None)
+    found.store.delete_queues(topic, does_nothing)
     found.loop.run()
     for _ in range(2):
         found.put(topic, 0, b"new", "k")
@@ -219,7 +220,7 @@ def test_an_empty_queue_of_a_topic_that_was_made_anew_does_not_get_its_deleted_m
     for _ in range(20):
         put(found, "busy")
     found.flush()
-    found.store.delete_queues(topic, lambda _count: None)
+    found.store.delete_queues(topic, does_nothing)
     found.loop.run()
     found.put(topic, 1, b"new", "k")
     for _ in range(60):
@@ -244,7 +245,7 @@ def test_a_queue_an_earlier_release_continued_behind_its_old_messages_keeps_its_
     """It wrote the new messages in place of the first old ones and went on where those had
     ended."""
     found = fill(trimmed=False)
-    found.store.delete_queues("quiet", lambda _count: None)
+    found.store.delete_queues("quiet", does_nothing)
     found.loop.run()
     for _ in range(4):
         put(found, "quiet")

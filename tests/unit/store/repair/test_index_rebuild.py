@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.fuzzing import crossed, some
+from tests.stand_ins import does_nothing
 from tests.unit.store.directory import Directory
 from tests.unit.store.indexed import ALWAYS, ENTRIES, SLOTS, answers, fill, indexed, put
 from tests.unit.store.looked_up import find_by_key
@@ -54,7 +55,7 @@ def scrub_of(store: MessageStore, found: list[str]) -> Scrub:
     )
 
 
-def run(scrub: Scrub, on_step: Callable[[], None] = lambda: None) -> None:
+def run(scrub: Scrub, on_step: Callable[[], None] = does_nothing) -> None:
     """One whole pass."""
     now, passes = 0.0, scrub.numbers.passes
     while scrub.numbers.passes == passes:

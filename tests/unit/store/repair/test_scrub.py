@@ -2,6 +2,7 @@
 the log is left as it was."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -344,7 +345,7 @@ def test_nothing_is_checked_while_a_thread_reads(
     def start_read(
         disk: SystemDisk, pieces: list[Piece], done: Callable[[list[Found]], None]
     ) -> None:
-        held.append(lambda: plain(disk, pieces, done))
+        held.append(partial(plain, disk, pieces, done))
 
     scrubbed = Scrubbed(tmp_path)
     monkeypatch.setattr(SystemDisk, "start_read", start_read)

@@ -20,6 +20,7 @@ from tests.crash.in_memory import (
     open_image,
 )
 from tests.simulation.world.mount import PowerCut, SimulatedSegment
+from tests.stand_ins import returns
 from tests.unit.store.bad_sectors import EIO, SEGMENT, bad_sectors, filled, segment
 from tests.unit.store.directory import Directory, bodies, put
 from tests.unit.store.inspected import tree
@@ -259,7 +260,7 @@ def test_where_the_log_is_its_own_file_system_originals_stay_and_starts_pass_the
 ) -> None:
     directory = filled(tmp_path / "store", stopped=True)
     path = segment(directory, 0)
-    monkeypatch.setattr(SystemDisk, "same_file_system", lambda _disk, _one, _other: False)
+    monkeypatch.setattr(SystemDisk, "same_file_system", returns(False))
     with bad_sectors((path, 2)):
         found = run(directory)
         assert found.kept == {path: directory.paths.commit_log / "unreadable" / path.name}
