@@ -38,7 +38,7 @@ from turbopump import Message, Producer
 from turbopump.spark import archive as lakes
 from turbopump.spark import end_session, rocketmq_session
 from turbopump.spark.pipelines import ArchiveReport, archive, json_bodies, query
-from turbopump.spark.pipelines.running import Progress as Archived
+from turbopump.spark.pipelines.running import RowProgress
 
 TOPIC = "flights"
 SEND_AT_ONCE = 16
@@ -165,7 +165,7 @@ def running_servers(store: Path) -> Iterator[Servers]:
 async def send(name_server: str, todo: list[Flight]) -> int:
     """Send the flights in batches, several on the way at once; the number of messages that the
     broker acknowledged."""
-    bar = Progress("Sending", len(todo))
+    bar = ProgressBar("Sending", len(todo))
     batches = iter([todo[at : at + BATCH] for at in range(1, len(todo), BATCH)])
     sent = 0
 
@@ -217,7 +217,7 @@ def running_spark(
 
 def archive_all(spark: SparkSession, servers: Servers, lake: Path, total: int) -> ArchiveReport:
     """Archive the topic in three batches; the broker is killed while the second one is read."""
-    bar = Progress("Archiving", total)
+    bar = ProgressBar("Archiving", total)
     planned = 0
     is_read = threading.Event()
 
@@ -245,7 +245,7 @@ def archive_all(spark: SparkSession, servers: Servers, lake: Path, total: int) -
         columns=COLUMNS,
         bodies=json_bodies(SCHEMA),
         rows_per_batch=-(-total // 3),
-        progress=Archived(shown=lambda progress: bar.show(progress.done)),
+        progress=RowProgress(shown=lambda progress: bar.show(progress.done)),
         at_step=at_step,
     )
     if killing.ident is not None:
@@ -355,7 +355,7 @@ def report(result: Comparison, seconds: float) -> int:
     return 0 if result.agrees else 1
 
 
-class Progress:
+class ProgressBar:
     """A bar on a terminal, a line every so often elsewhere."""
 
     def __init__(self, label: str, total: int | None) -> None:

@@ -23,6 +23,7 @@ from typing import Final
 from tests.loops import outcome_of
 from tests.unit.auth.signed import ANN, USERS, Door, access, allow, signed
 from tests.unit.client.scripted_answers import entry, reply
+from tests.unit.protocol.compressed_registration import encode_compressed
 from tests.unit.remoting.certificates import Pair
 from tests.unit.remoting.serving import frame
 
@@ -303,7 +304,7 @@ TARGETS: Final[Mapping[str, Target]] = {
     "heartbeat": Target(heartbeat, HEARTBEAT),
     "batch": Target(batch, encode_batch([Message("t", b"x", tags="a")] * 3)),
     "properties": Target(properties, b"TAGS\x01a\x02KEYS\x01k \xc3\xa9\x02"),
-    "register-body": Target(registration, RegisterBrokerBody().encode_compressed()),
+    "register-body": Target(registration, encode_compressed(RegisterBrokerBody())),
     "route": Target(route, GOOD_ROUTE),
     "pulled": Target(pulled, STORED + BATCH),
     "pop-texts": Target(pop_texts, b"0 0 5,6,7;1 0 8"),

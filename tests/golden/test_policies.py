@@ -37,7 +37,7 @@ def policies_of(text: str) -> Policies:
 def verdict(policies: Policies, ask: str) -> str:
     resource, actions, address, _ = ask.split(" ")
     wanted = tuple(actions_of(actions.split(",")))
-    found = policies.deciding(Resource.parse(resource), wanted, address)
+    found = policies.find_entry(Resource.parse(resource), wanted, address)
     if found is None:
         return "0"
     return "+" if found[1].decision is Decision.ALLOW else "-"

@@ -19,9 +19,9 @@ from turbopump.message.message import MessageQueue
 from turbopump.spark.options import BODY_FAULT, arrow_schema
 from turbopump.spark.pipelines.bodies import avro_bodies
 from turbopump.spark.pipelines.lake import (
-    Batch,
     Definition,
     Lake,
+    LakeBatch,
     Snapshot,
     create_or_open,
     no_step,
@@ -74,13 +74,13 @@ def zigzag(number: int) -> bytes:
 def append_next(lake: Lake, before: Snapshot, at_step: Callable[[str], None]) -> Snapshot:
     """Commit the next batch, as ``archive`` does."""
     begins = dict.fromkeys(QUEUES, 0)
-    begins |= {queue: stretch.end for queue, stretch in before.stretches.items()}
+    begins |= {queue: archived.end for queue, archived in before.ranges.items()}
     ends = before.unfinished or {queue: begin + BATCH_ROWS for queue, begin in begins.items()}
     stem = staged_name(f"{before.version + 1:08d}")
     writing = FileWriting(str(lake.staging), stem, lake.definition)
     report = writing.write(messages(queue, begins[queue], ends[queue]) for queue in ends)
     at_step("written")
-    batch = Batch(begins=begins, ends=ends, lost={}, files=tuple(report.files))
+    batch = LakeBatch(begins=begins, ends=ends, lost={}, files=tuple(report.files))
     return lake.append(before, batch, at_step)
 
 
@@ -92,8 +92,8 @@ def archive_all(
     at_step("opened")
     with lake.writing():
         snapshot = lake.snapshot()
-        while any(snapshot.stretches.get(q) is None for q in QUEUES) or any(
-            stretch.end < BATCHES * BATCH_ROWS for stretch in snapshot.stretches.values()
+        while any(snapshot.ranges.get(q) is None for q in QUEUES) or any(
+            archived.end < BATCHES * BATCH_ROWS for archived in snapshot.ranges.values()
         ):
             snapshot = append_next(lake, snapshot, at_step)
         at_step("all there")

@@ -19,7 +19,7 @@ from turbopump.message.properties import SysFlag
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.command import Command
 from turbopump.protocol.requests.offsets import QUEUE_OFFSET_MAX
-from turbopump.spark import decode
+from turbopump.spark import decode, inner_batches
 from turbopump.spark.batch import BatchReader
 from turbopump.spark.offsets import TASKS_MAX, OffsetRange, split
 from turbopump.spark.options import ReadOptions, read_options
@@ -164,7 +164,7 @@ def test_lost_messages_are_named_up_to_ten(fake: FakeCluster) -> None:
 
 
 def test_compressed_batches_are_inflated_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode, "INFLATED_SIZE_MAX", 8 << 20)
+    monkeypatch.setattr(inner_batches, "INFLATED_SIZE_MAX", 8 << 20)
     flags = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP | SysFlag.COMPRESSED)
     body = zlib.compress(encode_item(0, bytes(100), b"") * COUNT_MAX, 9)
     batch = stored_message(body, topic="T", queue_id=0, queue_offset=0, sys_flag=flags)

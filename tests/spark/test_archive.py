@@ -31,8 +31,8 @@ from turbopump.spark import archive as lakes
 from turbopump.spark.offsets import Offsets
 from turbopump.spark.pipelines import ArchiveReport, archive, archiving, json_bodies
 from turbopump.spark.pipelines.running import (
-    Progress,
     ProgressLine,
+    RowProgress,
     check_master,
     command_session,
     error_inside,
@@ -454,7 +454,7 @@ def test_a_stop_ends_a_run_after_its_batch(
 ) -> None:
     cluster.fill("T", 0, 30)
     stop = threading.Event()
-    progress = Progress()
+    progress = RowProgress()
     report = run("T", rows_per_batch=10, stop=stop, progress=progress, at_step=lambda _: stop.set())
     assert (report.rows, report.stopped, report.agrees) == (10, True, True)
     assert (progress.done, progress.lag) == (10, 20)
@@ -478,7 +478,7 @@ def test_progress_says_rows_rate_lag_and_the_time_left(
     import sys
 
     line = ProgressLine("archive", sys.stderr)  # begins at 10
-    progress = Progress(total=1000, done=100, began=1.0, shown=line)
+    progress = RowProgress(total=1000, done=100, began=1.0, shown=line)
     progress.add(300)
     assert capsys.readouterr().err == "archive: 400 rows  20/s  lag 600  30 s left\n"
 

@@ -22,7 +22,8 @@ from turbopump.compiled import TWINS
 from turbopump.errors import StoredMessageError
 from turbopump.message.batch import encode_item, inner_entries
 from turbopump.spark import decode as decode_module
-from turbopump.spark.decode import decode, entries_between
+from turbopump.spark.decode import decode
+from turbopump.spark.entries import entries_between
 from turbopump.spark.options import COLUMN_NAMES, arrow_schema
 
 

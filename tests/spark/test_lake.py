@@ -38,7 +38,7 @@ from tests.spark.lake_batches import (
     definition,
     messages,
 )
-from tests.stand_ins import does_nothing, returns
+from tests.stand_ins import does_nothing, raises, returns
 
 from turbopump.errors import ConfigError, LakeError, LakeInUseError, OffsetGapError, PipelineError
 from turbopump.message.message import MessageQueue
@@ -48,9 +48,9 @@ from turbopump.spark.pipelines.bodies import avro_bodies
 from turbopump.spark.pipelines.lake import (
     DATA,
     REJECTED,
-    Batch,
+    ArchivedRange,
     Definition,
-    Stretch,
+    LakeBatch,
     create_or_open,
     draft_name,
     no_step,
@@ -176,7 +176,7 @@ def test_avro_values_become_columns_whatever_their_logical_type(
     with lake.writing():
         report = FileWriting(str(lake.staging), staged_name("x"), lake.definition).write([rows])
         files = tuple(report.files)
-        batch = Batch(begins={QUEUES[0]: 0}, ends={QUEUES[0]: 1}, lost={}, files=files)
+        batch = LakeBatch(begins={QUEUES[0]: 0}, ends={QUEUES[0]: 1}, lost={}, files=files)
         lake.append(lake.snapshot(), batch)
     assert archive.dataset(tmp_path, REJECTED).to_table().to_pylist() == []
     table = archive.dataset(tmp_path).to_table()
@@ -386,10 +386,10 @@ def test_a_second_host_does_not_compact_beside_the_first_where_locks_do_not_reac
 def test_a_file_system_without_locks_is_said_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_locks(*_: object) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr("turbopump.disk.durable_files.fcntl.flock", no_locks)
+    monkeypatch.setattr(
+        "turbopump.disk.durable_files.fcntl.flock",
+        raises(OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))),
+    )
     lake = create_or_open(tmp_path, definition("parquet"))
     with pytest.raises(LakeError, match=r"_lock cannot be locked \(No locks"), lake.writing():
         pass
@@ -506,7 +506,7 @@ def test_an_overlap_and_a_gap_are_refused(tmp_path: Path, format_name: str, begi
     lake = create_or_open(tmp_path, definition(format_name, bodies=False))
     with lake.writing():
         snapshot = append_next(lake, lake.snapshot(), no_step)
-        batch = Batch(begins={QUEUES[0]: begin}, ends={QUEUES[0]: 60}, lost={}, files=())
+        batch = LakeBatch(begins={QUEUES[0]: begin}, ends={QUEUES[0]: 60}, lost={}, files=())
         with pytest.raises(OffsetGapError, match=f"up to offset {BATCH_ROWS}, but .* at {begin}"):
             lake.append(snapshot, batch)
         assert lake.snapshot() == snapshot
@@ -517,10 +517,10 @@ def test_what_is_lost_is_counted_and_kept(tmp_path: Path, format_name: str) -> N
     lake = create_or_open(tmp_path, definition(format_name))
     with lake.writing():
         queue = QUEUES[0]
-        first = Batch(begins={queue: 10}, ends={queue: 20}, lost={queue: 10}, files=())
-        second = Batch(begins={queue: 20}, ends={queue: 21}, lost={queue: 1}, files=())
+        first = LakeBatch(begins={queue: 10}, ends={queue: 20}, lost={queue: 10}, files=())
+        second = LakeBatch(begins={queue: 20}, ends={queue: 21}, lost={queue: 1}, files=())
         snapshot = lake.append(lake.append(lake.snapshot(), first), second)
-    assert snapshot.stretches == {queue: Stretch(10, 21, 11)}
+    assert snapshot.ranges == {queue: ArchivedRange(10, 21, 11)}
     assert open_lake(tmp_path).snapshot().messages == 0
 
 
@@ -529,8 +529,8 @@ def test_old_versions_of_the_manifest_go_and_nothing_is_forgotten(tmp_path: Path
     with lake.writing():
         snapshot = append_next(lake, lake.snapshot(), no_step)
         for _ in range(125):
-            ends = {queue: stretch.end for queue, stretch in snapshot.stretches.items()}
-            batch = Batch(begins=ends, ends=ends, lost={}, files=())
+            ends = {queue: archived.end for queue, archived in snapshot.ranges.items()}
+            batch = LakeBatch(begins=ends, ends=ends, lost={}, files=())
             snapshot = lake.append(snapshot, batch)
     versions = sorted((tmp_path / "_manifest").glob("*.json"))
     assert len(versions) < 126
@@ -567,7 +567,7 @@ def test_compaction_leaves_rows_and_offsets(tmp_path: Path, format_name: str) ->
         assert lake.compact(files_min=50, size_target=1 << 20) == 0
         assert lake.compact(files_min=2, size_target=1 << 20) > 0
         after = lake.snapshot()
-        assert after.stretches == snapshot.stretches
+        assert after.ranges == snapshot.ranges
         assert after.rows() == snapshot.rows()
         assert len(archive.files(tmp_path)) < many
         check(tmp_path)

@@ -36,7 +36,7 @@ Archive = Callable[..., ArchiveReport]
 
 def in_this_process(run: ArchiveRun, begins: Offsets, ends: Offsets, writing: FileWriting) -> Any:
     """What Spark does with a batch."""
-    options = replace(run.known, columns=run.lake.definition.columns)
+    options = replace(run.options, columns=run.lake.definition.columns)
 
     def collect() -> list[dict[str, str]]:
         reports = [

@@ -11,7 +11,7 @@ from turbopump.message.message import MessageQueue
 from turbopump.spark.options import (
     COLUMN_NAMES,
     EVERY_BROKER,
-    OPTION_NAMES,
+    OPTIONS,
     options_of_mode,
     read_options,
 )
@@ -95,13 +95,15 @@ def test_tags_are_those_of_a_subscription(name: str, text: str, tags: tuple[str,
     assert read_options({**NEEDED, name: text}).tags == tags
 
 
+def ms(text: str) -> int:
+    return read_options({**NEEDED, "maxTriggerDelay": text}).trigger_delay_max_ms
+
+
+def size(text: str) -> int | None:
+    return read_options({**NEEDED, "maxBytesPerTrigger": text}).bytes_per_trigger_max
+
+
 def test_durations_and_sizes_have_units() -> None:
-    def ms(text: str) -> int:
-        return read_options({**NEEDED, "maxTriggerDelay": text}).trigger_delay_max_ms
-
-    def size(text: str) -> int | None:
-        return read_options({**NEEDED, "maxBytesPerTrigger": text}).bytes_per_trigger_max
-
     assert [ms("250"), ms("2s"), ms("15m"), ms("1h")] == [250, 2000, 900_000, 3_600_000]
     assert [size("100"), size("2k"), size("64MB"), size("1 g")] == [100, 2048, 64 << 20, 1 << 30]
 
@@ -234,5 +236,5 @@ def test_what_must_be_given_is_named(missing: str) -> None:
 
 def test_every_option_and_column_has_its_line_in_the_docs() -> None:
     lines = (Path(__file__).parents[2] / "docs" / "reference" / "spark.md").read_text().splitlines()
-    for name in (*OPTION_NAMES, *COLUMN_NAMES):
+    for name in (*OPTIONS, *COLUMN_NAMES):
         assert any(line.startswith("|") and f"`{name}`" in line for line in lines), name

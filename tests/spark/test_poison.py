@@ -27,7 +27,13 @@ from turbopump.spark import archive as lakes
 from turbopump.spark.offsets import OffsetRange
 from turbopump.spark.options import read_options
 from turbopump.spark.pipelines import archive, json_bodies, query, replay
-from turbopump.spark.pipelines.lake import Batch, Bodies, Definition, create_or_open, staged_name
+from turbopump.spark.pipelines.lake import (
+    Bodies,
+    Definition,
+    LakeBatch,
+    create_or_open,
+    staged_name,
+)
 from turbopump.spark.pipelines.writing import FileWriting
 from turbopump.spark.reading import read_ranges
 from turbopump.testing import BrokerThread
@@ -176,7 +182,7 @@ def test_names_drawn_at_random_are_read_again(
     lake = create_or_open(tmp_path, wanted)
     with lake.writing():
         report = FileWriting(str(lake.staging), staged_name("x"), lake.definition).write([rows])
-        batch = Batch(
+        batch = LakeBatch(
             begins={QUEUES[0]: 0}, ends={QUEUES[0]: 1}, lost={}, files=tuple(report.files)
         )
         lake.append(lake.snapshot(), batch)

@@ -21,7 +21,7 @@ from turbopump.cli import main
 from turbopump.errors import ConfigError, LakeError, LakeInUseError
 from turbopump.spark.pipelines import ReplayReport, archive, replay, replaying
 from turbopump.spark.pipelines.replaying import REPLAY_ID, REPLAYED_FROM, ReplayRun
-from turbopump.spark.pipelines.running import Progress
+from turbopump.spark.pipelines.running import RowProgress
 from turbopump.testing import BrokerThread
 
 Replay = Callable[..., ReplayReport]
@@ -192,20 +192,25 @@ def test_a_batch_is_sent_without_a_shuffle_and_opens_the_files_of_its_hours_alon
         spark=spark,
         lake=lake,
         options={"nameServer": broker.namesrv},
-        topic="T",
-        target="none",
+        selection={
+            "topic": "T",
+            "target": "none",
+            "begin_ms": 0,
+            "end_ms": None,
+            "keys": ["k1"],
+            "where": "flag = 0",
+        },
         name="plan",
         notes=tmp_path / "notes" / "plan.json",
     )
-    chosen = {"topic": "T", "begin_ms": 0, "end_ms": None, "keys": ["k1"], "where": "flag = 0"}
-    with run.alone():
-        state = run.state(chosen)
-    ((second, count),) = run.left(state)
+    with run.locked():
+        run.load_state()
+    ((second, count),) = run.unsent_seconds()
     assert count == 1
-    assert run.batch(second, second + 1, 0, state).count() == 1
-    assert run.batch(second + 3600, second + 3601, 0, state).count() == 0
-    for there in (0, 1):
-        run.batch(second, second + 1, there, state).explain("formatted")
+    assert run.unsent_rows(second, second + 1, search=False).count() == 1
+    assert run.unsent_rows(second + 3600, second + 3601, search=False).count() == 0
+    for there in (False, True):
+        run.unsent_rows(second, second + 1, search=there).explain("formatted")
         plan = capsys.readouterr().out
         assert set(re.findall(r"\w*Exchange", plan)) == ({"BroadcastExchange"} if there else set())
         assert re.search(r"PartitionFilters: \[[^]]*date#", plan)
@@ -247,7 +252,7 @@ def test_a_stop_ends_a_replay_between_batches_and_the_rate_is_kept(
     assert report.agrees
     assert all(59_000 < each / (report.sent or 1) * 60 < 60_001_000 for each in waited[-1:])
     stop.set()
-    stopped = run("stopped", stop=stop, progress=Progress())
+    stopped = run("stopped", stop=stop, progress=RowProgress())
     assert (stopped.sent, stopped.found, stopped.stopped, stopped.agrees) == (0, 0, True, True)
 
 

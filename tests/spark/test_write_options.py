@@ -9,13 +9,7 @@ import pyarrow as pa
 import pytest
 
 from turbopump.errors import ConfigError
-from turbopump.spark.write_options import (
-    AUTO,
-    WRITE_COLUMNS,
-    WRITE_OPTION_NAMES,
-    layout,
-    write_options,
-)
+from turbopump.spark.write_options import AUTO, WRITE_COLUMNS, WRITE_OPTIONS, layout, write_options
 
 SERVER = {"nameserver": "127.0.0.1:9876"}
 BODY = pa.field("body", pa.binary())
@@ -156,4 +150,4 @@ def test_the_reference_lists_every_option_and_column_of_a_write() -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "spark.md").read_text()
     tables = page.partition("## Write")[2]
     listed = re.findall(r"^\| `(\w+)` \|", tables, re.MULTILINE)
-    assert sorted(listed) == sorted([*WRITE_OPTION_NAMES, *WRITE_COLUMNS])
+    assert sorted(listed) == sorted([*WRITE_OPTIONS, *WRITE_COLUMNS])

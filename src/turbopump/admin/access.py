@@ -228,7 +228,7 @@ async def import_all(
                 continue
             info = accounts.user_info(name)
             outcomes += await change_all(servers, [one.server], CreateUser(username=name), info)
-            acl = accounts.acl(name)
+            acl = accounts.acl_info(name)
             if acl.policies:
                 request = CreateAcl(subject=SUBJECT + name)
                 outcomes += await change_all(servers, [one.server], request, acl)

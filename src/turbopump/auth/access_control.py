@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
@@ -116,7 +116,8 @@ class AccessControl:
 
     @accounts.setter
     def accounts(self, accounts: Accounts) -> None:
-        before, self._accounts = self._accounts, accounts
+        before = self._accounts
+        self._accounts = accounts
         self._known.clear()
         if before.allowed_more_than(accounts):
             self.on_permissions_reduced()
@@ -126,7 +127,9 @@ class AccessControl:
     ) -> Refusal | Steps[Refusal | None] | None:
         """Return None if the request is allowed, else the refusal. A large body that names
         resources is checked in steps."""
-        user, code, peer = self._sender(context), context.code, context.peer
+        code = context.code
+        peer = context.peer
+        user = self._find_sender(context)
         if user is None:
             if code not in self._settings.unsigned:
                 claimed = _fields(context).get(ACCESS_KEY, "-")
@@ -136,7 +139,8 @@ class AccessControl:
         peer.user = user.name
         if request is UNREAD:
             return None
-        key, known_by = KEYS.get(code), None
+        key = KEYS.get(code)
+        known_by = None
         if key is not None and user is not NOBODY:
             known_by = user.name, code, peer.peer_ip, key(request)
             known = self._known.get(known_by)
@@ -144,16 +148,19 @@ class AccessControl:
                 if audit.isEnabledFor(logging.DEBUG):
                     self._note_allowed(user, context, *known)
                 return None
-        settings, rule = self._settings, RULES.get(code, _NO_RULE).of(request)
+        settings = self._settings
+        rule = RULES.get(code, _NO_RULE).for_request(request)
         open_to_users = not settings.authorization or code in settings.unasked
         if user.is_super or (open_to_users and rule.who not in _ALWAYS):
             why = "Super" if user.is_super else "no policy is asked for"
-            asked = self._changed(request, rule, context) if code in CHANGING else "-"
+            asked = "-"
+            if code in CHANGING:
+                asked = self._describe_change(request, rule, context)
             self._note_allowed(user, context, asked, why)
             return None
         if rule.message:
             context.judge_topic = _TopicsOfMessages(self, user, code, peer, rule.message)
-        judging = self._decide(user, rule, request, context, known_by)
+        judging = self._judge_by_rule(user, rule, request, context, known_by)
         if rule.from_body and len(context.body) > LARGE_BODY:
             return judging
         return finished(judging)
@@ -166,13 +173,15 @@ class AccessControl:
         if user.is_super or not self._settings.authorization:
             return True
         wanted = need(ResourceType.TOPIC, topic, (Action.PUB,))
-        return self._allowing(user, peer, wanted) is not None
+        return self._find_allowing_entry(user, peer, wanted) is not None
 
     # --- the sender
 
-    def _sender(self, context: RequestContext) -> User | None:
+    def _find_sender(self, context: RequestContext) -> User | None:
         """Return the enabled user who signed a request, or None if the request is unsigned."""
-        frame, body, version = context.frame, context.body, context.version
+        frame = context.frame
+        body = context.body
+        version = context.version
         try:
             if frame.serialize_type != JSON or len(frame.header) > HEADER_SIZE:
                 found = signed_in_fields(_fields(context), body, version)
@@ -183,13 +192,17 @@ class AccessControl:
         if found is None:
             return None
         name, signature, content = found
-        user = self._accounts.users.get(name)
-        signed = (NOBODY if user is None else user).key.has_signed(content, signature)
-        return user if signed and user is not None and user.enabled else None
+        # The signature of an unknown user is checked too, with a secret that nobody has. Otherwise
+        # a faster answer would show which users exist.
+        user = self._accounts.users.get(name, NOBODY)
+        signed = user.key.has_signed(content, signature)
+        if signed and user.enabled and user is not NOBODY:
+            return user
+        return None
 
     # --- the decision
 
-    def _decide(
+    def _judge_by_rule(
         self,
         user: User,
         rule: Rule,
@@ -199,7 +212,8 @@ class AccessControl:
     ) -> Steps[Refusal | None]:
         """Decide about a request of a user who is not Super, by the rule of the request. ``key`` is
         the cache key of the permission."""
-        code, peer = context.code, context.peer
+        code = context.code
+        peer = context.peer
         if rule.who is not Who.POLICY or user is NOBODY:
             is_inner = user is not NOBODY and user.name == self._settings.inner_user
             if is_inner and rule.who in (Who.BROKERS, Who.SECRETS):
@@ -208,11 +222,13 @@ class AccessControl:
             self._note_denied(user.name, code, peer, "-", f"only for {rule.text}")
             remark = f"User:{user.name} may not send request {code}: only for {rule.text}"
             return refusal(ResponseCode.NO_PERMISSION, remark)
-        asked, why, count = list[str](), list[str](), 0
+        asked: list[str] = []
+        why: list[str] = []
+        count = 0
         for wanted in rule.needs(request, context.body, self._clusters() or ("",)):
-            entry = self._allowing(user, peer, wanted)
+            entry = self._find_allowing_entry(user, peer, wanted)
             if entry is None:
-                return self.judge(user, code, peer, wanted)
+                return self.judge_need(user, code, peer, wanted)
             count += 1
             if count <= NOTED_MAX:
                 asked.append(str(wanted))
@@ -236,39 +252,50 @@ class AccessControl:
         return None
 
     def _may_somewhere(self, user: User, peer: Wire, *actions: Action) -> bool:
-        mine, type_ = self._accounts.policies.get(user.name, _NO_POLICIES), ResourceType.TOPIC
-        return any(mine.allow_somewhere(type_, action, peer.peer_ip) for action in actions)
+        mine = self._accounts.policies.get(user.name, _NO_POLICIES)
+        return any(
+            mine.allow_somewhere(ResourceType.TOPIC, action, peer.peer_ip) for action in actions
+        )
 
-    def _allowing(self, user: User, peer: Wire, wanted: Need) -> Entry | None:
-        found = self._deciding(user, peer, wanted)
-        return found if found is not None and found.decision is Decision.ALLOW else None
+    def _find_allowing_entry(self, user: User, peer: Wire, wanted: Need) -> Entry | None:
+        found = self._find_entry(user, peer, wanted)
+        if found is None or found.decision is not Decision.ALLOW:
+            return None
+        return found
 
-    def judge(self, user: User, code: int, peer: Wire, wanted: Need) -> Refusal | None:
+    def judge_need(self, user: User, code: int, peer: Wire, wanted: Need) -> Refusal | None:
         """Decide about one need of a request, by the policies of a user."""
-        entry = self._deciding(user, peer, wanted)
+        entry = self._find_entry(user, peer, wanted)
         if entry is not None and entry.decision is Decision.ALLOW:
             return None
         self._note_denied(user.name, code, peer, str(wanted), str(entry or "no policy"))
-        why = "no policy allows it" if entry is None else "the decision is deny"
+        why = "the decision is deny"
+        if entry is None:
+            why = "no policy allows it"
         return refusal(
             ResponseCode.NO_PERMISSION,
             f"User:{user.name} has no permission to access {wanted.resource} from {peer.peer_ip}, "
             f"{why}: request {code} needs {' or '.join(wanted.actions)}",
         )
 
-    def _deciding(self, user: User, peer: Wire, wanted: Need) -> Entry | None:
+    def _find_entry(self, user: User, peer: Wire, wanted: Need) -> Entry | None:
         policies = self._accounts.policies.get(user.name, _NO_POLICIES)
-        found = policies.deciding(wanted.resource, wanted.actions, peer.peer_ip)
-        return None if found is None else found[1]
+        found = policies.find_entry(wanted.resource, wanted.actions, peer.peer_ip)
+        if found is None:
+            return None
+        _, entry = found
+        return entry
 
     # --- the log
 
     def _note_allowed(self, user: User, context: RequestContext, asked: str, why: str) -> None:
-        level = logging.INFO if context.code in CHANGING else logging.DEBUG
+        level = logging.DEBUG
+        if context.code in CHANGING:
+            level = logging.INFO
         if audit.isEnabledFor(level):
             audit.log(level, _ALLOWED, user.name, context.code, asked, context.peer.peer, why)
 
-    def _changed(self, request: Request[Any], rule: Rule, context: RequestContext) -> str:
+    def _describe_change(self, request: Request[Any], rule: Rule, context: RequestContext) -> str:
         """Return a description of the change made by a request that needs no policy."""
         subject = getattr(request, "subject", None) or getattr(request, "username", None)
         if subject:
@@ -308,10 +335,12 @@ class _TopicsOfMessages:
     actions: tuple[Action, ...]
 
     def __call__(self, topic: str, group: str | None) -> Refusal | None:
-        names = (topic,) if group is None else consumed(topic, group)
+        names: Iterable[str] = (topic,)
+        if group is not None:
+            names = consumed(topic, group)
         for name in names:
             wanted = need(ResourceType.TOPIC, name, self.actions)
-            refused = self.access.judge(self.user, self.code, self.peer, wanted)
+            refused = self.access.judge_need(self.user, self.code, self.peer, wanted)
             if refused is not None:
                 return refused
         return None

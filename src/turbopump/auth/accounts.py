@@ -41,8 +41,10 @@ from turbopump.struct_decoders import decoder_of
 T = TypeVar("T")
 NAME_SIZE_MAX: Final = 255
 SUBJECT: Final = "User:"
-SUPER, NORMAL = "Super", "Normal"
-ENABLED, DISABLED = "enable", "disable"
+SUPER: Final = "Super"
+NORMAL: Final = "Normal"
+ENABLED: Final = "enable"
+DISABLED: Final = "disable"
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,8 @@ class Accounts:
     def allowed_more_than(self, later: Accounts) -> bool:
         """Return True if a user may have fewer permissions in ``later``, because users or policies
         differ."""
-        users, policies = later.users, later.policies
+        users = later.users
+        policies = later.policies
         return any(users.get(name) != user for name, user in self.users.items()) or any(
             policies.get(name) != mine for name, mine in self.policies.items()
         )
@@ -121,7 +124,7 @@ class Accounts:
     @cached_property
     def _text(self) -> bytes:
         users = [self.user_info(name) for name in self.users]
-        content = _Content(users, [self.acl(name) for name in self.policies])
+        content = _Content(users, [self.acl_info(name) for name in self.policies])
         return msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
 
     def user_info(self, name: str) -> UserInfo:
@@ -165,7 +168,9 @@ class Accounts:
 
     # --- policies
 
-    def acls(self, subject: str = "", resource: str = "", *, exact: bool = False) -> list[AclInfo]:
+    def acl_infos(
+        self, subject: str = "", resource: str = "", *, exact: bool = False
+    ) -> list[AclInfo]:
         """Return the policies whose subject and resource contain these texts. With ``exact`` the
         subject must be equal."""
         found = []
@@ -173,7 +178,7 @@ class Accounts:
             of = SUBJECT + name
             if of != subject if exact else subject not in of:
                 continue
-            acl = self.acl(name)
+            acl = self.acl_info(name)
             for policy in acl.policies or ():
                 entries = policy.entries or []
                 policy.entries = [one for one in entries if resource in (one.resource or "")]
@@ -182,7 +187,7 @@ class Accounts:
                 found.append(acl)
         return found
 
-    def acl(self, name: str) -> AclInfo:
+    def acl_info(self, name: str) -> AclInfo:
         """Return the policies of a user, as other users may see them."""
         mine = self.policies.get(name, Policies())
         policies = [
@@ -198,7 +203,7 @@ class Accounts:
         name = _user_name(info.subject)
         if name not in self.users:
             raise ConfigError(f"The subject of {info.subject} is not exist: create the user first")
-        return self.having(name, _merged(self.policies.get(name), info))
+        return self.with_policies(name, _merged(self.policies.get(name), info))
 
     def without_acl(
         self,
@@ -220,9 +225,9 @@ class Accounts:
         if not resource:
             return replace(self, policies=_without(self.policies, name))
         type_ = one_of(PolicyType, policy_type or PolicyType.CUSTOM, "policy type")
-        return self.having(name, mine.without(type_, Resource.parse(resource)))
+        return self.with_policies(name, mine.without_entry(type_, Resource.parse(resource)))
 
-    def having(self, name: str, policies: Policies) -> Accounts:
+    def with_policies(self, name: str, policies: Policies) -> Accounts:
         """Return a copy in which an existing user has exactly these policies."""
         if not policies.custom and not policies.default:
             return replace(self, policies=_without(self.policies, name))
@@ -241,7 +246,8 @@ def name_fault(name: str) -> str | None:
 
 
 def _new_user(info: UserInfo, others: Mapping[str, User]) -> User:
-    name, password = info.username or "", info.password or ""
+    name = info.username or ""
+    password = info.password or ""
     fault = name_fault(name)
     if fault is not None:
         raise ConfigError(fault)

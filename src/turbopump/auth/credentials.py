@@ -42,13 +42,14 @@ def credentials_of(
             name: environment.get(variable) or None
             for name, variable in zip(secrets, variables, strict=True)
         }
-    access, secret = secrets["access_key"], secrets["secret_key"]
+    access = secrets["access_key"]
+    secret = secrets["secret_key"]
     if access is None and secret is None and secrets["security_token"] is None:
         return None
     if access is None or secret is None:
+        there = "a secretKey or securityToken" if access is None else "an accessKey"
         raise ConfigError(
-            f"{'a secretKey or securityToken' if access is None else 'an accessKey'} is "
-            "set without the other: set accessKey and secretKey (as options, in "
+            f"{there} is set without the other: set accessKey and secretKey (as options, in "
             f"credentialsFile, or as {ACCESS_KEY_VARIABLE} and {SECRET_KEY_VARIABLE} in "
             "the environment)"
         )
@@ -75,8 +76,9 @@ def _file_credentials(path: str) -> dict[str, str]:
                 "VALUE or securityToken: VALUE"
             )
         (value,) = rest
-        quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
-        found[_FILE_NAMES[name]] = value[1:-1] if quoted else value
+        if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
+            value = value[1:-1]
+        found[_FILE_NAMES[name]] = value
     if not {"access_key", "secret_key"} <= found.keys():
         raise ConfigError(f"credentialsFile {path!r} needs an accessKey and a secretKey")
     return found

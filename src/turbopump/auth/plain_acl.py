@@ -98,7 +98,7 @@ def decode(text: str) -> Found:
         is_admin = str(account.get("admin")).lower() in ("true", "yes", "on")
         user = UserInfo(username=name, password=secret, user_type=SUPER if is_admin else None)
         policies = Policies(tuple(_custom(account, name)), tuple(_default(account, name)))
-        accounts = accounts.with_more(Accounts().with_new_user(user).having(name, policies))
+        accounts = accounts.with_more(Accounts().with_new_user(user).with_policies(name, policies))
     return Found(accounts, tuple(left_out))
 
 

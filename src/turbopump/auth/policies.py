@@ -114,8 +114,9 @@ class Resource:
     def __str__(self) -> str:
         if self.type is ResourceType.ANY:
             return "*"
-        end = "" if self.pattern is Pattern.LITERAL else "*"
-        return f"{self.type}:{self.name}{end}"
+        if self.pattern is Pattern.LITERAL:
+            return f"{self.type}:{self.name}"
+        return f"{self.type}:{self.name}*"
 
     def matches(self, asked: Resource) -> bool:
         """Return True if this resource of a policy matches the resource in question."""
@@ -178,8 +179,7 @@ class Entry:
     @property
     def allows_many(self) -> bool:
         """True if the entry allows an action on more than one name."""
-        pattern, decision = self.resource.pattern, self.decision
-        return decision is Decision.ALLOW and pattern is not Pattern.LITERAL
+        return self.decision is Decision.ALLOW and self.resource.pattern is not Pattern.LITERAL
 
     @property
     def actions_in_order(self) -> list[Action]:
@@ -187,8 +187,10 @@ class Entry:
 
     def __str__(self) -> str:
         actions = ",".join(self.actions_in_order)
-        source = f" from {','.join(self.sources)}" if self.sources else ""
-        return f"{self.decision} {actions} on {self.resource}{source}"
+        text = f"{self.decision} {actions} on {self.resource}"
+        if self.sources:
+            text += f" from {','.join(self.sources)}"
+        return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +206,7 @@ class Policies:
         tables = tuple((type_, _Table(entries)) for type_, entries in self.by_type())
         object.__setattr__(self, "_tables", tables)
 
-    def deciding(
+    def find_entry(
         self, asked: Resource, actions: Sequence[Action], source: str
     ) -> tuple[PolicyType, Entry] | None:
         """Return the entry that decides and its policy type, or None, which means deny."""
@@ -238,7 +240,8 @@ class Policies:
     ) -> Policies:
         """Return a copy with more entries. A new entry replaces the first one for the same
         resource, unless ``append`` is set. Raise ConfigError if there are no entries."""
-        made, more = list(dict(self.by_type())[type_]), list(entries)
+        made = list(dict(self.by_type())[type_])
+        more = list(entries)
         if not more:
             raise ConfigError(f"The policy entries is empty: the {type_} policy needs some")
         for entry in more:
@@ -247,27 +250,22 @@ class Policies:
                 made[same[0]] = entry
             else:
                 made.append(entry)
-        return self._with(type_, made)
+        return self._with_policy(type_, made)
 
-    def without(self, type_: PolicyType, resource: Resource) -> Policies:
+    def without_entry(self, type_: PolicyType, resource: Resource) -> Policies:
         """Return a copy without the first entry for a resource. A missing entry is no error."""
         made = list(dict(self.by_type())[type_])
         for at, entry in enumerate(made):
             if entry.resource == resource:
                 del made[at]
                 break
-        return self._with(type_, made)
+        return self._with_policy(type_, made)
 
-    def _with(self, type_: PolicyType, entries: Iterable[Entry]) -> Policies:
+    def _with_policy(self, type_: PolicyType, entries: Iterable[Entry]) -> Policies:
         made = tuple(entries)
         if type_ is PolicyType.CUSTOM:
             return replace(self, custom=made)
         return replace(self, default=made)
-
-    def allow(self, asked: Resource, actions: Sequence[Action], source: str) -> bool:
-        """Return True if the policies allow one of these actions."""
-        found = self.deciding(asked, actions, source)
-        return found is not None and found[1].decision is Decision.ALLOW
 
 
 class _Table:

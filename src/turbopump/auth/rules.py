@@ -107,7 +107,7 @@ class Rule:
     secrets: Callable[[Any], object] | None = None
     apache: str = ""
 
-    def of(self, request: Request[Any]) -> Rule:
+    def for_request(self, request: Request[Any]) -> Rule:
         """Return the rule that applies to this request."""
         return self if self.secrets is None or self.secrets(request) is None else _SECRETS
 

@@ -35,7 +35,8 @@ def seal(content: bytes, secret: str, asked: str, nonce: bytes) -> bytes:
 def unseal(data: bytes, secret: str, asked: str) -> bytes:
     """Return the decrypted content. Raise ProtocolError if it was sealed with another secret or for
     another request."""
-    sealed, tag = data[:-TAG_SIZE], data[-TAG_SIZE:]
+    sealed = data[:-TAG_SIZE]
+    tag = data[-TAG_SIZE:]
     nonce = sealed[:NONCE_SIZE]
     stream, tag_key = _keys(secret, asked, nonce)
     if len(nonce) < NONCE_SIZE or not hmac.compare_digest(

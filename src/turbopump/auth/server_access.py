@@ -93,7 +93,7 @@ class ServerAccess:
         """Read the file, and create the users that the configuration asks for. Raise ConfigError if
         the file is invalid, or OSError."""
         changed = self._changed_file(self._with_configured_users)
-        self._take(*changed)
+        self._apply_accounts(*changed)
         if self._disk is not None:
             self._judge_mode(open_to_others(self._disk, self._path))
         accounts = self.control.accounts
@@ -131,7 +131,7 @@ class ServerAccess:
 
     # --- the file
 
-    def look(self) -> None:
+    def check_file(self) -> None:
         """Check the file in the background, and apply changes that others have made."""
         disk = self._disk
         if disk is None or self._looking or self._changing.locked():
@@ -156,10 +156,10 @@ class ServerAccess:
             for mode in modes:
                 self._judge_mode(mode)
             if error is not None or faults:
-                cause = faults[0] if faults else error
+                cause = error or faults[0]
                 _not_read(self._path, cause, kind=str(cause))
             elif found and not self._changing.locked():
-                self._take(*found[0])
+                self._apply_accounts(*found[0])
                 log.warning("users and policies reloaded file=%s", self._path)
 
         self._looking = True
@@ -179,7 +179,7 @@ class ServerAccess:
         async with self._changing:
             disk = self._disk
             if disk is None:
-                self._take(*self._changed_file(change))
+                self._apply_accounts(*self._changed_file(change))
                 return
             outcome: list[tuple[bytes, Accounts]] = []
             faults: list[ConfigError] = []
@@ -197,7 +197,7 @@ class ServerAccess:
                 raise error
             if faults:
                 raise faults[0]
-            self._take(*outcome[0])
+            self._apply_accounts(*outcome[0])
 
     def _changed_file(self, change: Change, lost: Accounts | None = None) -> tuple[bytes, Accounts]:
         disk = self._disk
@@ -206,7 +206,7 @@ class ServerAccess:
             return accounts.encode(), accounts
         return change_file(disk, self._path, change, lost)
 
-    def _take(self, text: bytes, accounts: Accounts) -> None:
+    def _apply_accounts(self, text: bytes, accounts: Accounts) -> None:
         self._text = text
         if accounts != self.control.accounts:
             self.control.accounts = accounts
@@ -229,7 +229,8 @@ class ServerAccess:
     async def create_user(
         self, request: requests.CreateUser, body: UserInfo, _context: RequestContext
     ) -> Response[None]:
-        body.username, again = request.username, self.copies_master
+        body.username = request.username
+        again = self.copies_master
         return await self._answer_change(lambda accounts: accounts.with_new_user(body, again=again))
 
     async def update_user(
@@ -253,12 +254,12 @@ class ServerAccess:
             if self.copies_master and request.known_version is not None:
                 # A former master: its accounts may be older than the asker's.
                 return refusal(ResponseCode.SYSTEM_ERROR, "this broker is a slave, too")
-            return self._sealed(request.nonce, request.known_version, context.peer.user)
+            return self._answer_sealed(request.nonce, request.known_version, context.peer.user)
         users = self.control.accounts.users
         found = [user.info for name, user in users.items() if (request.filter or "") in name]
         return Response(body=fastjson.encode(found), remark=self._open_to_others)
 
-    def _sealed(self, asked: str, known: str | None, user: str | None) -> Response[None]:
+    def _answer_sealed(self, asked: str, known: str | None, user: str | None) -> Response[None]:
         """Return all accounts for a user who may have them (``Who.SECRETS``), or nothing if their
         version is ``known``."""
         accounts = self.control.accounts
@@ -283,21 +284,23 @@ class ServerAccess:
     async def delete_acl(
         self, request: requests.DeleteAcl, _context: RequestContext
     ) -> Response[None]:
-        subject, type_, resource = request.subject, request.policy_type, request.resource
         again = self.copies_master
         return await self._answer_change(
-            lambda accounts: accounts.without_acl(subject, type_, resource, again=again)
+            lambda accounts: accounts.without_acl(
+                request.subject, request.policy_type, request.resource, again=again
+            )
         )
 
     def get_acl(self, request: requests.GetAcl, _context: RequestContext) -> Response[None]:
-        accounts, subject = self.control.accounts, request.subject or ""
+        accounts = self.control.accounts
+        subject = request.subject or ""
         if subject.removeprefix(SUBJECT) not in accounts.users:
             return refusal(ResponseCode.NO_PERMISSION, f"there is no user {subject!r}")
-        found = accounts.acls(subject, exact=True)
+        found = accounts.acl_infos(subject, exact=True)
         return Response(body=fastjson.encode(found[0]) if found else b"")
 
     def list_acls(self, request: requests.ListAcls, _context: RequestContext) -> Response[None]:
-        found = self.control.accounts.acls(
+        found = self.control.accounts.acl_infos(
             request.subject_filter or "", request.resource_filter or ""
         )
         return Response(body=fastjson.encode(found))

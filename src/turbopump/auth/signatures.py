@@ -41,9 +41,11 @@ V4_9_3: Final = 399
 """Last version whose clients do not sign ``UNIQUE_KEY_QUERY``."""
 BLOCK_SIZE: Final = 64
 """Block size of SHA-1 in bytes."""
-ORDERS_MAX, NAMES_MAX, NAMES_SIZE = 512, 64, 1024
-"""Limits of the cache of field orders: its entries, the fields of one entry, and their
-characters."""
+ORDERS_MAX: Final = 512
+"""Maximum number of cached field orders."""
+NAMES_MAX: Final = 64
+NAMES_SIZE: Final = 1024
+"""Maximum number of fields of a cached order, and of their characters."""
 
 
 @dataclass(frozen=True, slots=True)

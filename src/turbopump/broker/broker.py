@@ -334,7 +334,7 @@ class Broker:
         because they are older."""
         parts.listening.replication.room_made()
         parts.delivering.forwarding.room_made()
-        parts.stored.sends.backlog.release()
+        parts.stored.sends.backlog.release_held()
 
     def _begin_repeating(self) -> None:
         config, every = self.config, self._timetable.every
@@ -350,7 +350,7 @@ class Broker:
         )
         if self.access is not None:
             self.access.control.on_permissions_reduced = self._revoke_held
-            every(ACCESS_LOOK_S, self.access.look)
+            every(ACCESS_LOOK_S, self.access.check_file)
         if config.is_slave:
             every(MASTER_LOOK_S, self._look_for_master)
         every(LOOK_INTERVAL_S, StallWatch(loop.time, parts.stored.sends.stood_still).look)

@@ -84,7 +84,7 @@ class SendQueue:
         return response
 
     def _remark(self, why: BacklogRefusal, state: str) -> str:
-        held = self.backlog.held
+        held = self.backlog.is_held
         if why is BacklogRefusal.WAITED:
             cause = _MAKING if held else "more is sent than this broker can store"
             return (

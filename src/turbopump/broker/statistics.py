@@ -371,7 +371,7 @@ class RuntimeInfo:
             "startAcceptSendRequestTimeStamp": str(config.start_accept_send_request_time_stamp),
             "sendThreadPoolQueueSize": str(len(sends.backlog)),
             "sendThreadPoolQueueCapacity": str(config.send_thread_pool_queue_capacity),
-            "sendThreadPoolQueueHeadWaitTimeMills": str(int(sends.backlog.waited * 1000)),
+            "sendThreadPoolQueueHeadWaitTimeMills": str(int(sends.backlog.waited_s * 1000)),
             "putMessageFailedTimes": str(sends.refused.total()),
             **self._counts(),
             **self._latencies(),

@@ -90,7 +90,7 @@ class Place:
         if self.file is not None:
             accounts = _read_file(self.file)
             infos = [one.info for one in accounts.users.values()]
-            return [ServerAccounts(str(self.file), infos, accounts.acls())], 0
+            return [ServerAccounts(str(self.file), infos, accounts.acl_infos())], 0
         found, faults = list[ServerAccounts](), list[RemotingError]()
         for address in await self.addresses():
             try:
@@ -486,7 +486,7 @@ def _decision(
     if found.is_super:
         return True, f"{name} is a Super user"
     policies = accounts.policies.get(name)
-    decided = None if policies is None else policies.deciding(asked, actions, source)
+    decided = None if policies is None else policies.find_entry(asked, actions, source)
     if decided is None:
         return False, "no policy matches"
     type_, entry = decided

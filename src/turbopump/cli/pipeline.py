@@ -311,8 +311,8 @@ def _spark_run(name: str, master: str | None) -> Iterator[dict[str, Any]]:
     """Yield the arguments of a pipeline function that a command provides: a session, an event that
     Ctrl-C sets, and a line that shows the progress."""
     from turbopump.spark.pipelines.running import (
-        Progress,
         ProgressLine,
+        RowProgress,
         command_session,
         stopped_by_signals,
     )
@@ -322,7 +322,7 @@ def _spark_run(name: str, master: str | None) -> Iterator[dict[str, Any]]:
         stopped_by_signals() as stop,
         closing(ProgressLine(name)) as line,
     ):
-        yield {"spark": spark, "stop": stop, "progress": Progress(shown=line)}
+        yield {"spark": spark, "stop": stop, "progress": RowProgress(shown=line)}
 
 
 def _show_and_exit(

@@ -1,4 +1,4 @@
-# spark/decode.py: the positions of stored entries, and the properties of many of them at once.
+# spark/entries.py, spark/property_columns.py: positions and properties of many stored entries.
 
 
 def walk_entries(data, begin, limit):

@@ -41,6 +41,7 @@ TOPIC_SIZE_MAX_V1: Final = 127
 MAGIC_AT: Final = 4
 BODY_CRC_AT: Final = 8
 QUEUE_ID_AT: Final = 12
+FLAG_AT: Final = 16
 QUEUE_OFFSET_AT: Final = 20
 PHYSICAL_OFFSET_AT: Final = 28
 SYS_FLAG_AT: Final = 36
@@ -52,6 +53,7 @@ STORE_TIMESTAMP_AT: Final = 56
 """Position of storeTimestamp if bornHost is v4. The positions below also assume v4."""
 STORE_HOST_AT: Final = 64
 RECONSUME_TIMES_AT: Final = 72
+PREPARED_TRANSACTION_OFFSET_AT: Final = 76
 BODY_SIZE_AT: Final = 84
 BODY_AT: Final = 88
 V6_EXTRA: Final = 12
@@ -86,7 +88,7 @@ _UINT, _INT, _LONG, _HOST = map(struct.Struct, (">I", ">i", ">q", ">8s"))
 _FIELDS: Final = {
     "body_crc": (_UINT, BODY_CRC_AT),
     "queue_id": (_INT, QUEUE_ID_AT),
-    "flag": (_INT, 16),
+    "flag": (_INT, FLAG_AT),
     "queue_offset": (_LONG, QUEUE_OFFSET_AT),
     "commit_log_offset": (_LONG, PHYSICAL_OFFSET_AT),
     "sys_flag": (_INT, SYS_FLAG_AT),
@@ -95,7 +97,7 @@ _FIELDS: Final = {
     "store_timestamp": (_LONG, STORE_TIMESTAMP_AT),
     "store_host": (_HOST, STORE_HOST_AT),
     "reconsume_times": (_INT, RECONSUME_TIMES_AT),
-    "prepared_transaction_offset": (_LONG, 76),
+    "prepared_transaction_offset": (_LONG, PREPARED_TRANSACTION_OFFSET_AT),
 }
 """Name in a ``ReceivedMessage``, kind, and position in an entry with v4 hosts."""
 

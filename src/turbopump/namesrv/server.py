@@ -125,7 +125,7 @@ class NameServer:
 
     def _look_at_access(self) -> None:
         if self.access is not None:
-            self.access.look()
+            self.access.check_file()
             loop = asyncio.get_running_loop()
             self._look = loop.call_later(LOOK_INTERVAL_S, self._look_at_access)
 

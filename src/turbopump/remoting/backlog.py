@@ -85,7 +85,7 @@ class PeerRequests(Protocol):
     def router(self) -> WaitingRules:
         """Router of the port of this connection."""
 
-    def take(self, frame: Frame) -> None:
+    def take_frame(self, frame: Frame) -> None:
         """Handle one frame now."""
 
     def stops(self, rest: Iterable[Frame], began: float) -> bool:
@@ -199,13 +199,13 @@ class Backlog:
         return len(self._line) + len(self._late)
 
     @property
-    def waited(self) -> float:
+    def waited_s(self) -> float:
         """Seconds that the oldest request has been in the backlog; 0 if the backlog is empty."""
         first = self._late or self._line
         return self._loop.time() - first[0].arrived if first else 0.0
 
     @property
-    def held(self) -> bool:
+    def is_held(self) -> bool:
         """True while a handler waits for room."""
         return self._held_since is not None
 
@@ -219,31 +219,31 @@ class Backlog:
         if self.busy:
             self.wait_all(connection, rest, arrived)
         for frame in rest:
-            connection.take(frame)
+            connection.take_frame(frame)
             if connection.interrupted and connection.stops(rest, arrived):
                 return
             until_look -= 1
             if not until_look:
-                self._look(arrived)
+                self._check_turn(arrived)
                 until_look = step
             if self.busy:
                 self.wait_all(connection, rest, arrived)
-        self._look(arrived)
+        self._check_turn(arrived)
         if self._line and self._loop.time() - self._served_at >= TURN_S:
-            self._serve()
+            self._serve_shares()
 
     def wait_all(self, connection: PeerRequests, frames: Iterator[Frame], arrived: float) -> None:
         """Put frames that may wait into the backlog, and handle the others. When this turn is used
         up, set all remaining frames aside in the connection."""
         for frame in frames:
             if connection.router.may_wait(frame):
-                self._wait(_QueuedRequest(connection, frame, arrived))
+                self._queue_request(_QueuedRequest(connection, frame, arrived))
             elif self._turn_ends is not None and self._loop.time() >= self._turn_ends:
                 connection.set_aside(chain((frame,), frames))
                 connection.resume()
                 return
             else:
-                connection.take(frame)
+                connection.take_frame(frame)
             if connection.interrupted and connection.stops(frames, arrived):
                 return
 
@@ -267,14 +267,14 @@ class Backlog:
         if self._unread:
             self._loop.call_soon(self._read_on)
 
-    def _look(self, began: float) -> None:
+    def _check_turn(self, began: float) -> None:
         """Set ``busy`` if this turn, whose work began at ``began``, is used up."""
         if self._turn_ends is None:
             self._turn_ends = began + TURN_S
-            self._arm()
+            self._arm_timer()
         self._set_busy(self.busy or self._loop.time() >= self._turn_ends)
 
-    def _wait(self, waiting: _QueuedRequest) -> None:
+    def _queue_request(self, waiting: _QueuedRequest) -> None:
         """Add a request to the backlog, or refuse it."""
         if waiting.arrived < self._still_until:
             self._refuse_one(waiting, BacklogRefusal.STOOD_STILL)
@@ -287,14 +287,14 @@ class Backlog:
             waiting.connection.in_line += 1
             self._size += _size(waiting.frame)
             if self._armed is None:
-                self._arm()
+                self._arm_timer()
 
     def _held_for(self, seconds: float) -> bool:
         return self._held_since is not None and self._loop.time() - self._held_since > seconds
 
-    def hold(self, connection: PeerRequests, frame: Frame) -> None:
+    def hold_request(self, connection: PeerRequests, frame: Frame) -> None:
         """Put a request whose handler has no room at the front of the backlog. Nothing in the
-        backlog is handled until ``release``."""
+        backlog is handled until ``release_held``."""
         now = self._loop.time()
         if self._held_since is None:
             self._held_since = now
@@ -302,14 +302,14 @@ class Backlog:
         self._line.appendleft(self._begun or _QueuedRequest(connection, frame, now))
         connection.in_line += 1
         self._size += _size(frame)
-        self._arm()
+        self._arm_timer()
 
-    def release(self) -> None:
+    def release_held(self) -> None:
         """Handle the backlog again: handlers may have room now."""
         if self._held_since is not None:
             self._held_since = None
-            self._disarm()
-            self._arm()
+            self._disarm_timer()
+            self._arm_timer()
 
     def stood_still(self, seconds: float) -> None:
         """Refuse requests that waited while an append, or a turn of the loop, took ``seconds``."""
@@ -321,13 +321,13 @@ class Backlog:
         for line in self._late, self._line:
             while line and now - line[0].arrived >= seconds:
                 self._refuse_some(line, BacklogRefusal.STOOD_STILL, now)
-        self._arm()
+        self._arm_timer()
 
-    def finish(self) -> None:
+    def finish_all(self) -> None:
         """Handle all requests in the backlog, or refuse them if there is no room, because the
         server ends."""
-        self._disarm()
-        self._handle(until=FOR_EVER)
+        self._disarm_timer()
+        self._handle_queued(until=FOR_EVER)
         self._refuse_the_late(until=FOR_EVER)
         while self._line:
             self._refuse_some(self._line, BacklogRefusal.ENDING, self._loop.time())
@@ -336,16 +336,16 @@ class Backlog:
         self.busy = busy
         self.credit = 0 if busy else CREDIT
 
-    def _turn(self) -> None:
+    def _run_turn(self) -> None:
         """Handle the backlog's share of one turn of the loop. Runs in every turn while the backlog
         is not empty, and after each turn that was timed."""
         self._armed = self._turn_ends = None
-        self._serve()
+        self._serve_shares()
         self._set_busy(bool(self._line) or self._held_since is not None)
         if self._line or self._late:
-            self._arm()
+            self._arm_timer()
 
-    def _serve(self) -> None:
+    def _serve_shares(self) -> None:
         """Handle requests of the backlog for as long as reading took since the last time; then
         refuse late requests for as long.
 
@@ -356,11 +356,11 @@ class Backlog:
         """
         share = max(TURN_S, self._loop.time() - self._served_at)
         if self._held_since is None:
-            self._handle(self._loop.time() + share)
+            self._handle_queued(self._loop.time() + share)
         self._refuse_the_late(self._loop.time() + share)
         self._served_at = self._loop.time()
 
-    def _handle(self, until: float) -> None:
+    def _handle_queued(self, until: float) -> None:
         while (now := self._loop.time()) < until and self._held_since is None:
             self._set_late_apart(now)
             if not self._line:
@@ -369,7 +369,7 @@ class Backlog:
             connection, frame = begun.connection, begun.frame
             self._size -= _size(frame)
             connection.in_line -= 1
-            connection.take(frame)
+            connection.take_frame(frame)
             self._begun = None
             if connection.interrupted and until < FOR_EVER:
                 self._take_out(connection)
@@ -414,7 +414,7 @@ class Backlog:
     def _refuse_some(self, line: deque[_QueuedRequest], why: BacklogRefusal, now: float) -> None:
         """Refuse the first request of a queue, and following ones that arrived at the same time."""
         arrived, before = line[0].arrived, len(line)
-        answer = self._answer(why, now, arrived, len(self) - 1)
+        answer = self._shared_answer(why, now, arrived, len(self) - 1)
         for _ in range(min(before, REFUSED_TOGETHER)):
             if line[0].arrived - arrived >= ALIKE_S:
                 break
@@ -426,10 +426,10 @@ class Backlog:
 
     def _refuse_one(self, waiting: _QueuedRequest, why: BacklogRefusal) -> None:
         """Refuse a request that is not in the backlog."""
-        answer = self._answer(why, self._loop.time(), waiting.arrived, len(self))
+        answer = self._shared_answer(why, self._loop.time(), waiting.arrived, len(self))
         waiting.connection.router.refuse_frame(waiting.frame, answer, waiting.connection)
 
-    def _answer(
+    def _shared_answer(
         self, why: BacklogRefusal, now: float, arrived: float, left: int
     ) -> Callable[[int], bytes]:
         """Count one refusal, and return the encoder of its answer, which similar refusals share."""
@@ -439,17 +439,17 @@ class Backlog:
             self._last_refusal = alike, encoder_of(self._refuse(why, now - arrived, left))
         return self._last_refusal[1]
 
-    def _arm(self) -> None:
+    def _arm_timer(self) -> None:
         if self._armed is None:
             self._served_at = self._loop.time()
             held = self._held_since is not None
             self._armed = (
-                self._loop.call_later(CHECK_S, self._turn)
+                self._loop.call_later(CHECK_S, self._run_turn)
                 if held
-                else self._loop.call_soon(self._turn)
+                else self._loop.call_soon(self._run_turn)
             )
 
-    def _disarm(self) -> None:
+    def _disarm_timer(self) -> None:
         if self._armed is not None:
             self._armed.cancel()
             self._armed = None

@@ -120,7 +120,7 @@ class RemotingClient:
         finally:
             calls.count -= 1
             if calls.watched:
-                calls.wake()
+                calls.wake_waiting()
 
     async def _turn(self, address: str, timeout: float) -> float:
         """Wait for a permit, and return the seconds left of ``timeout``. Raises
@@ -128,7 +128,7 @@ class RemotingClient:
         now = asyncio.get_running_loop().time
         began = now()
         try:
-            await self._calls.turn(began + timeout)
+            await self._calls.wait_turn(began + timeout)
         except TimeoutError:
             raise CallTimeoutError(
                 f"nothing was sent to {address}: for {timeout:.1f} s {self._calls.limit} calls of "

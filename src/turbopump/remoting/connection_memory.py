@@ -71,7 +71,7 @@ class ConnectionMemory:
         self._next_slice: asyncio.TimerHandle | None = None
         self._look_at = self._first_look = int(size_max * TIGHT_SHARE)
 
-    def count(self, holder: Holder, size: int) -> None:
+    def set_size(self, holder: Holder, size: int) -> None:
         """Set the number of bytes that ``holder`` holds. This may close ``holder`` or other
         connections."""
         self.total += size - self._held.get(holder, 0)
@@ -80,7 +80,7 @@ class ConnectionMemory:
         else:
             self._held.pop(holder, None)
         if self.total >= self._look_at:
-            self._look()
+            self._weigh_all()
         elif self.total < self._first_look:
             self.tight, self._look_at = False, self._first_look
 
@@ -138,7 +138,7 @@ class ConnectionMemory:
             self._growing[holder] = self._held.get(holder, 0)
             holder.grow_on()
 
-    def _look(self) -> None:
+    def _weigh_all(self) -> None:
         """Count all sizes again, and close connections if the total is too large."""
         now = asyncio.get_running_loop().time()
         for holder in self._held:

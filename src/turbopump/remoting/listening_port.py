@@ -176,7 +176,7 @@ class ListeningPort:
         self._opening: dict[asyncio.Task[Any], socket.socket] = {}
         self._again: asyncio.TimerHandle | None = None
         self._failing = False
-        self._loop.add_reader(listening, self._accept)
+        self._loop.add_reader(listening, self._accept_arrived)
         if tls is not None:
             self._loop.add_reader(self._selector.fileno(), self._look_at_ready)
 
@@ -187,7 +187,7 @@ class ListeningPort:
             self._loop.remove_reader(self._socket)
         self._socket.close()
         for silent in list(self.silent):
-            self._drop(silent)
+            self._drop_silent(silent)
         if self._tls is not None:
             self._loop.remove_reader(self._selector.fileno())
         self._selector.close()
@@ -219,20 +219,20 @@ class ListeningPort:
             return
         if silent.greets:
             _no_tls(silent.peer, f"no whole ClientHello within {HANDSHAKE_S:.0f} s")
-        self._drop(accepted)
+        self._drop_silent(accepted)
 
     def drop_one(self) -> None:
         """Close the oldest silent connection, or else one in its handshake."""
         if self.silent:
-            self._drop(next(iter(self.silent)))
+            self._drop_silent(next(iter(self.silent)))
         elif self._handshaking:
             self._give_one_up()
 
-    def _accept(self) -> None:
+    def _accept_arrived(self) -> None:
         for _ in range(ACCEPTED_A_TURN):
             is_full = self._is_full()
             if is_full and not any(port.waiting for port in self._ports):
-                self._pause("as many are open as the limit of open files has room for")
+                self._pause_accepting("as many are open as the limit of open files has room for")
                 return
             try:
                 leave_some()
@@ -243,7 +243,7 @@ class ListeningPort:
                 if self.silent:
                     self.drop_one()
                     continue
-                self._pause(error.strerror or str(error))
+                self._pause_accepting(error.strerror or str(error))
                 return
             if is_full:
                 max(self._ports, key=lambda port: port.waiting).drop_one()
@@ -257,9 +257,9 @@ class ListeningPort:
                 continue
             accepted.setblocking(False)
             if self._tls is None:
-                self._open(accepted, {})
+                self._start_serving(accepted, {})
             else:
-                self._look(accepted, _peer(address), self._tls)
+                self._check_first_bytes(accepted, _peer(address), self._tls)
 
     def _look_at_ready(self) -> None:
         """Check connections that have sent the expected bytes or have ended."""
@@ -271,9 +271,11 @@ class ListeningPort:
             accepted = ready.popleft()
             silent = self.silent.get(accepted)
             if silent is not None:
-                self._look(accepted, silent.peer, tls, silent.wanted)
+                self._check_first_bytes(accepted, silent.peer, tls, silent.wanted)
 
-    def _look(self, accepted: socket.socket, peer: str, tls: FirstByte, wanted: int = 0) -> None:
+    def _check_first_bytes(
+        self, accepted: socket.socket, peer: str, tls: FirstByte, wanted: int = 0
+    ) -> None:
         """Serve a connection as its first byte requires, or wait for more bytes. TLS needs a
         complete ClientHello.
 
@@ -284,7 +286,7 @@ class ListeningPort:
             head = accepted.recv(RECORD_HEAD + RECORD_MAX, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
             if accepted not in self.silent:
-                self._wait(accepted, peer, 1)
+                self._wait_for_bytes(accepted, peer, 1)
             return
         except OSError:
             head = b""
@@ -292,19 +294,19 @@ class ListeningPort:
         if options is None:
             if head:
                 _plain_refused(peer)
-            self._drop(accepted)
+            self._drop_silent(accepted)
             return
         if options and (size := hello_size(head)) > len(head):
             if wanted == size:  # the rest never came: the connection has ended
                 _no_tls(peer, "the peer closed the connection during the handshake")
-                self._drop(accepted)
+                self._drop_silent(accepted)
             else:
-                self._wait(accepted, peer, size)
+                self._wait_for_bytes(accepted, peer, size)
             return
-        self._forget(accepted)
-        self._open(accepted, options, peer if options else "")
+        self._forget_silent(accepted)
+        self._start_serving(accepted, options, peer if options else "")
 
-    def _wait(self, accepted: socket.socket, peer: str, size: int) -> None:
+    def _wait_for_bytes(self, accepted: socket.socket, peer: str, size: int) -> None:
         """Check the connection again when ``size`` bytes have arrived, or when it has ended."""
         began = self.silent.get(accepted)
         since = began.since if began is not None and began.greets else self._loop.time()
@@ -313,15 +315,17 @@ class ListeningPort:
         if began is None:
             self._selector.register(accepted, selectors.EVENT_READ)
 
-    def _forget(self, accepted: socket.socket) -> None:
+    def _forget_silent(self, accepted: socket.socket) -> None:
         if self.silent.pop(accepted, None) is not None:
             self._selector.unregister(accepted)
 
-    def _drop(self, accepted: socket.socket) -> None:
-        self._forget(accepted)
+    def _drop_silent(self, accepted: socket.socket) -> None:
+        self._forget_silent(accepted)
         accepted.close()
 
-    def _open(self, accepted: socket.socket, options: dict[str, Any], peer: str = "") -> None:
+    def _start_serving(
+        self, accepted: socket.socket, options: dict[str, Any], peer: str = ""
+    ) -> None:
         """Start serving a connection. ``peer`` is its address if it uses TLS, else empty."""
         if peer:
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
@@ -355,16 +359,16 @@ class ListeningPort:
             else:
                 _lost_at_once(error)
 
-    def _pause(self, cause: str) -> None:
+    def _pause_accepting(self, cause: str) -> None:
         if not self._failing:
             self._failing = True
             _cannot_accept(cause)
         self._loop.remove_reader(self._socket)
-        self._again = self._loop.call_later(ACCEPT_AGAIN_S, self._go_on)
+        self._again = self._loop.call_later(ACCEPT_AGAIN_S, self._resume_accepting)
 
-    def _go_on(self) -> None:
+    def _resume_accepting(self) -> None:
         self._again = None
-        self._loop.add_reader(self._socket, self._accept)
+        self._loop.add_reader(self._socket, self._accept_arrived)
 
 
 def _peer(address: Any) -> str:

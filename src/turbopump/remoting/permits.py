@@ -42,7 +42,7 @@ class Permits:
         self.count -= 1
         self.limit -= 1
         if self.watched:
-            self.wake()
+            self.wake_waiting()
 
     def __enter__(self) -> None:
         self.hold()
@@ -50,7 +50,7 @@ class Permits:
     def __exit__(self, *_: object) -> None:
         self.ended()
 
-    async def turn(self, deadline: float) -> None:
+    async def wait_turn(self, deadline: float) -> None:
         """Wait for a permit. Raises TimeoutError at ``deadline`` (loop time)."""
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._turns.append(mine)
@@ -70,7 +70,7 @@ class Permits:
             self.watched = True
             await self.idle.wait()
 
-    def wake(self) -> None:
+    def wake_waiting(self) -> None:
         """Give free permits to those that wait for them."""
         turns = self._turns
         while turns and self.count - len(turns) < self.limit:

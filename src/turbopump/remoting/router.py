@@ -307,7 +307,7 @@ class Router:
         """Handle a request now, or pass an answer to the call that waits for it."""
         found = None
         if frame.serialize_type == JSON:
-            found = self.typed(frame.header)
+            found = self.decode_typed(frame.header)
         if found is None:
             found = self._read_tolerantly(frame, served)
             if found is None:
@@ -349,7 +349,7 @@ class Router:
         if command.is_response:
             served.wire.calls.settle(command)
             return None
-        found = self.resolve(command)
+        found = self.resolve_command(command)
         if isinstance(found, Response):
             context = RequestContext(
                 served.wire,
@@ -381,9 +381,9 @@ class Router:
         if not head.flag & FLAG_ONEWAY:
             connection.wire.send_frame(answer(head.opaque))
 
-    def typed(self, header: bytes) -> tuple[TypedJsonHeader[Any], RequestHandler] | None:
+    def decode_typed(self, header: bytes) -> tuple[TypedJsonHeader[Any], RequestHandler] | None:
         """Decode a JSON header in one pass, and return it with its handler. Return None for an
-        answer, a long header, or a header that only ``resolve`` can decode or reject."""
+        answer, a long header, or a header that only ``resolve_command`` can decode or reject."""
         if len(header) > FEW_FIELDS_SIZE:
             return None  # the number of its fields must be checked first
         found = self.decoders.get(header[:12])  # {"code":310, as most clients write it
@@ -402,7 +402,9 @@ class Router:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
         if typed.flag & FLAG_RESPONSE or typed.code != found[2]:
-            return None  # if a code is given twice the last one counts: ``resolve`` finds it
+            return (
+                None  # if a code is given twice the last one counts: ``resolve_command`` finds it
+            )
         return typed, found[1]
 
     def may_wait(self, frame: Frame) -> bool:
@@ -430,7 +432,9 @@ class Router:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
 
-    def resolve(self, command: Command) -> tuple[TypedJsonHeader[Any], RequestHandler] | Refusal:
+    def resolve_command(
+        self, command: Command
+    ) -> tuple[TypedJsonHeader[Any], RequestHandler] | Refusal:
         """Return the typed request and the handler of a command in any form, or a refusal with the
         reason."""
         route = self.routes.get(command.code)

@@ -166,7 +166,7 @@ class Served:
             typed, handle, rest = wire.calls.typed, self.router.handle, iter(frames)
             for frame in rest:
                 if typed:
-                    self.take(frame)
+                    self.take_frame(frame)
                 else:  # a server has no typed calls: this saves a function call
                     handle(frame, self)
                 if self.interrupted and self.stops(rest, now):
@@ -209,7 +209,7 @@ class Served:
         self.interrupted = True
         lag, self._lag = self._lag, None
         if self._memory is not None:
-            self._memory.count(self, 0)
+            self._memory.set_size(self, 0)
             self._memory.has_grown(self)
         kept, self._kept = self._kept, {}
         if kept:
@@ -220,7 +220,7 @@ class Served:
 
     # --- handling a request
 
-    def take(self, frame: Frame) -> None:
+    def take_frame(self, frame: Frame) -> None:
         """Handle one frame now."""
         calls = self.wire.calls
         if calls.typed and frame.serialize_type == JSON and calls.settle_typed(frame.header):
@@ -230,7 +230,7 @@ class Served:
     def put_off(self, frame: Frame) -> None:
         """Return a request to the backlog until its handler has room. All requests behind it wait
         too."""
-        self._backlog.hold(self, frame)
+        self._backlog.hold_request(self, frame)
 
     def took_long(self) -> None:
         """Record that the current request takes as long as hundreds of usual ones. The clock is
@@ -298,7 +298,7 @@ class Served:
         self._kept_size += keeper.size
         if self._memory is not None:
             self._held += keeper.size
-            self._memory.count(self, self._held)
+            self._memory.set_size(self, self._held)
 
     def give_back(self, request: Hashable) -> None:
         """Stop counting a held request."""
@@ -307,7 +307,7 @@ class Served:
             self._kept_size -= keeper.size
             if self._memory is not None and not self.wire.closed:
                 self._held -= keeper.size
-                self._memory.count(self, self._held)
+                self._memory.set_size(self, self._held)
 
     # --- a peer that does not read
 
@@ -391,10 +391,10 @@ class Served:
             lag.due.popleft()()
         elif lag.unhandled:
             frame = lag.next_frame()
-            if (self.in_line or self._backlog.held) and self.router.may_wait(frame):
+            if (self.in_line or self._backlog.is_held) and self.router.may_wait(frame):
                 self._backlog.wait_all(self, iter((frame,)), wire.now())
             else:  # the backlog gets its own share of each turn
-                self.take(frame)
+                self.take_frame(frame)
                 self.interrupted = wire.closed
         if wire.closed or not lag.is_clear:
             return not wire.closed
@@ -467,7 +467,7 @@ class Served:
 
     def _count(self) -> None:
         if self._memory is not None:
-            self._memory.count(self, self.held_now(self.wire.now()))
+            self._memory.set_size(self, self.held_now(self.wire.now()))
 
     def held_now(self, now: float) -> int:
         """Return the bytes of memory that this peer occupies."""

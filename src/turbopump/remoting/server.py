@@ -137,7 +137,7 @@ class RemotingServer:
             port.close()
         self.ports.clear()
         if self._backlog is not None:
-            self._backlog.finish()
+            self._backlog.finish_all()
         for connection in list(self.connections):
             connection.close()
         while self.connections:

@@ -71,7 +71,7 @@ class Turns:
         work = _Work(steps, done, failed)
         if self._slice_ends is None:
             self._begin_slice()
-        if self._lines or not self._has_time() or not self._go_on(work):
+        if self._lines or not self._has_time() or not self._advance(work):
             if whose not in self._lines:
                 self._lines[whose] = deque()
                 self._order.append(whose)
@@ -136,7 +136,7 @@ class Turns:
             line = lines[whose]
             over = True
             try:
-                over = self._go_on(line[0])
+                over = self._advance(line[0])
             finally:
                 if over:
                     line.popleft()
@@ -152,7 +152,7 @@ class Turns:
         assert self._slice_ends is not None
         return self._now() < self._slice_ends
 
-    def _go_on(self, work: _Work) -> bool:
+    def _advance(self, work: _Work) -> bool:
         """Do one step, and more while the slice lasts. Return True if the work is finished."""
         now, ends = self._now, self._slice_ends
         assert ends is not None

@@ -45,8 +45,8 @@ def files(lake: str | Path, table: str = DATA) -> list[str]:
 
 def offsets(lake: str | Path) -> Offsets:
     """Return the offset up to which (exclusive) the lake has each queue. Raises LakeError."""
-    stretches = open_lake(Path(lake)).snapshot().stretches
-    return {queue: stretch.end for queue, stretch in stretches.items()}
+    ranges = open_lake(Path(lake)).snapshot().ranges
+    return {queue: archived.end for queue, archived in ranges.items()}
 
 
 def dataset(lake: str | Path, table: str = DATA) -> ds.Dataset:

@@ -114,7 +114,7 @@ So the search in a queue begins this much before the filter's range, and ends th
 _NEVER_NULL: Final = frozenset(("topic", "brokerName", "queueId", "queueOffset", "storeTimestamp"))
 _INT64: Final = 1 << 63
 
-Range = tuple[int, int]
+IntRange = tuple[int, int]
 """Begin and end (exclusive) of a range."""
 
 
@@ -124,10 +124,10 @@ class Pushed:
 
     topics: frozenset[str] | None = None
     brokers: frozenset[str] | None = None
-    queue_ids: Range = (-_INT64, _INT64)
+    queue_ids: IntRange = (-_INT64, _INT64)
     queue_id_set: frozenset[int] | None = None
-    offsets: Range = (-_INT64, _INT64)
-    stored_ms: Range = (-_INT64, _INT64)
+    offsets: IntRange = (-_INT64, _INT64)
+    stored_ms: IntRange = (-_INT64, _INT64)
     tags: frozenset[str] | None = None
 
     def takes(self, queue: MessageQueue) -> bool:
@@ -217,7 +217,7 @@ def _among(pushed: Pushed, name: str, values: tuple[Any, ...]) -> tuple[Pushed, 
     return pushed, False
 
 
-_COMPARISONS: Final[dict[type[Filter], Callable[[int], Range]]] = {
+_COMPARISONS: Final[dict[type[Filter], Callable[[int], IntRange]]] = {
     GreaterThan: lambda value: (value + 1, _INT64),
     GreaterThanOrEqual: lambda value: (value, _INT64),
     LessThan: lambda value: (-_INT64, value),
@@ -225,7 +225,7 @@ _COMPARISONS: Final[dict[type[Filter], Callable[[int], Range]]] = {
 }
 
 
-def _range(one: Filter, name: str, value: Any) -> Range | None:
+def _range(one: Filter, name: str, value: Any) -> IntRange | None:
     compare = _COMPARISONS.get(type(one))
     if compare is None:
         return None
@@ -259,5 +259,5 @@ def _common(said: frozenset[Any] | None, more: frozenset[Any]) -> frozenset[Any]
     return more if said is None else said & more
 
 
-def _both(one: Range, other: Range) -> Range:
+def _both(one: IntRange, other: IntRange) -> IntRange:
     return max(one[0], other[0]), min(one[1], other[1])

@@ -32,7 +32,7 @@ from turbopump.message.message import MessageQueue
 from turbopump.message.rules import is_system_topic
 from turbopump.protocol.codes import TEMPORARY_REFUSALS, ResponseCode
 from turbopump.protocol.command import Command, reply_in
-from turbopump.protocol.request import Request
+from turbopump.protocol.request import ReplyT, Request
 from turbopump.protocol.requests import offsets
 from turbopump.protocol.requests.namesrv import GetAllTopicList, GetBrokerClusterInfo, GetRouteInfo
 from turbopump.protocol.requests.pull import PullMessage, PullSysFlag
@@ -126,12 +126,8 @@ class Cluster:
     def topics(self) -> list[str]:
         """Return all topics of users, sorted. Retry and dead-letter topics are included, the
         brokers' own topics are not. Raises RemotingError."""
-        listed = self._ask_name_server(GetAllTopicList())
-        _check(listed, "GetAllTopicList", self._name_servers[0])
-        answer = self._ask_name_server(GetBrokerClusterInfo())
-        _check(answer, "GetBrokerClusterInfo", self._name_servers[0])
-        own = reply_in(answer, GetBrokerClusterInfo()).own_topics()
-        names = reply_in(listed, GetAllTopicList()).topic_list
+        names = self._ask_name_server(GetAllTopicList()).topic_list
+        own = self._ask_name_server(GetBrokerClusterInfo()).own_topics()
         return sorted({name for name in names if not is_system_topic(name)} - own)
 
     def queues(self, topic: str) -> list[MessageQueue]:
@@ -347,30 +343,36 @@ class Cluster:
         )
 
     def _fetch_route(self, topic: str) -> TopicRoute:
-        request = GetRouteInfo(topic=topic)
-        answer = self._ask_name_server(request)
-        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-            raise RouteNotFoundError(
-                f"the name servers {';'.join(self._name_servers)} know no topic {topic!r}: it "
-                "was never written or created there"
-            )
-        _check(answer, "GetRouteInfo", self._name_servers[0])
+        servers = ";".join(self._name_servers)
         try:
-            return topic_route(topic, reply_in(answer, request))
+            return topic_route(topic, self._ask_name_server(GetRouteInfo(topic=topic)))
+        except ResponseError as error:
+            if error.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise
+            raise RouteNotFoundError(
+                f"the name servers {servers} know no topic {topic!r}: it was never written or "
+                "created there"
+            ) from None
         except BodyError as error:
-            raise BodyError(f"{';'.join(self._name_servers)}: {error}") from None
+            raise BodyError(f"{servers}: {error}") from None
 
-    def _ask_name_server(self, request: Request[Any]) -> Command:
+    def _ask_name_server(self, request: Request[ReplyT]) -> ReplyT:
+        """Return the answer of the first name server that can be reached."""
+
         def ask() -> Command:
             failures = []
             for address in self._name_servers:
                 try:
-                    return self._exchange(address, [request], self._timeout)[0]
+                    (answer,) = self._exchange(address, [request], self._timeout)
                 except RemotingError as error:
                     failures.append(str(error))
+                    continue
+                _check(answer, type(request).__name__, address)
+                return answer
             raise RemotingError(f"no name server answered: {'; '.join(failures)}")
 
-        return self._again(ask, (RemotingError,), self._patience)
+        answer = self._again(ask, (RemotingError,), self._patience)
+        return reply_in(answer, request)
 
     def _ask_broker(
         self, queue: MessageQueue, requests: Sequence[Request[Any]], timeout: float

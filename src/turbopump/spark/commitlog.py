@@ -249,7 +249,7 @@ def _parts(
     segments: Sequence[StoreFile], store: Path | None, options: LogOptions
 ) -> list[LogRange]:
     """Return a part for each segment that may contain wanted entries."""
-    live = store is not None and _is_live(store)
+    live = store is not None and _is_open_in_broker(store)
     while len(segments) > 1 and is_blank(str(segments[-1].path)):
         segments = segments[:-1]  # a file that the broker created in advance
     parts = []
@@ -277,7 +277,7 @@ def _parts(
 _LATE: Final = 1 << 62
 
 
-def _is_live(store: Path) -> bool:
+def _is_open_in_broker(store: Path) -> bool:
     """Return True if a broker has the store open, according to the store's lock."""
     return read_run_state(ReadOnlyDisk(), StorePaths(store), Findings()).running
 

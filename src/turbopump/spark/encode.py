@@ -25,6 +25,7 @@ from turbopump.message.java import java_hash
 from turbopump.message.message import BODY_SIZE_MAX, MessageQueue
 from turbopump.message.rules import NOT_SENDABLE_TOPICS, RETRY_PREFIX, topic_fault
 from turbopump.message.user_properties import LEFT_BEHIND, RESERVED
+from turbopump.spark.arrow_arrays import Ints, Mask
 from turbopump.spark.write_options import Layout
 
 MARK: Final = "SPARK_WRITE"
@@ -38,12 +39,10 @@ _SHOWN: Final = 60
 _TAKEN_MAX: Final = 1 << 15
 _DIGITS: Final = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 
-Queues = Callable[[str], Sequence[MessageQueue]]
+QueuesOfTopic = Callable[[str], Sequence[MessageQueue]]
 """Function that returns the writable queues of a topic."""
 NewIds = Callable[[int], pa.StringArray]
 """Function that returns the given number of new message ids."""
-Ints = np.ndarray[Any, np.dtype[np.int64]]
-Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 def unique_ids(source: UniqueIds, count: int) -> pa.StringArray:
@@ -164,7 +163,11 @@ class Encoded:
 
 
 def encode(
-    batch: pa.RecordBatch, layout: Layout, queues: Queues, new_ids: NewIds, mark: str | None = None
+    batch: pa.RecordBatch,
+    layout: Layout,
+    queues: QueuesOfTopic,
+    new_ids: NewIds,
+    mark: str | None = None,
 ) -> Encoded:
     """Encode the rows of ``batch``. Rows with idempotency keys also get ``mark``. Raises RowError
     for the first row that cannot be sent, and RouteNotFoundError for a missing topic."""
@@ -274,10 +277,8 @@ class _Rows:
     ) -> tuple[pa.StringArray, Mask]:
         """Return the property text of each row, and a mask of the delayed rows."""
         parts: list[Any] = []
-        pairs = 0
         if self._has("properties"):
-            text, pairs = self._map_texts()
-            parts.append(text)
+            parts.append(self._map_texts())
         for column, name in _OWN_COLUMNS.items():
             if self._has(column):
                 parts.append(self._pair(name, self._words(column)))
@@ -290,7 +291,10 @@ class _Rows:
             parts.append(pc.binary_join_element_wise(f"{KEY}\x01", keys, "\x02", ""))
             parts.append(pa.array([f"{MARK}\x01{mark}\x02"]).take(_zeros(self._batch.num_rows)))
         texts = parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, "")
-        self._check_texts(texts, parts, pairs)
+        self._first(
+            _sizes(texts) > names.PROPERTIES_SIZE_MAX,
+            f"its properties take more than {names.PROPERTIES_SIZE_MAX} bytes",
+        )
         return texts, alone
 
     def _words(self, column: str) -> pa.StringArray:
@@ -311,7 +315,8 @@ class _Rows:
         text = pc.binary_join_element_wise(f"{name}\x01", values, "\x02", "").fill_null("")
         return pc.if_else(pc.equal(pc.binary_length(values).fill_null(0), 0), "", text)
 
-    def _map_texts(self) -> tuple[pa.StringArray, int]:
+    def _map_texts(self) -> pa.StringArray:
+        """Return the encoded properties of each row's map."""
         found = self._batch.column(self._layout.columns["properties"])
         offsets = np.asarray(found.offsets.to_numpy(zero_copy_only=False))
         begin, end = int(offsets[0]), int(offsets[-1])
@@ -329,7 +334,7 @@ class _Rows:
         if pc.any(dropped).as_py():
             pairs = pc.if_else(dropped, "", pairs)
         lists = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pairs)
-        return pc.binary_join(lists, ""), len(pairs)
+        return pc.binary_join(lists, "")
 
     @property
     def _hidden(self) -> set[str]:
@@ -431,12 +436,6 @@ class _Rows:
             own = pc.replace_with_mask(own, pa.array(absent), new_ids(int(absent.sum())))
         return pc.binary_join_element_wise(f"{names.UNIQ_KEY}\x01", own, "\x02", "")
 
-    def _check_texts(self, texts: pa.StringArray, parts: Sequence[Any], pairs: int) -> None:
-        self._first(
-            _sizes(texts) > names.PROPERTIES_SIZE_MAX,
-            f"its properties take more than {names.PROPERTIES_SIZE_MAX} bytes",
-        )
-
     # --- destination and type of the message
 
     def idempotency_keys(self) -> pa.StringArray | None:
@@ -456,7 +455,7 @@ class _Rows:
         )
         return keys
 
-    def queues(self, topics: Sequence[str], topic_of: Ints, queues: Queues) -> Ints:
+    def queues(self, topics: Sequence[str], topic_of: Ints, queues: QueuesOfTopic) -> Ints:
         """Return for each row an index into the queues of its topic, or -1."""
         count = self._batch.num_rows
         found = np.full(count, -1, np.int64)
@@ -531,7 +530,12 @@ def _zeros(count: int) -> pa.Array:
 
 
 def pack_rows(
-    encoded: Encoded, queues: Queues, *, rows_max: int, size_max: int, keep: Mask | None = None
+    encoded: Encoded,
+    queues: QueuesOfTopic,
+    *,
+    rows_max: int,
+    size_max: int,
+    keep: Mask | None = None,
 ) -> list[PackedRows]:
     """Pack rows into requests of at most ``rows_max`` rows and ``size_max`` bytes. Rows for one
     queue stay in their order. ``keep`` selects rows; None: all."""

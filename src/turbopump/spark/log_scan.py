@@ -34,23 +34,24 @@ from turbopump.message.entry import (
     FIXED_SIZE,
     HEAD_SIZE,
     MAGIC_BLANK,
+    PHYSICAL_OFFSET_AT,
     STORE_TIMESTAMP_AT,
     V6_EXTRA,
     store_timestamp_of,
 )
 from turbopump.message.pulled import good_positions
-from turbopump.spark.decode import (
+from turbopump.spark.arrow_arrays import Ints, Mask
+from turbopump.spark.decode import record_batches, topics
+from turbopump.spark.entries import (
     CRC_MISMATCH,
     OK,
     STATUSES,
     TRUNCATED,
     UNREADABLE,
     Entries,
-    Ints,
-    Mask,
     entries_between,
-    record_batches,
 )
+from turbopump.spark.inner_batches import expand_batches
 from turbopump.store.files import StorePaths, segment_offset
 from turbopump.store.inspection.report import Findings
 from turbopump.store.inspection.store_files import crc_rule, read_run_state
@@ -157,7 +158,7 @@ class _Scan:
                 at = following if following > at else self._pass_non_entry(at)
                 continue
             entries = Entries(self._window.data, positions - self._window.start, sizes)
-            wrong = entries.misfits | (entries.longs(28) != positions)
+            wrong = entries.misfits | (entries.longs(PHYSICAL_OFFSET_AT) != positions)
             if wrong.any():
                 first = int(np.argmax(wrong))
                 following, entries = int(positions[first]), entries.rows(slice(0, first))
@@ -237,15 +238,15 @@ class _Scan:
         damaged = entries.status != OK
         keep: Mask = np.ones(len(entries), np.bool_)
         if options.topics:
-            wanted = pc.is_in(entries.topics(), pa.array(sorted(options.topics), pa.string()))
+            wanted = pc.is_in(topics(entries), pa.array(sorted(options.topics), pa.string()))
             keep &= wanted.to_numpy(zero_copy_only=False)
         if options.starting_ms is not None or options.ending_ms is not None:
-            stored = entries.shifted_longs(56, 1)
+            stored = entries.shifted_longs(STORE_TIMESTAMP_AT, 1)
             keep &= stored >= (options.starting_ms or 0)
             keep &= stored < (options.ending_ms if options.ending_ms is not None else _END)
         if not keep.all():
             entries = entries.rows(keep | damaged)
-        entries = entries.taken_apart(entries.status == OK)
+        entries = expand_batches(entries, entries.status == OK)
         yield from record_batches(entries, options.schema, self._constants)
 
     def _pass_non_entry(self, at: int) -> int:

@@ -24,6 +24,7 @@ from turbopump.config.tls import VARIABLES, ClientTls, tls_of
 from turbopump.errors import ConfigError
 from turbopump.filtering.sql92 import SqlError, compile_sql
 from turbopump.filtering.tag import list_fault
+from turbopump.message.message import MessageQueue
 from turbopump.message.rules import group_fault
 from turbopump.spark.offsets import Offsets, decode_offsets
 
@@ -126,7 +127,7 @@ EVERY_BROKER: Final = "*"
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class ReadBound:
     """Begin or end of a read. For each queue, the first of these fields with a value is used. Times
     are ms since 1970 UTC."""
 
@@ -138,6 +139,12 @@ class Bound:
     offsets: WantedOffsets
     time_beyond: str
     """Handling of a time after the last stored message: ``latest`` or ``error``."""
+
+    def time_of(self, queue: MessageQueue) -> int | None:
+        """Return the time that was given for a queue, or None."""
+        if self.timestamp_ms is not None:
+            return self.timestamp_ms
+        return self.timestamps.get(queue)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,10 +184,10 @@ class ReadOptions:
     credentials: Credentials | None = None
     tls: ClientTls | None = None
 
-    def begin(self, default: WantedOffsets) -> Bound:
+    def begin(self, default: WantedOffsets) -> ReadBound:
         """Return the begin of the read; ``default`` if no option sets one."""
         left = default if self.starting_group is None else "earliest"
-        return Bound(
+        return ReadBound(
             "starting",
             self.starting_timestamp_ms,
             self.starting_timestamps,
@@ -189,8 +196,8 @@ class ReadOptions:
             self.starting_time_beyond,
         )
 
-    def end(self) -> Bound:
-        return Bound(
+    def end(self) -> ReadBound:
+        return ReadBound(
             "ending",
             self.ending_timestamp_ms,
             self.ending_timestamps,
@@ -594,4 +601,3 @@ OPTIONS: Final[Mapping[str, Option]] = {
     "brokerOfflineStrategy": Option("broker_offline", _one_of("fail", "skip")),
 }
 """Every option of a read. docs/reference/spark.md has their meanings."""
-OPTION_NAMES: Final = tuple(OPTIONS)

@@ -14,7 +14,7 @@ from turbopump.errors import ConfigError, RouteNotFoundError
 from turbopump.message.message import MessageQueue
 from turbopump.spark.cluster import OFFLINE_ERRORS, Cluster
 from turbopump.spark.offsets import EARLIEST, LATEST, Offsets, ranges_between, split
-from turbopump.spark.options import EVERY_BROKER, Bound, ReadOptions
+from turbopump.spark.options import EVERY_BROKER, ReadBound, ReadOptions
 from turbopump.spark.reading import RangesPartition, lose
 
 _log = logging.getLogger(__name__)
@@ -147,7 +147,7 @@ def by_broker(queues: Iterable[MessageQueue]) -> list[tuple[str, list[MessageQue
     return sorted(brokers.items())
 
 
-def check_named(queues: Iterable[MessageQueue], bound: Bound) -> None:
+def check_named(queues: Iterable[MessageQueue], bound: ReadBound) -> None:
     """Raise ConfigError if offsets or times were given for a queue that does not exist."""
     named = set(bound.timestamps)
     if not isinstance(bound.offsets, str):
@@ -161,7 +161,7 @@ def check_named(queues: Iterable[MessageQueue], bound: Bound) -> None:
 
 
 def offsets_at(
-    cluster: Cluster, queues: Iterable[MessageQueue], bound: Bound, options: ReadOptions
+    cluster: Cluster, queues: Iterable[MessageQueue], bound: ReadBound, options: ReadOptions
 ) -> Offsets:
     """Return the offset in each queue at which a read begins or ends.
 
@@ -175,12 +175,12 @@ def offsets_at(
     return found
 
 
-def _offset_at(cluster: Cluster, queue: MessageQueue, bound: Bound, options: ReadOptions) -> int:
+def _offset_at(
+    cluster: Cluster, queue: MessageQueue, bound: ReadBound, options: ReadOptions
+) -> int:
     """Return the offset of one queue. EARLIEST and LATEST are returned as they are, to be looked up
     for all queues together."""
-    time_ms = bound.timestamp_ms
-    if time_ms is None:
-        time_ms = bound.timestamps.get(queue)
+    time_ms = bound.time_of(queue)
     if time_ms is not None:
         offset = cluster.offset_at(queue, time_ms)
         if bound.time_beyond == "error" and offset >= cluster.offset_max(queue):
@@ -219,7 +219,9 @@ def _within(
     return end
 
 
-def check_begins_before_end(queues: Iterable[MessageQueue], begin: Bound, end: Bound) -> None:
+def check_begins_before_end(
+    queues: Iterable[MessageQueue], begin: ReadBound, end: ReadBound
+) -> None:
     """Raise ConfigError if both ends of a queue's range were given in the wrong order."""
     for queue in queues:
         start_ms, start = _said_of(begin, queue)
@@ -235,18 +237,16 @@ def check_begins_before_end(queues: Iterable[MessageQueue], begin: Bound, end: B
             )
 
 
-def _said_of(bound: Bound, queue: MessageQueue) -> tuple[int | None, int | None]:
+def _said_of(bound: ReadBound, queue: MessageQueue) -> tuple[int | None, int | None]:
     """Return the time, or else the offset, that was given as a number for a queue."""
-    time_ms = bound.timestamp_ms
-    if time_ms is None:
-        time_ms = bound.timestamps.get(queue)
+    time_ms = bound.time_of(queue)
     if time_ms is not None or bound.group is not None or isinstance(bound.offsets, str):
         return time_ms, None
     offset = bound.offsets.get(queue, EARLIEST)
     return None, offset if offset >= 0 else None
 
 
-def _time_option(bound: Bound) -> str:
+def _time_option(bound: ReadBound) -> str:
     return f"{bound.option}{'OffsetsByTimestamp' if bound.timestamp_ms is None else 'Timestamp'}"
 
 

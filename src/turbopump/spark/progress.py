@@ -41,7 +41,7 @@ def lag(progress: QueryProgress | None) -> dict[MessageQueue, int]:
     behind: dict[MessageQueue, int] = {}
     if progress is None:
         return behind
-    for source in _sources(progress):
+    for source in _fields(progress)["sources"]:
         end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
         for queue, offset in latest.items():
             # A new queue is not in the micro-batch's offsets: all its messages may be waiting.
@@ -148,10 +148,6 @@ def _fields(progress: QueryProgress) -> Mapping[str, Any]:
     if not isinstance(progress, Mapping) or not {"id", "batchId", "sources"} <= progress.keys():
         raise ConfigError(_NO_PROGRESS)
     return progress
-
-
-def _sources(progress: QueryProgress) -> list[Mapping[str, Any]]:
-    return list(_fields(progress)["sources"])
 
 
 def _offsets(text: Any) -> Offsets:

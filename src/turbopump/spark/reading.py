@@ -27,8 +27,9 @@ from turbopump.message.pulled import DamagedEntry, good_positions, pulled_entrie
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command
 from turbopump.protocol.requests.pull import PullMessageReply
+from turbopump.spark.arrow_arrays import text_array
 from turbopump.spark.cluster import EVERY_MESSAGE, READING_PATIENCE_S, Cluster, PullFilter
-from turbopump.spark.decode import decode, text_array
+from turbopump.spark.decode import decode
 from turbopump.spark.offsets import OffsetRange
 from turbopump.spark.options import BODY_FAULT, ReadOptions
 from turbopump.spark.plain_errors import hidden_traceback

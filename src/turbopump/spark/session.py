@@ -203,15 +203,12 @@ def java_fault(environment: Mapping[str, str] = os.environ) -> str:
     home = environment.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else "java"
     try:
-        answer = subprocess.run(
-            [java, "-version"],
-            capture_output=True, text=True, timeout=60, check=False, env=dict(environment),
-        )  # fmt: skip
+        code, text = _run_version(java, environment)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{java}: {error}"
-    if answer.returncode == 0:
+    if code == 0:
         return ""
-    lines = (answer.stderr + answer.stdout).splitlines()
+    lines = text.splitlines()
     options = [line.removeprefix("Picked up ") for line in lines if line.startswith("Picked up")]
     said = ". ".join(line for line in lines if not line.startswith("Picked up"))
     return f"{said} ({', '.join(options)})" if options else said
@@ -230,10 +227,17 @@ def _launcher_home(java: Path) -> Path:
 def _version(java: Path) -> int:
     """Return the major version of a Java; 0 if it cannot be run."""
     try:
-        answer = subprocess.run(
-            [java, "-version"], capture_output=True, text=True, timeout=60, check=False
-        )
+        code, text = _run_version(str(java), os.environ)
     except (OSError, subprocess.TimeoutExpired):
         return 0
-    found = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
-    return int(found[1]) if found and answer.returncode == 0 else 0
+    found = re.search(r'version "(?:1\.)?(\d+)', text)
+    return int(found[1]) if found and code == 0 else 0
+
+
+def _run_version(java: str, environment: Mapping[str, str]) -> tuple[int, str]:
+    """Return the exit code and the output of ``java -version``."""
+    command = [java, "-version"]
+    answer = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, env=dict(environment)
+    )
+    return answer.returncode, answer.stderr + answer.stdout

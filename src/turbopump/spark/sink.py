@@ -45,9 +45,9 @@ from turbopump.errors import (
 )
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import TEMPORARY_REFUSALS, ResponseCode
+from turbopump.spark.arrow_arrays import Mask
 from turbopump.spark.encode import (
     Encoded,
-    Mask,
     PackedRows,
     RowError,
     encode,

@@ -285,6 +285,5 @@ WRITE_OPTIONS: Final[Mapping[str, Option]] = {
     "readBackMs": Option("read_back_ms", whole_number(1, 2**53)),
 }
 """Every option of a write. docs/reference/spark.md has their meanings."""
-WRITE_OPTION_NAMES: Final = tuple(WRITE_OPTIONS)
 _SPARKS_OWN: Final[Iterable[str]] = frozenset(("checkpointlocation", "queryname"))
 """Options of a streaming query, which Spark also passes to its sink."""

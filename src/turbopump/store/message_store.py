@@ -132,6 +132,7 @@ class MessageStore:
         """Wait for running syncs and saves of tables, and start no more. This is the first step of
         closing."""
         self.cold_reads.close()
+        self.rebuild.reads.close()
         if self.index is not None:
             self.index.write_waiting()  # it may need a new file, whose name is then recorded
         self._disk.close()

@@ -256,7 +256,9 @@ def _make_reading(
 ) -> Reading:
     log, queues = files.log, files.queues
     cold_reads = ColdReads(disk)
-    rebuild = QueueRebuild(log, queues, cold_reads, writing.dispatcher.unit_tags, hooks.log_error)
+    rebuild = QueueRebuild(
+        log, queues, ColdReads(disk), writing.dispatcher.unit_tags, hooks.log_error
+    )
     reader = QueueReader(log, queues, config.limits, cold_reads, rebuild.mark, clock.monotonic)
     lookup = Lookup(log, queues, files.index, writing.confirmed, rebuild.mark)
     return Reading(cold_reads, rebuild, reader, lookup)

@@ -110,7 +110,7 @@ async def test_the_answer_to_each_code_is_the_table_s(code: int, secrets: str) -
         asked = ListUsers()
     elif RULES[code].secrets is None and secrets == "secrets":
         return
-    rule = RULES[code].of(asked)
+    rule = RULES[code].for_request(asked)
     wanted = list(rule.needs(asked, body(code), CLUSTERS))
     exactly = [Entry(one.resource, frozenset(one.actions[-1:]), Decision.ALLOW) for one in wanted]
 
@@ -184,7 +184,7 @@ async def check_all(running: RunningBroker, address: str, router: Router) -> Non
         stranger = await answer_of(address, code, None)
         assert stranger == (16, NOT_KNOWN.remark), code
         assert await answer_of(address, code, wrong) == stranger, code
-        rule = RULES[code].of(request(code))
+        rule = RULES[code].for_request(request(code))
         needs_something = rule.who is not Who.POLICY or list(
             rule.needs(request(code), body(code), CLUSTERS)
         )

@@ -79,7 +79,7 @@ def test_its_permissions_decide_as_in_4x(resource: str, publishes: bool, consume
     policies = decode(AS_4X_SHIPS_IT).accounts.policies["RocketMQ"]
 
     def may(action: Action) -> bool:
-        decided = policies.deciding(Resource.parse(resource), (action,), "10.0.0.1")
+        decided = policies.find_entry(Resource.parse(resource), (action,), "10.0.0.1")
         return decided is not None and decided[1].decision is Decision.ALLOW
 
     assert (may(Action.PUB), may(Action.SUB)) == (publishes, consumes)

@@ -189,13 +189,13 @@ async def test_what_somebody_writes_to_the_file_is_in_force_within_a_look(tmp_pa
     access.open()
     change_file(SystemDisk(), file, lambda accounts: accounts.without_user("admin"))
     assert "admin" in access.control.accounts.users
-    access.look()
+    access.check_file()
     assert list(access.control.accounts.users) == ["inner"]
     file.write_bytes(b"{")
-    access.look()
+    access.check_file()
     assert list(access.control.accounts.users) == ["inner"]
     file.unlink()
-    access.look()
+    access.check_file()
     assert list(access.control.accounts.users) == ["inner"]
 
 
@@ -212,14 +212,14 @@ async def test_a_file_that_others_can_read_is_warned_of_once_at_the_start_and_wh
         return [line for line in caplog.messages if "has mode" in line]
 
     access.open()
-    access.look()
+    access.check_file()
     assert warned() == [
         f"{file} has mode 0644: others than its owner can get at the passwords in it; run chmod "
         f"600 {file}"
     ]
     for mode, count in ((0o600, 1), (0o640, 2), (0o640, 2), (0o600, 2), (0o400, 2), (0o640, 3)):
         file.chmod(mode)
-        access.look()
+        access.check_file()
         assert len(warned()) == count
     ann = UserInfo(username="ann", password=ANN.secret_key)
     await access.change(lambda accounts: accounts.with_new_user(ann))

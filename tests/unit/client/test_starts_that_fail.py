@@ -75,6 +75,10 @@ async def test_a_start_that_failed_may_be_called_again(
             assert list(cluster.broker.members["readers"]) == ["127.0.0.1@till"]
 
 
+async def route(_topic: str) -> Any:
+    return SimpleNamespace(subscribe_queues=())
+
+
 @in_loop
 async def test_a_plain_listener_is_told_after_a_start_that_was_called_again() -> None:
     """Its thread pool once ended with the first start."""
@@ -84,11 +88,8 @@ async def test_a_plain_listener_is_told_after_a_start_that_was_called_again() ->
     def listen(_topic: str, queues: Sequence[MessageQueue]) -> None:
         loop.call_soon_threadsafe(told.put_nowait, len(queues))
 
-    async def route(_topic: str) -> Any:
-        return SimpleNamespace(subscribe_queues=())
-
     listeners = QueueListeners(None)
-    await listeners.add("orders", listen)
+    await listeners.add_listener("orders", listen)
     listeners.close()
     spawn = lambda work, name: loop.create_task(work, name=name)  # noqa: E731
     running = loop.create_task(
@@ -147,7 +148,7 @@ async def test_a_start_that_is_overtaken_by_a_close_says_so_and_nothing_goes_on(
         start = asyncio.ensure_future(consumer.start())
         await until(cluster.broker.requests, GetConsumerListByGroup)
         await consumer.close()
-        with pytest.raises(NotStartedError, match="closed while it was started"):
+        with pytest.raises(NotStartedError, match="closed during its start"):
             await start
         told = len(cluster.broker.received)
         await asyncio.sleep(70)
@@ -173,7 +174,9 @@ async def test_an_allocation_that_raises_is_told_and_the_next_one_counts(
         assert isinstance(consumer, PushConsumer | LitePullConsumer)
         async with consumer:
             await asyncio.sleep(30)
-            told = [record for record in caplog.records if "not rebalanced" in record.getMessage()]
+            told = [
+                record for record in caplog.records if "rebalance failed" in record.getMessage()
+            ]
             assert [
                 ("KeyError('everybody')" in record.getMessage(), bool(record.exc_info))
                 for record in told

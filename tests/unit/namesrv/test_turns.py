@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.unit.metered_loop import TURN_MAX_S, BlockingClient, Metered, metered
+from tests.unit.protocol.compressed_registration import encode_compressed
 
 from turbopump.broker.topics import plain_topic
 from turbopump.config.namesrv_config import NamesrvConfig
@@ -76,7 +77,7 @@ def client(server: Metered[tuple[NameServer, int]]) -> Iterator[BlockingClient]:
 LARGE = topics(TOPICS_OF_ONE)
 ASKED: dict[str, tuple[Request[Any], bytes, int]] = {
     "thousands of topics": (registration(300), LARGE.encode(), 1),
-    "the same compressed": (registration(301, compressed=True), LARGE.encode_compressed(), 1),
+    "the same compressed": (registration(301, compressed=True), encode_compressed(LARGE), 1),
     "a route of 200 brokers": (GetRouteInfo(topic="topic-number-1"), b"", 1),
     "many such routes at once": (GetRouteInfo(topic="topic-number-1"), b"", 200),
     "all brokers": (GetBrokerClusterInfo(), b"", 1),

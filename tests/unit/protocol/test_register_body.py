@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.loops import outcome_of
+from tests.unit.protocol.compressed_registration import encode_compressed, sized
 
 from turbopump.message.codec import body_crc32
 from turbopump.protocol.fastjson import FastjsonError
@@ -17,10 +18,6 @@ from turbopump.protocol.requests.topics import DataVersion, TopicConfig, TopicQu
 
 def read_compressed(data: bytes, *, with_mappings: bool) -> RegisterBrokerBody:
     return outcome_of(RegisterBrokerBody.decode_compressed(data, with_mappings=with_mappings))
-
-
-def sized(data: bytes) -> bytes:
-    return len(data).to_bytes(4) + data
 
 
 def body(*topics: TopicConfig) -> RegisterBrokerBody:
@@ -40,7 +37,7 @@ def test_a_registration_comes_back_from_its_compressed_form() -> None:
     )
     assert (
         outcome_of(
-            RegisterBrokerBody.decode_compressed(made.encode_compressed(), with_mappings=True)
+            RegisterBrokerBody.decode_compressed(encode_compressed(made), with_mappings=True)
         )
         == made
     )
@@ -50,7 +47,7 @@ def test_a_registration_comes_back_from_its_compressed_form() -> None:
 def test_order_and_sys_flag_are_lost_in_the_compressed_form() -> None:
     made = body(TopicConfig(topic_name="a", order=True, topic_sys_flag=3))
     read = outcome_of(
-        RegisterBrokerBody.decode_compressed(made.encode_compressed(), with_mappings=True)
+        RegisterBrokerBody.decode_compressed(encode_compressed(made), with_mappings=True)
     )
     assert read.topic_config_serialize_wrapper.topic_config_table["a"] == TopicConfig(
         topic_name="a"
@@ -107,7 +104,7 @@ def test_a_count_without_its_topics_is_refused(count: int) -> None:
 def test_a_damaged_stream_is_read_or_refused_with_the_one_error(
     damage: bytes, at: int, deflate: bool
 ) -> None:
-    whole = bytearray(body(TopicConfig(topic_name="a")).encode_compressed())
+    whole = bytearray(encode_compressed(body(TopicConfig(topic_name="a"))))
     whole[at : at + len(damage)] = damage
     data = zlib.compress(bytes(damage)) if deflate else bytes(whole)
     try:

@@ -258,7 +258,7 @@ async def test_refusing_takes_a_share_of_each_turn_too(loop: HandClock, /) -> No
     connection.data_received(stage.requests(1, 600))
     loop.now += 0.3
     stage.refusal_cost = 0.001
-    stage.backlog.release()
+    stage.backlog.release_held()
     longest = 0.0
     while stage.backlog.refused.total() < 600:
         before = loop.now
@@ -349,11 +349,11 @@ async def test_a_handler_that_waits_for_room_is_called_again_in_order_when_there
     other.data_received(stage.requests(5, 2))
     other.data_received(frame(GetMinOffset(topic="t", queue_id=0), 99))
     assert (stage.handled, stage.others) == ([1, 2], [99])
-    stage.backlog.release()  # there is none yet
+    stage.backlog.release_held()  # there is none yet
     await turns()
     assert stage.handled == [1, 2]
     stage.room = True
-    stage.backlog.release()
+    stage.backlog.release_held()
     await turns()
     assert stage.handled == [1, 2, 3, 4, 5, 6]
     one.data_received(stage.requests(7, 1))
@@ -383,7 +383,7 @@ async def test_who_waits_for_room_is_refused_after_its_time_and_later_ones_at_on
         BacklogRefusal.WAITED,
     ]
     stage.room = True
-    stage.backlog.release()
+    stage.backlog.release_held()
     await turns()
     connection.data_received(stage.requests(4, 1))
     await turns()
@@ -436,7 +436,7 @@ async def test_a_stall_while_the_line_moves_refuses_the_line_and_not_the_one_tha
         stage.backlog.stood_still(1.5)
 
     stage.before[2] = stall
-    stage.backlog.release()
+    stage.backlog.release_held()
     await turns()
     assert stage.handled == [1, 2]
     assert stage.backlog.refused == {BacklogRefusal.STOOD_STILL: 2}
@@ -454,7 +454,7 @@ async def test_without_a_longest_wait_nobody_is_refused_for_having_waited(
     stage.backlog.stood_still(0.9)
     await turns()
     stage.room = True
-    stage.backlog.release()
+    stage.backlog.release_held()
     await turns()
     assert (stage.handled, stage.refused) == ([1, 2, 3], [])
 
@@ -470,11 +470,11 @@ async def test_at_the_end_what_waits_is_handled_or_refused(
     connection.data_received(stage.requests(1, 150))
     assert len(stage.backlog) > 0
     stage.cost = stage.long_cost = 0.0
-    stage.backlog.finish()
+    stage.backlog.finish_all()
     assert stage.handled == list(range(1, 151))
     stage.room = False
     connection.data_received(stage.requests(151, 2))
-    stage.backlog.finish()
+    stage.backlog.finish_all()
     await turns()
     assert stage.backlog.refused == {BacklogRefusal.ENDING: 2}
     assert len(transport.answers) == 152

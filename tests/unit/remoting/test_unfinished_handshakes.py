@@ -133,7 +133,7 @@ async def test_many_strangers_who_do_one_thing_at_once_are_served_or_dropped_in_
     pair: Pair, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
     count, hello, calls = 200, bytes_of(WHOLE), list[None]()
-    ended_by = "_open" if ending == "they go on" else "_drop"
+    ended_by = "_start_serving" if ending == "they go on" else "_drop_silent"
     action = getattr(ListeningPort, ended_by)
 
     def counted(self: ListeningPort, *arguments: object) -> None:

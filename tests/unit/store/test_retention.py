@@ -13,7 +13,7 @@ from tests.simulation.world.disk import SimulatedDisk
 from tests.simulation.world.loop import SimulatedLoop
 from tests.simulation.world.mount import PowerCut
 from tests.simulation.world.simulation import SimulatedClock
-from tests.stand_ins import does_nothing
+from tests.stand_ins import does_nothing, raises
 from tests.unit.store.directory import HOST, Directory, bodies, put
 from tests.unit.store.looked_up import find_by_key
 from tests.unit.store.retained import (
@@ -246,11 +246,8 @@ def test_a_segment_whose_age_cannot_be_asked_stays(
     fill(store)
     make_old(directory, segments(directory))
 
-    def refuse(_disk: SystemDisk, _path: Path) -> int:
-        raise OSError(errno.EIO, "Input/output error")
-
     with monkeypatch.context() as patched:
-        patched.setattr(SystemDisk, "modified_ms", refuse)
+        patched.setattr(SystemDisk, "modified_ms", raises(OSError(errno.EIO, "Input/output error")))
         clean(store)
     assert store.log.start == 0
     assert "is not deleted: [Errno 5] Input/output error" in directory.failures[-1]

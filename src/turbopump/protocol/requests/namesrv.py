@@ -311,17 +311,6 @@ class RegisterBrokerBody(msgspec.Struct, kw_only=True, rename="camel"):
         """Return the JSON form."""
         return fastjson.encode(self)
 
-    def encode_compressed(self) -> bytes:
-        """Return the compressed form, as a 5.x broker writes it."""
-        wrapper = self.topic_config_serialize_wrapper
-        topics = list(wrapper.topic_config_table.values())
-        mappings = list(wrapper.topic_queue_mapping_info_map.values())
-        pieces = [_sized(fastjson.encode(wrapper.data_version)), _int(len(topics))]
-        pieces += [_sized(topic.encode_line().encode()) for topic in topics]
-        pieces += [_sized(fastjson.encode(self.filter_server_list)), _int(len(mappings))]
-        pieces += [_sized(fastjson.encode(mapping)) for mapping in mappings]
-        return zlib.compress(b"".join(pieces), zlib.Z_BEST_COMPRESSION)
-
     @classmethod
     def decode(cls, data: bytes) -> RegisterBrokerBody:
         """Decode the JSON form. Raise FastjsonError if the data is invalid."""
@@ -392,14 +381,6 @@ class _Pieces:
     def counted(self) -> Iterator[bytes]:
         for _ in range(self.int()):
             yield self.sized()
-
-
-def _int(value: int) -> bytes:
-    return value.to_bytes(4, "big")
-
-
-def _sized(data: bytes) -> bytes:
-    return _int(len(data)) + data
 
 
 # Route of a topic (105): its queues on each broker, and the brokers' addresses. `broker_addrs` is

@@ -127,18 +127,11 @@ class TopicConfig(msgspec.Struct, kw_only=True, rename="camel", gc=False):
         """Return which number of queues is out of range, or None."""
         return queues_fault(self.read_queue_nums, self.write_queue_nums)
 
-    def encode_line(self) -> str:
-        """Return the six words of a compressed registration (a 4.x broker writes five). `order` and
-        `topic_sys_flag` are not written: RocketMQ loses them here too."""
-        queues = f"{self.read_queue_nums} {self.write_queue_nums} {self.perm}"
-        attributes = fastjson.encode(self.attributes).decode()
-        return f"{self.topic_name} {queues} {self.topic_filter_type} {attributes}"
-
     @classmethod
     def decode_line(cls, line: str) -> TopicConfig:
-        """Decode the words of `encode_line`. Raise FastjsonError if there are fewer than five, or
-        if a number is invalid. Attributes that contain a space are dropped, as in Apache's
-        reader."""
+        """Decode the five or six words of a compressed registration. Raise FastjsonError if there
+        are fewer than five, or if a number is invalid. Attributes that contain a space are dropped,
+        as in Apache's reader."""
         words = line.split(" ")
         if len(words) < 5:
             raise fastjson.FastjsonError(

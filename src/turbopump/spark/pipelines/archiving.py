@@ -12,8 +12,7 @@ import re
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -24,31 +23,26 @@ from pyspark.errors import PySparkException
 
 from turbopump.errors import (
     ConfigError,
-    DataLossError,
     LakeError,
     LakeInUseError,
     OffsetGapError,
     RemotingError,
     ResponseError,
     RouteNotFoundError,
-    TurbopumpError,
 )
 from turbopump.message.message import MessageQueue
 from turbopump.spark import planning
 from turbopump.spark.offsets import Offsets, admit
-from turbopump.spark.options import BODY_FAULT, COLUMN_NAMES, read_options
-from turbopump.spark.pipelines import made_again
+from turbopump.spark.options import BODY_FAULT, COLUMN_NAMES, ReadOptions, read_options
 from turbopump.spark.pipelines.lake import (
     DATA,
     FORMATS,
     REJECTED,
-    Batch,
     Bodies,
     DataFile,
     Definition,
     Lake,
-    Snapshot,
-    Stretches,
+    LakeBatch,
     check_shape,
     create_or_open,
     definition_at,
@@ -57,7 +51,8 @@ from turbopump.spark.pipelines.lake import (
     open_lake,
     staged_name,
 )
-from turbopump.spark.pipelines.running import Progress, error_inside
+from turbopump.spark.pipelines.running import RowProgress, error_inside
+from turbopump.spark.pipelines.topic_queues import TopicQueues, check_a_topic_exists
 from turbopump.spark.pipelines.writing import (
     REPORT_COLUMN,
     Fetching,
@@ -163,7 +158,7 @@ def archive(
     max_rejected: int | str | None = None,
     options: Mapping[str, str] | None = None,
     stop: threading.Event | None = None,
-    progress: Progress | None = None,
+    progress: RowProgress | None = None,
     at_step: Callable[[str], None] = no_step,
 ) -> ArchiveReport:
     """Append the messages of ``topics`` that ``lake`` lacks, up to their present end. With
@@ -190,54 +185,41 @@ def archive(
     answers.
     """
     root = lake_place(lake)
-    rejects = rejected_limit(max_rejected)
+    is_allowed = rejected_limit(max_rejected)
     if rows_per_batch < 1:
         raise ConfigError(f"rows_per_batch is {rows_per_batch}: expected 1 or more")
     definition = _definition(root, format, columns, bodies)
-    run = ArchiveRun(
-        topics=sorted(set(_texts(topics))),
-        options={**(options or {}), "nameServer": name_server},
-        starting=starting,
-        follow=follow,
-        fail_on_data_loss=fail_on_data_loss,
-        restart_queues=restart_queues,
-        at_step=at_step,
-    )
-    stop = stop or threading.Event()
-    progress = progress or Progress()
+    topics = sorted(set(_texts(topics)))
+    known = _source_options(topics, name_server, fail_on_data_loss, options or {})
+    if isinstance(starting, str) and starting not in ("earliest", "latest"):
+        raise ConfigError(f"starting is {starting!r}: expected earliest, latest or a time in ms")
     began = time.monotonic()
-    run.check()
-    run.spark = spark or rocketmq_session()
-    with run.cluster, run.opened(root, definition) as run.lake:
-        snapshot = run.counted_to = run.lake.snapshot()
-        compacted_at = began
-        target: Offsets | None = None
-        while not stop.is_set():
-            begins: Offsets = {}
-            try:
-                if follow or target is None:
-                    snapshot, target = run.look(snapshot)
-                begins, ends = run.plan(snapshot, target, rows_per_batch, progress)
-                if begins:
-                    at_step("planned")
-                    snapshot = run.archive_batch(snapshot, begins, ends, progress)
-            except (RemotingError, RouteNotFoundError) as error:
-                if not (follow and _was_away(type(error))):
-                    raise
-                _log.warning("%s; the archive continues when it is back", error)
-                stop.wait(interval)
-                continue
-            if not begins and not follow:
-                break
-            if compact and follow and time.monotonic() - compacted_at >= COMPACT_EVERY_S:
-                snapshot, compacted_at = run.compacted(snapshot), time.monotonic()
-            if not begins:
-                stop.wait(interval)
-        stopped = stop.is_set() and not follow
-        run.count_rows(snapshot)
-        if compact:
-            snapshot = run.compacted(snapshot)
-    run.raise_fault()
+    spark = spark or rocketmq_session()
+    with connected(known) as cluster:
+        if definition_at(root) is None and not follow:
+            check_a_topic_exists(cluster, topics)  # no lake is created for nothing
+        opened = create_or_open(root, definition)
+        with opened.writing():
+            queues = TopicQueues(
+                cluster=cluster,
+                lake=opened,
+                topics=topics,
+                starting=starting,
+                follow=follow,
+                fail_on_data_loss=fail_on_data_loss,
+                restart_queues=restart_queues,
+            )
+            run = ArchiveRun(
+                spark=spark,
+                lake=opened,
+                queues=queues,
+                options=known,
+                rows_per_batch=rows_per_batch,
+                progress=progress or RowProgress(),
+                at_step=at_step,
+            )
+            stopped = run.archive_all(stop or threading.Event(), interval, compact=compact)
+    queues.raise_fault(run.messages)
     return ArchiveReport(
         messages=run.messages,
         rows=run.rows[DATA],
@@ -245,14 +227,34 @@ def archive(
         lost=run.lost,
         batches=run.batches,
         files_compacted=run.files_compacted,
-        lake_messages=snapshot.messages,
-        lake_rows=snapshot.rows(),
-        version=snapshot.version,
+        lake_messages=run.snapshot.messages,
+        lake_rows=run.snapshot.rows(),
+        version=run.snapshot.version,
         seconds=time.monotonic() - began,
         stopped=stopped,
-        restarted=tuple(map(str, sorted(run.restarted))),
-        rejected_allowed=rejects(run.rows[DATA], run.rows[REJECTED]),
+        restarted=tuple(map(str, sorted(queues.restarted))),
+        rejected_allowed=is_allowed(run.rows[DATA], run.rows[REJECTED]),
     )
+
+
+def _source_options(
+    topics: list[str], name_server: str, fail_on_data_loss: bool, options: Mapping[str, str]
+) -> ReadOptions:
+    """Return the options of the source. Raises ConfigError if there is no topic, or if an option
+    would leave messages out."""
+    if not topics:
+        raise ConfigError("an archive needs a topic at least")
+    needed = {"nameServer": name_server, "topic": ",".join(topics)}
+    fails = {"failOnDataLoss": str(fail_on_data_loss).lower()}
+    known = read_options({**options, **fails, **needed})
+    plain = read_options({"nameServer": name_server, "topic": "-"})
+    chosen = [name for name in _CHOOSING if getattr(known, name) != getattr(plain, name)]
+    if chosen:
+        raise ConfigError(
+            "an archive has every message of its topics: options can say how to "
+            f"reach and read brokers, but cannot select messages ({', '.join(chosen)})"
+        )
+    return known
 
 
 def rejected_limit(text: int | str | None) -> Callable[[int, int], bool]:
@@ -311,263 +313,128 @@ def _texts(given: Sequence[str]) -> tuple[str, ...]:
     return tuple(given.split(",") if isinstance(given, str) else given)
 
 
-def _was_away(kind: type[Exception] | None) -> bool:
+def _was_offline(kind: type[Exception] | None) -> bool:
     """Return True for an error that means that no broker or no name server was reachable."""
     if kind is None or issubclass(kind, ResponseError):
         return False
     return issubclass(kind, (RemotingError, RouteNotFoundError))
 
 
+@dataclass(eq=False, kw_only=True)
 class ArchiveRun:
-    """State of one run of ``archive``."""
+    """State of one run of ``archive``: the lake's newest version, and counts for the report."""
 
     spark: SparkSession
     lake: Lake
-    counted_to: Snapshot
-    """Version up to which the rows of all files are counted."""
+    queues: TopicQueues
+    options: ReadOptions
+    rows_per_batch: int
+    progress: RowProgress
+    at_step: Callable[[str], None]
+    messages: int = 0
+    lost: int = 0
+    batches: int = 0
+    files_compacted: int = 0
 
-    def __init__(
-        self,
-        *,
-        topics: list[str],
-        options: dict[str, str],
-        starting: str | int,
-        follow: bool,
-        fail_on_data_loss: bool,
-        restart_queues: bool,
-        at_step: Callable[[str], None],
-    ) -> None:
-        self.topics = topics
-        self.follow = follow
-        self.absent: frozenset[MessageQueue] = frozenset()
-        self.restart_queues = restart_queues
-        self.faults: dict[str, TurbopumpError] = {}
-        """Faults of topics and queues that are left out, by name."""
-        self.changed: set[MessageQueue] = set()
-        """Queues that were made again, so the lake's rows are of other messages."""
-        self.behind: set[MessageQueue] = set()
-        """Queues whose slave has less than the lake, after the warning about it."""
-        self.compared: set[MessageQueue] = set()
-        """Queues whose newest row matches the broker's message. A queue that disappears is compared
-        again when it returns."""
-        self.renamed: dict[MessageQueue, int | None] = {}
-        """First offsets of queues that are in the lake under another broker's name."""
-        self.restarted: set[MessageQueue] = set()
-        self.options = {**options, "failOnDataLoss": str(fail_on_data_loss).lower()}
-        self.starting = starting
-        self.fail_on_data_loss = fail_on_data_loss
-        self.at_step = at_step
-        self.messages = self.lost = self.batches = self.files_compacted = 0
+    def __post_init__(self) -> None:
         self.rows = {DATA: 0, REJECTED: 0}
-        self.known = read_options({**self.options, "topic": ",".join(topics) or "-"})
-        self.cluster = connected(self.known)
+        self.snapshot = self.lake.snapshot()
+        self._counted_to = self.snapshot
+        """Version up to which the rows of all files are counted."""
 
-    def check(self) -> None:
-        """Raise ConfigError for invalid arguments."""
-        if not self.topics:
-            raise ConfigError("an archive needs a topic at least")
-        plain = read_options({"nameServer": self.options["nameServer"], "topic": "-"})
-        chosen = [name for name in _CHOOSING if getattr(self.known, name) != getattr(plain, name)]
-        if chosen:
-            raise ConfigError(
-                "an archive has every message of its topics: options can say how to "
-                f"reach and read brokers, but cannot select messages ({', '.join(chosen)})"
-            )
-        if isinstance(self.starting, str) and self.starting not in ("earliest", "latest"):
-            raise ConfigError(
-                f"starting is {self.starting!r}: expected earliest, latest or a time in ms"
-            )
-
-    @contextmanager
-    def opened(self, root: Path, definition: Definition) -> Iterator[Lake]:
-        """Open the lake for writing, and create it if necessary. No lake is created while no topic
-        exists, unless the run waits for topics."""
-        if definition_at(root) is None and not self._queues({}) and not self.follow:
-            self.raise_fault()
-        lake = create_or_open(root, definition)
-        with lake.writing():
-            yield lake
-
-    def raise_fault(self) -> None:
-        """Raise the first fault of a queue or topic that was left out, and log the others."""
-        first, *others = self.faults.values() or [None]
-        for fault in others:
-            _log.error("%s", fault)
-        if first is not None:
-            if self.messages:
-                first.add_note(f"{self.messages:,} messages of the others were archived")
-            raise first
-
-    def _queues(self, stretches: Stretches) -> list[MessageQueue]:
-        """Return the queues of all existing topics. A missing topic is a fault, except for one in
-        the lake if the run follows its topics or may lose messages."""
-        found: list[MessageQueue] = []
-        known = {queue.topic for queue in stretches}
-        for topic in self.topics:
+    def archive_all(self, stop: threading.Event, interval: float, *, compact: bool) -> bool:
+        """Archive batches up to the present end of the topics, or follow the topics until ``stop``
+        is set. Return True if the run was stopped before the end."""
+        follows = self.queues.follow
+        compacted_at = time.monotonic()
+        target: Offsets | None = None
+        while not stop.is_set():
             try:
-                found += self.cluster.queues(topic)
-            except RouteNotFoundError as error:
-                if topic in known and (self.follow or not self.fail_on_data_loss):
-                    continue  # _look_for_absent reports it
-                self._leave_out(topic, error)
-            else:
-                self.faults.pop(topic, None)
-        return found
+                if follows or target is None:
+                    self.snapshot, target = self.queues.readable_ends(self.snapshot)
+                is_idle = not self._archive_next(target)
+            except (RemotingError, RouteNotFoundError) as error:
+                if not (follows and _was_offline(type(error))):
+                    raise
+                _log.warning("%s; the archive continues when it is back", error)
+                stop.wait(interval)
+                continue
+            if is_idle and not follows:
+                break
+            if compact and follows and time.monotonic() - compacted_at >= COMPACT_EVERY_S:
+                self._compact_files()
+                compacted_at = time.monotonic()
+            if is_idle:
+                stop.wait(interval)
+        stopped = stop.is_set() and not follows
+        self._count_rows()
+        if compact:
+            self._compact_files()
+        return stopped
 
-    def _leave_out(self, name: str, fault: TurbopumpError) -> None:
-        """Record the fault of a topic or queue that is left out. A run that follows its topics may
-        never end, so the fault is logged at once."""
-        if self.follow and name not in self.faults:
-            _log.error("%s; the others continue", fault)
-        self.faults[name] = fault
+    def _archive_next(self, target: Offsets) -> bool:
+        """Read, write and commit the next batch. Return False if there is nothing to read."""
+        begins, ends = self._plan(target)
+        if not begins:
+            return False
+        self.at_step("planned")
+        files: tuple[DataFile, ...] = ()
+        lost: dict[MessageQueue, int] = {}
+        if begins != ends:
+            reports = self._write_files(begins, ends)
+            lost = self._missing(reports, begins, ends)
+            files = tuple(file for report in reports for file in report.files)
+            self._check_files(files)
+            self.at_step("written")
+        batch = LakeBatch(begins=begins, ends=ends, lost=lost, files=files)
+        self.snapshot = self.lake.append(self.snapshot, batch, self.at_step)
+        if begins != ends:
+            count = sum(ends[queue] - begins[queue] for queue in ends)
+            self.messages += count
+            self.lost += sum(lost.values())
+            self.batches += 1
+            self.progress.add(count)
+        return True
 
-    def look(self, snapshot: Snapshot) -> tuple[Snapshot, Offsets]:
-        """Return the lake's state and the present ends of all readable queues. If
-        ``restart_queues`` is set, queues that were made again begin another generation."""
-        ends = self._ends(snapshot)
-        if self.restart_queues and self.changed:
-            snapshot = self._restart(snapshot, ends)
-        return snapshot, {queue: end for queue, end in ends.items() if queue not in self.changed}
-
-    def _ends(self, snapshot: Snapshot) -> Offsets:
-        found = self.cluster.offsets_max(self._queues(snapshot.stretches))
-        self._look_for_absent(snapshot, found)
-        self.compared &= found.keys()
-        self.changed.clear()
-        same = set[MessageQueue]()
-        for queue, end in list(found.items()):
-            there = snapshot.stretches.get(queue)
-            if there is None:
-                self._look_for_old_name(snapshot, queue, end)
-            elif there.end <= end:
-                same.add(queue)
-            elif self.cluster.is_read_from_slave(queue):
-                del found[queue]
-                if queue not in self.behind:
-                    text = "the master of %s is away, and its slave has less than the lake"
-                    _log.warning(text, queue)
-                self.behind.add(queue)
-            else:
-                self._change(queue, f"ends at {end}, but the lake has it up to {there.end} already")
-        differing = made_again.changed_queues(
-            self.cluster, self.lake, snapshot, same - self.compared
-        )
-        for queue, offset in differing.items():
-            self._change(queue, f"has another message at offset {offset} than the lake")
-        self.compared |= same - differing.keys()
-        for queue in found.keys() - self.changed:
-            self.faults.pop(str(queue), None)
-        return found
-
-    def _change(self, queue: MessageQueue, what: str) -> None:
-        self.changed.add(queue)
-        if not self.restart_queues:
-            fault = DataLossError(
-                f"{queue} {what}: the topic or broker was deleted and made again, or lost "
-                "its end. Use --restart-queue (restart_queues) to begin another "
-                "generation of the queue"
-            )
-            self._leave_out(str(queue), fault)
-
-    def _restart(self, snapshot: Snapshot, ends: Offsets) -> Snapshot:
-        """Begin another generation of the changed queues. It begins after the last message that
-        lake and broker have in common, else at the first message."""
-        mins = self.cluster.offsets_min(self.changed)
-        begins: Offsets = {}
-        for queue in sorted(self.changed):
-            there = snapshot.stretches[queue]
-            low, high = max(there.begin, mins[queue]), min(there.end, ends[queue])
-            at = made_again.first_difference(
-                self.cluster, self.lake, snapshot, queue, low, max(low, high)
-            )
-            begins[queue] = at if at > low else mins[queue]
-            text = "%s was made again, or lost its end; generation %d begins at offset %d"
-            _log.warning(text, queue, there.generation + 1, begins[queue])
-        snapshot = self.lake.restart(snapshot, begins)
-        self.restarted |= self.changed
-        self.changed.clear()
-        return snapshot
-
-    def _look_for_old_name(self, snapshot: Snapshot, queue: MessageQueue, end: int) -> None:
-        """Look for the messages of a new queue in the lake under another broker's name, because a
-        broker may have been renamed together with its store."""
-        if queue in self.renamed or not made_again.tells_brokers_apart(self.lake):
-            return
-        self.renamed[queue] = None
-        alike = {
-            old: min(there.end, end) - 1
-            for old, there in snapshot.stretches.items()
-            if (old.topic, old.queue_id) == (queue.topic, queue.queue_id)
-            and there.begin < min(there.end, end)
-        }
-        columns = made_again.columns_of(self.lake)
-        rows = made_again.rows_at(self.lake, snapshot, alike)
-        for old in sorted(rows, key=alike.__getitem__):
-            if rows[old] == made_again.message_at(self.cluster, queue, alike[old], columns):
-                self.renamed[queue] = alike[old] + 1
-                _log.warning(
-                    "%s has the messages of %s, which the lake has up to offset %d: the broker was "
-                    "renamed. The queue is read from there on",
-                    queue, old, alike[old] + 1,
-                )  # fmt: skip
-
-    def plan(
-        self, snapshot: Snapshot, ends: Offsets, rows_max: int, progress: Progress
-    ) -> tuple[Offsets, Offsets]:
+    def _plan(self, ends: Offsets) -> tuple[Offsets, Offsets]:
         """Return the begins and ends of the next batch; empty if there is nothing to read.
 
         Queues that begin at their end come first, as a batch of their own without messages. That
         batch stores their offset in the lake, so that later messages are read.
         """
-        begins = {queue: self._begin(snapshot, queue, end) for queue, end in ends.items()}
-        progress.expect(sum(max(0, end - begins[queue]) for queue, end in ends.items()))
+        ranges = self.snapshot.ranges
+        begins = {
+            queue: self.queues.begin_of(self.snapshot, queue, end) for queue, end in ends.items()
+        }
+        self.progress.expect(sum(max(0, end - begins[queue]) for queue, end in ends.items()))
         unfinished = {
-            queue: end for queue, end in (snapshot.unfinished or {}).items() if queue in ends
+            queue: end for queue, end in (self.snapshot.unfinished or {}).items() if queue in ends
         }
         if unfinished:
-            known = {queue: stretch.end for queue, stretch in snapshot.stretches.items()}
-            return {
-                queue: known.get(queue, min(begins[queue], end))
-                for queue, end in unfinished.items()
-            }, unfinished
+            # A killed writer has committed one table of this batch, so its end must not change.
+            for queue, end in unfinished.items():
+                if queue not in ranges:
+                    begins[queue] = min(begins[queue], end)
+            return {queue: begins[queue] for queue in unfinished}, unfinished
         at_end = {
             queue: end
             for queue, end in ends.items()
-            if queue not in snapshot.stretches
-            and begins[queue] == end
-            and (self.starting == "latest" or self.renamed.get(queue) is not None)
+            if queue not in ranges and begins[queue] == end and self.queues.may_begin_at_end(queue)
         }
         if at_end:
             return at_end, at_end
-        ends = admit(begins, ends, rows_max)
+        ends = admit(begins, ends, self.rows_per_batch)
         read = [queue for queue, end in ends.items() if begins[queue] < end]
         return {queue: begins[queue] for queue in read}, {queue: ends[queue] for queue in read}
 
-    def archive_batch(
-        self, before: Snapshot, begins: Offsets, ends: Offsets, progress: Progress
-    ) -> Snapshot:
-        """Read, write and commit one batch."""
-        if begins == ends:
-            return self.lake.append(
-                before, Batch(begins=begins, ends=ends, lost={}, files=()), self.at_step
-            )
+    def _write_files(self, begins: Offsets, ends: Offsets) -> list[TaskReport]:
+        """Write the messages between two sets of offsets into staged files, with Spark."""
         staging = str(self.lake.staging.absolute())
-        stem = staged_name(f"{before.version + 1:08d}")
-        writing = FileWriting(staging, stem, self.lake.definition, before.generations)
-        reports = self._patiently(lambda: self._job(begins, ends, writing).collect())
-        tasks = [msgspec.json.decode(row[REPORT_COLUMN], type=TaskReport) for row in reports]
-        lost = self._missing(tasks, begins, ends)
-        files = tuple(file for task in tasks for file in task.files)
-        self._check_files(files)
-        self.at_step("written")
-        batch = Batch(begins=begins, ends=ends, lost=lost, files=files)
-        after = self.lake.append(before, batch, self.at_step)
-        count = sum(ends[queue] - begins[queue] for queue in ends)
-        self.messages += count
-        self.lost += sum(lost.values())
-        self.batches += 1
-        progress.add(count)
-        return after
+        stem = staged_name(f"{self.snapshot.version + 1:08d}")
+        writing = FileWriting(staging, stem, self.lake.definition, self.snapshot.generations)
+        job = self._job(begins, ends, writing)
+        rows = self._retry_while_offline(job.collect)
+        return [msgspec.json.decode(row[REPORT_COLUMN], type=TaskReport) for row in rows]
 
     def _job(self, begins: Offsets, ends: Offsets, writing: FileWriting) -> DataFrame:
         """Return a Spark job that reads and writes the messages between two sets of offsets. Its
@@ -577,46 +444,25 @@ class ArchiveRun:
         if definition.bodies is not None and BODY_FAULT not in columns:
             columns = (*columns, BODY_FAULT)
         options = replace(
-            self.known,
+            self.options,
             columns=columns,
-            partitions_max=self.known.partitions_max or _parallelism(self.spark),
+            partitions_max=self.options.partitions_max or _parallelism(self.spark),
         )
         tasks = planning.tasks(begins, ends, options)
         numbers = self.spark.range(0, len(tasks), 1, len(tasks))
         return numbers.mapInArrow(Fetching(tasks, options, writing), f"{REPORT_COLUMN} string")
 
-    def _begin(self, snapshot: Snapshot, queue: MessageQueue, end: int) -> int:
-        there = snapshot.stretches.get(queue)
-        if there is not None:
-            return there.end
-        renamed = self.renamed.get(queue)
-        if renamed is not None:
-            return renamed
-        if isinstance(self.starting, int):
-            return min(end, self.cluster.offset_at(queue, self.starting))
-        is_new_topic = all(known.topic != queue.topic for known in snapshot.stretches)
-        if self.starting == "latest" and is_new_topic:
-            return end
-        return self.cluster.offset_min(queue)
-
-    def _look_for_absent(self, snapshot: Snapshot, found: Offsets) -> None:
-        """Log queues of the lake that have no broker now, once. Record a fault for queues that no
-        longer exist."""
-        present = {(queue.topic, queue.broker_name) for queue in found}
-        absent = snapshot.stretches.keys() - found.keys()
-        was_absent, self.absent = self.absent, frozenset(absent)
-        for queue in sorted(absent):
-            if queue.topic not in self.topics:
-                continue
-            if (queue.topic, queue.broker_name) not in present:
-                if queue not in was_absent:
-                    _log.warning("%s is not in the route now; the others continue", queue)
-            elif self.fail_on_data_loss:
-                fault = DataLossError(
-                    f"{queue} no longer exists, because its topic has fewer queues now: "
-                    "use --skip-lost (fail_on_data_loss) to continue without it"
-                )
-                self._leave_out(str(queue), fault)
+    def _retry_while_offline(self, job: Callable[[], list[Any]]) -> list[Any]:
+        """Run a Spark job, and repeat the job if a broker was offline."""
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                return job()
+            except PySparkException as error:
+                if attempt == ATTEMPTS or not _was_offline(error_inside(error)):
+                    raise
+                _log.warning("a batch has failed as a broker was away; attempt %d", attempt + 1)
+                self.queues.wait_for_brokers()
+        raise AssertionError("unreachable")
 
     def _missing(
         self, tasks: list[TaskReport], begins: Offsets, ends: Offsets
@@ -638,7 +484,7 @@ class ArchiveRun:
         wrong = [
             queue
             for queue, count in missing.items()
-            if count < 0 or (count > 0 and self.fail_on_data_loss)
+            if count < 0 or (count > 0 and self.options.fail_on_data_loss)
         ]
         if wrong:
             queue = wrong[0]
@@ -662,39 +508,25 @@ class ArchiveRun:
             if rows != file.rows:
                 raise LakeError(f"{path} has {rows} rows, not {file.rows}: is the disk sound?")
 
-    def count_rows(self, snapshot: Snapshot) -> None:
+    def _count_rows(self) -> None:
         """Count the rows in all files that were added since the last count."""
-        old = {file.path for file in self.counted_to.files}
-        for file in snapshot.files:
+        old = {file.path for file in self._counted_to.files}
+        for file in self.snapshot.files:
             if file.path not in old:
                 self.rows[file.table] += pq.read_metadata(self.lake.root / file.path).num_rows
-        self.counted_to = snapshot
+        self._counted_to = self.snapshot
 
-    def compacted(self, snapshot: Snapshot) -> Snapshot:
-        """Merge small files of the lake, and return the new version."""
-        self.count_rows(snapshot)
+    def _compact_files(self) -> None:
+        """Merge small files of the lake."""
+        self._count_rows()
         try:
             self.files_compacted += self.lake.compact(
                 files_min=COMPACT_FROM, size_target=COMPACT_TARGET
             )
         except LakeInUseError as error:  # not an error: the archived messages are committed
             _log.warning("%s", error)
-        self.counted_to = self.lake.snapshot()
-        return self.counted_to
-
-    def _patiently(self, job: Callable[[], list[Any]]) -> list[Any]:
-        """Run a Spark job, and repeat the job if a broker was offline."""
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                return job()
-            except PySparkException as error:
-                if attempt == ATTEMPTS or not _was_away(error_inside(error)):
-                    raise
-                _log.warning("a batch has failed as a broker was away; attempt %d", attempt + 1)
-                # queues_of_known waits for the brokers
-                for topic in set(self.topics) - self.faults.keys():
-                    self.cluster.offsets_max(self.cluster.queues_of_known(topic))
-        raise AssertionError("unreachable")
+        self.snapshot = self.lake.snapshot()
+        self._counted_to = self.snapshot
 
 
 def _parallelism(spark: SparkSession) -> int | None:

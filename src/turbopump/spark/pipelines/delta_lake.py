@@ -35,12 +35,12 @@ from turbopump.spark.pipelines.lake import (
     GENERATION,
     REJECTED,
     TABLES,
-    Batch,
+    ArchivedRange,
+    ArchivedRanges,
     DataFile,
     Lake,
+    LakeBatch,
     Snapshot,
-    Stretch,
-    Stretches,
     no_step,
     stats_of,
 )
@@ -48,7 +48,7 @@ from turbopump.spark.pipelines.writing import PARTITIONS, data_schema, rejected_
 
 APP: Final = "turbopump/"
 _NUMBERS: Final = ("begin", "end", "lost", "generation", "former")
-"""Fields of a ``Stretch`` in the log; the last two only after a restart of the queue."""
+"""Fields of an ``ArchivedRange`` in the log; the last two only after a restart of the queue."""
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
 
 
@@ -57,29 +57,26 @@ class DeltaLake(Lake):
 
     def snapshot(self) -> Snapshot:
         if not self._exists(DATA):
-            return Snapshot(version=0, stretches={}, files=())
+            return Snapshot(version=0, ranges={}, files=())
         data = self._table(DATA)
-        stretches = stretches_of(data, self.root / DATA)
+        ranges = ranges_in_log(data, self.root / DATA)
         files = _files(data, DATA)
         unfinished: Offsets = {}
         if self._exists(REJECTED):
             rejected = self._table(REJECTED)
             files += _files(rejected, REJECTED)
-            for queue, stretch in stretches_of(rejected, self.root / REJECTED).items():
-                there = stretches.get(queue)
+            for queue, archived in ranges_in_log(rejected, self.root / REJECTED).items():
+                there = ranges.get(queue)
                 if there is None or (
-                    there.end != stretch.end and there.generation == stretch.generation
+                    there.end != archived.end and there.generation == archived.generation
                 ):
-                    unfinished[queue] = stretch.end
+                    unfinished[queue] = archived.end
         return Snapshot(
-            version=data.version(),
-            stretches=stretches,
-            files=tuple(files),
-            unfinished=unfinished or None,
+            version=data.version(), ranges=ranges, files=tuple(files), unfinished=unfinished or None
         )
 
     def append(
-        self, before: Snapshot, batch: Batch, at_step: Callable[[str], None] = no_step
+        self, before: Snapshot, batch: LakeBatch, at_step: Callable[[str], None] = no_step
     ) -> Snapshot:
         self.check_follows(before, batch)
         unfinished = before.unfinished or {}
@@ -107,10 +104,10 @@ class DeltaLake(Lake):
                 table = self._table(name)
                 if GENERATION not in pa.schema(table.schema().to_arrow()).names:
                     table.alter.add_columns(Field(GENERATION, PrimitiveType("integer")))
-        self._commit_stretches(
+        self._commit_ranges(
             self._table(DATA),
             [],
-            {queue: before.stretches[queue].restarted(begin) for queue, begin in begins.items()},
+            {queue: before.ranges[queue].restarted(begin) for queue, begin in begins.items()},
         )
         return self.snapshot()
 
@@ -170,30 +167,30 @@ class DeltaLake(Lake):
         return sorted(Path(each) for each in self._table(table).file_uris())
 
     def _commit(
-        self, name: str, batch: Batch, table: DeltaTable, generations: dict[MessageQueue, int]
+        self, name: str, batch: LakeBatch, table: DeltaTable, generations: dict[MessageQueue, int]
     ) -> None:
-        there = stretches_of(table, self.root / name)
-        stretches = {}
+        there = ranges_in_log(table, self.root / name)
+        ranges = {}
         for queue, end in batch.ends.items():
             begin, generation = batch.begins[queue], generations.get(queue, 0)
             before = there.get(queue)
             if before is None or before.generation < generation:
-                before = Stretch(begin, begin, generation=generation)
+                before = ArchivedRange(begin, begin, generation=generation)
             if before.end != begin:
                 raise self._other_writer()
-            stretches[queue] = before.to(end, batch.lost.get(queue, 0))
-        self._commit_stretches(
-            table, [_add(file) for file in batch.files if file.table == name], stretches
+            ranges[queue] = before.to(end, batch.lost.get(queue, 0))
+        self._commit_ranges(
+            table, [_add(file) for file in batch.files if file.table == name], ranges
         )
 
-    def _commit_stretches(
-        self, table: DeltaTable, files: list[AddAction | RemoveAction], stretches: Stretches
+    def _commit_ranges(
+        self, table: DeltaTable, files: list[AddAction | RemoveAction], ranges: ArchivedRanges
     ) -> None:
         """Commit these files and the new offsets of these queues."""
         transactions = [
-            Transaction(_app_id(what, queue), getattr(stretch, what))
-            for queue, stretch in stretches.items()
-            for what in (_NUMBERS if stretch.generation else _NUMBERS[:3])
+            Transaction(_app_id(what, queue), getattr(archived, what))
+            for queue, archived in ranges.items()
+            for what in (_NUMBERS if archived.generation else _NUMBERS[:3])
         ]
         try:
             table.create_write_transaction(
@@ -226,7 +223,7 @@ class DeltaLake(Lake):
             ) from None
 
 
-def stretches_of(table: DeltaTable, path: Path) -> Stretches:
+def ranges_in_log(table: DeltaTable, path: Path) -> ArchivedRanges:
     """Return the offsets in a table's log at its version: those of the newest checkpoint, with
     later changes."""
     found: dict[str, int] = {}
@@ -255,7 +252,7 @@ def stretches_of(table: DeltaTable, path: Path) -> Stretches:
         if app_id.startswith(APP):
             what, topic, broker, queue_id = json.loads(app_id.removeprefix(APP))
             parts[MessageQueue(topic, broker, queue_id)][what] = number
-    return {queue: Stretch(**each) for queue, each in sorted(parts.items())}
+    return {queue: ArchivedRange(**each) for queue, each in sorted(parts.items())}
 
 
 def _app_id(what: str, queue: MessageQueue) -> str:

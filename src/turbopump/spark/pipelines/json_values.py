@@ -30,7 +30,6 @@ UNIT_KEY: Final = "timestampUnit"
 SHOWN: Final = 80
 """Maximum characters of a value in a reason."""
 
-_DAY: Final = timedelta(days=1)
 _EPOCH: Final = datetime(1970, 1, 1)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _FIRST: Final = (datetime.min - _EPOCH) // _MICROSECOND
@@ -49,7 +48,7 @@ _NO_NUMBERS: Final = ("NaN", "Infinity", "-Infinity")
 ``to_json`` in quotes."""
 _INTEGERS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 
-Read = Callable[[Any], Any]
+Converter = Callable[[Any], Any]
 """Function that converts a JSON value, not null, for its Arrow column. Raises Misfit."""
 
 
@@ -61,14 +60,16 @@ class Misfit(Exception):  # noqa: N818
         super().__init__(f"{code} {field}: {text}" if field else f"{code}: {text}")
 
 
-class Number(str):
+class NumberText(str):
     """Text of a number that is not an integer, as the sender wrote it."""
 
     __slots__ = ()
 
 
-_decoder: Final = json.JSONDecoder(parse_float=Number, parse_constant=Number)
-_any_digits: Final = json.JSONDecoder(parse_float=Number, parse_constant=Number, parse_int=Number)
+_decoder: Final = json.JSONDecoder(parse_float=NumberText, parse_constant=NumberText)
+_any_digits: Final = json.JSONDecoder(
+    parse_float=NumberText, parse_constant=NumberText, parse_int=NumberText
+)
 
 
 class JsonReader:
@@ -79,7 +80,7 @@ class JsonReader:
             (
                 each.name,
                 each.nullable,
-                _reader(each.dataType, each.name, (each.metadata or {}).get(UNIT_KEY, "s")),
+                _converter(each.dataType, each.name, (each.metadata or {}).get(UNIT_KEY, "s")),
             )
             for each in schema.fields
         ]
@@ -135,7 +136,7 @@ def shown(value: Any) -> str:
 
 def json_text(value: Any) -> str:
     """Return a value as JSON, with numbers as the sender wrote them."""
-    if type(value) is Number:
+    if type(value) is NumberText:
         return str(value)
     if type(value) is dict:
         pairs = (f"{json_text(name)}:{json_text(each)}" for name, each in value.items())
@@ -145,21 +146,23 @@ def json_text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _reader(kind: DataType, field: str, unit: str) -> Read:
+def _converter(kind: DataType, field: str, unit: str) -> Converter:
     """Return the function that converts values of this type."""
     from pyspark.sql.types import ArrayType, DecimalType, MapType, StructType
 
     said = kind.simpleString()
     if isinstance(kind, StructType):
         return _struct(
-            {each.name: _reader(each.dataType, f"{field}.{each.name}", unit) for each in kind},
+            {each.name: _converter(each.dataType, f"{field}.{each.name}", unit) for each in kind},
             field,
             said,
         )
     if isinstance(kind, ArrayType):
-        return _array(_reader(kind.elementType, f"{field}[]", unit), field, said)
+        return _array(_converter(kind.elementType, f"{field}[]", unit), field, said)
     if isinstance(kind, MapType):
-        return _map(_text(f"{field}[]"), _reader(kind.valueType, f"{field}[]", unit), field, said)
+        return _map(
+            _text(f"{field}[]"), _converter(kind.valueType, f"{field}[]", unit), field, said
+        )
     if isinstance(kind, DecimalType):
         return _decimal(kind.precision, kind.scale, field, said)
     if said in _INTEGERS:
@@ -177,7 +180,7 @@ def _outside(value: Any, field: str, said: str) -> Misfit:
     return Misfit("out_of_range", f"{shown(value)} does not fit {said}", field)
 
 
-def _struct(fields: dict[str, Read], field: str, said: str) -> Read:
+def _struct(fields: dict[str, Converter], field: str, said: str) -> Converter:
     def read(value: Any) -> Any:
         if type(value) is not dict:
             raise _wrong(value, field, said)
@@ -189,7 +192,7 @@ def _struct(fields: dict[str, Read], field: str, said: str) -> Read:
     return read
 
 
-def _array(read_element: Read, field: str, said: str) -> Read:
+def _array(read_element: Converter, field: str, said: str) -> Converter:
     def read(value: Any) -> Any:
         if type(value) is not list:
             raise _wrong(value, field, said)
@@ -198,7 +201,7 @@ def _array(read_element: Read, field: str, said: str) -> Read:
     return read
 
 
-def _map(read_key: Read, read_value: Read, field: str, said: str) -> Read:
+def _map(read_key: Converter, read_value: Converter, field: str, said: str) -> Converter:
     def read(value: Any) -> Any:
         if type(value) is not dict:
             raise _wrong(value, field, said)
@@ -210,7 +213,7 @@ def _map(read_key: Read, read_value: Read, field: str, said: str) -> Read:
     return read
 
 
-def _text(field: str) -> Read:
+def _text(field: str) -> Converter:
     """Return a converter for text. Values of another type become their JSON."""
 
     def read(value: Any) -> Any:
@@ -226,7 +229,7 @@ def _text(field: str) -> Read:
     return read
 
 
-def _boolean(field: str) -> Read:
+def _boolean(field: str) -> Converter:
     def read(value: Any) -> Any:
         if type(value) is not bool:
             raise _wrong(value, field, "boolean")
@@ -235,7 +238,7 @@ def _boolean(field: str) -> Read:
     return read
 
 
-def _integer(bits: int, field: str, said: str) -> Read:
+def _integer(bits: int, field: str, said: str) -> Converter:
     low, high = -(1 << bits - 1), (1 << bits - 1) - 1
 
     def read(value: Any) -> Any:
@@ -248,20 +251,20 @@ def _integer(bits: int, field: str, said: str) -> Read:
     return read
 
 
-def _double(field: str) -> Read:
+def _double(field: str) -> Converter:
     return _floating(field, "double", lambda _: None)
 
 
-def _float(field: str) -> Read:
+def _float(field: str) -> Converter:
     return _floating(field, "float", struct.Struct("<f").pack)
 
 
-def _floating(field: str, said: str, check: Callable[[float], object]) -> Read:
+def _floating(field: str, said: str, check: Callable[[float], object]) -> Converter:
     """Return a converter to the nearest number of the type. ``check`` raises OverflowError for a
     number out of range."""
 
     def read(value: Any) -> Any:
-        if type(value) is not int and type(value) is not Number and value not in _NO_NUMBERS:
+        if type(value) is not int and type(value) is not NumberText and value not in _NO_NUMBERS:
             raise _wrong(value, field, said)
         try:
             found = float(value)
@@ -275,7 +278,7 @@ def _floating(field: str, said: str, check: Callable[[float], object]) -> Read:
     return read
 
 
-def _decimal(precision: int, scale: int, field: str, said: str) -> Read:
+def _decimal(precision: int, scale: int, field: str, said: str) -> Converter:
     """Return a converter for a number, or a text with a number."""
 
     def read(value: Any) -> Any:
@@ -297,7 +300,7 @@ def _decimal(precision: int, scale: int, field: str, said: str) -> Read:
     return read
 
 
-def _binary(field: str) -> Read:
+def _binary(field: str) -> Converter:
     """Return a converter for Base64 text."""
 
     def read(value: Any) -> Any:
@@ -311,7 +314,7 @@ def _binary(field: str) -> Read:
     return read
 
 
-def _date(field: str) -> Read:
+def _date(field: str) -> Converter:
     def read(value: Any) -> Any:
         at, _ = _time(value, field, "date")
         if at % _DAY_US:
@@ -321,7 +324,7 @@ def _date(field: str) -> Read:
     return read
 
 
-def _timestamp(unit: str, field: str) -> Read:
+def _timestamp(unit: str, field: str) -> Converter:
     factor = UNITS[unit]
 
     def read(value: Any) -> Any:
@@ -337,7 +340,7 @@ def _timestamp(unit: str, field: str) -> Read:
     return read
 
 
-def _timestamp_ntz(field: str) -> Read:
+def _timestamp_ntz(field: str) -> Converter:
     def read(value: Any) -> Any:
         at, offset = _time(value, field, "timestamp_ntz")
         if offset is not None:
@@ -387,7 +390,7 @@ def _time(value: Any, field: str, said: str) -> tuple[int, int | None]:
     return (at - _EPOCH) // _MICROSECOND, offset
 
 
-_PLAIN: Final[dict[str, Callable[[str], Read]]] = {
+_PLAIN: Final[dict[str, Callable[[str], Converter]]] = {
     "string": _text,
     "boolean": _boolean,
     "float": _float,

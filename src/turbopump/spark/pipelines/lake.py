@@ -143,8 +143,8 @@ def stats_of(bounds: list[tuple[int, int] | None]) -> str:
     return msgspec.json.encode(_Stats(_Bounds(low), _Bounds(high))).decode()
 
 
-class Stretch(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Offsets of one queue in the table: from ``begin`` to ``end`` (exclusive). ``lost`` is the
+class ArchivedRange(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Range of one queue that the table has: from ``begin`` to ``end`` (exclusive). ``lost`` is the
     number of missing messages that the broker no longer had.
 
     A queue that was deleted and made again begins another ``generation``, because its offsets
@@ -162,23 +162,23 @@ class Stretch(msgspec.Struct, frozen=True, omit_defaults=True):
         """Number of rows that the offsets require."""
         return self.end - self.begin - self.lost + self.former
 
-    def to(self, end: int, lost: int) -> Stretch:
+    def to(self, end: int, lost: int) -> ArchivedRange:
         """Return the offsets after one more batch."""
         return msgspec.structs.replace(self, end=end, lost=self.lost + lost)
 
-    def restarted(self, begin: int) -> Stretch:
+    def restarted(self, begin: int) -> ArchivedRange:
         """Return the next generation, still empty."""
-        return Stretch(begin, begin, generation=self.generation + 1, former=self.rows)
+        return ArchivedRange(begin, begin, generation=self.generation + 1, former=self.rows)
 
 
-Stretches = dict[MessageQueue, Stretch]
+ArchivedRanges = dict[MessageQueue, ArchivedRange]
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """State of a lake at one version."""
 
     version: int
-    stretches: Stretches
+    ranges: ArchivedRanges
     files: tuple[DataFile, ...]
     unfinished: Offsets | None = None
     """Required end of the next batch, if a killed writer committed half of it."""
@@ -190,16 +190,16 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def messages(self) -> int:
         """Number of rows that the offsets require."""
-        return sum(each.rows for each in self.stretches.values())
+        return sum(each.rows for each in self.ranges.values())
 
     @property
     def generations(self) -> dict[MessageQueue, int]:
         """Generations of the restarted queues. If there are any, tables have the column
         ``queueGeneration``."""
-        return {queue: each.generation for queue, each in self.stretches.items() if each.generation}
+        return {queue: each.generation for queue, each in self.ranges.items() if each.generation}
 
 
-class Batch(msgspec.Struct, frozen=True, kw_only=True):
+class LakeBatch(msgspec.Struct, frozen=True, kw_only=True):
     """Content of one commit: the messages between two sets of offsets, in staged files."""
 
     begins: Offsets
@@ -260,7 +260,7 @@ class Lake(ABC):
 
     @abstractmethod
     def append(
-        self, before: Snapshot, batch: Batch, at_step: Callable[[str], None] = no_step
+        self, before: Snapshot, batch: LakeBatch, at_step: Callable[[str], None] = no_step
     ) -> Snapshot:
         """Commit a batch, and return the new version. ``at_step`` is called with ``committed`` and
         ``placed``, in the order of the format. Raises LakeError if another writer was faster."""
@@ -304,7 +304,7 @@ class Lake(ABC):
             "writes to this lake, which takes one writer at a time: wait until it ends, or use "
             "another directory"
         )
-        with locked(self.root / _LOCK, self.root, alone):
+        with locked_file(self.root / _LOCK, self.root, alone):
             self.recover()
             yield
 
@@ -355,10 +355,10 @@ class Lake(ABC):
         for folder in sorted(folders):
             sync_directory(folder)
 
-    def check_follows(self, before: Snapshot, batch: Batch) -> None:
+    def check_follows(self, before: Snapshot, batch: LakeBatch) -> None:
         """Raise OffsetGapError if the batch does not begin where the table ends, for each queue."""
         for queue, begin in batch.begins.items():
-            there = before.stretches.get(queue)
+            there = before.ranges.get(queue)
             if there is not None and there.end != begin:
                 raise OffsetGapError(
                     f"{self.root}: the table has {queue} up to offset {there.end}, but the batch "
@@ -468,7 +468,7 @@ def _class_of(format_name: str) -> type[Lake]:
 
 
 @contextmanager
-def locked(path: Path, what: Path, alone: str) -> Iterator[None]:
+def locked_file(path: Path, what: Path, alone: str) -> Iterator[None]:
     """Hold a lock file, which also names its holder. If another process has it, raise
     LakeInUseError with ``what`` is locked, the holder, and the sentence ``alone``."""
     try:

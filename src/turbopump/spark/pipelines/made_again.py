@@ -48,7 +48,7 @@ def changed_queues(
     newest = {
         queue: there.end - 1
         for queue in queues
-        if (there := snapshot.stretches[queue]).begin < there.end
+        if (there := snapshot.ranges[queue]).begin < there.end
     }
     rows = rows_at(lake, snapshot, newest)
     return {

@@ -36,12 +36,12 @@ from turbopump.spark.offsets import Offsets
 from turbopump.spark.pipelines.lake import (
     DATA,
     GENERATION,
-    Batch,
+    ArchivedRange,
+    ArchivedRanges,
     DataFile,
     Lake,
+    LakeBatch,
     Snapshot,
-    Stretch,
-    Stretches,
     create_exclusively,
     draft_name,
     drop_left,
@@ -70,7 +70,7 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     v: int = VERSION
     version: int
     time_ms: int
-    stretches: list[tuple[str, str, int, Stretch]]
+    ranges: list[tuple[str, str, int, ArchivedRange]] = msgspec.field(name="stretches")
     add: list[DataFile] = []
     remove: list[str] = []
     files: list[DataFile] | None = None
@@ -86,7 +86,7 @@ class ParquetLake(Lake):
     def snapshot(self) -> Snapshot:
         numbers = self._numbers()
         if not numbers:
-            return Snapshot(version=0, stretches={}, files=())
+            return Snapshot(version=0, ranges={}, files=())
         versions = []
         for number in reversed(numbers):
             versions.append(self._read(number))
@@ -106,23 +106,23 @@ class ParquetLake(Lake):
         newest = versions[0] if versions else oldest
         return Snapshot(
             version=newest.version,
-            stretches={
-                MessageQueue(topic, broker, queue_id): stretch
-                for topic, broker, queue_id, stretch in newest.stretches
+            ranges={
+                MessageQueue(topic, broker, queue_id): archived
+                for topic, broker, queue_id, archived in newest.ranges
             },
             files=tuple(files.values()),
         )
 
     def append(
-        self, before: Snapshot, batch: Batch, at_step: Callable[[str], None] = no_step
+        self, before: Snapshot, batch: LakeBatch, at_step: Callable[[str], None] = no_step
     ) -> Snapshot:
         self.check_follows(before, batch)
-        stretches = dict(before.stretches)
+        ranges = dict(before.ranges)
         for queue, end in batch.ends.items():
-            there = stretches.get(queue, Stretch(batch.begins[queue], end))
-            stretches[queue] = there.to(end, batch.lost.get(queue, 0))
+            there = ranges.get(queue, ArchivedRange(batch.begins[queue], end))
+            ranges[queue] = there.to(end, batch.lost.get(queue, 0))
         after = Snapshot(
-            version=before.version + 1, stretches=stretches, files=(*before.files, *batch.files)
+            version=before.version + 1, ranges=ranges, files=(*before.files, *batch.files)
         )
         self._commit(after, add=list(batch.files), remove=[])
         at_step("committed")
@@ -131,10 +131,10 @@ class ParquetLake(Lake):
         return after
 
     def restart(self, before: Snapshot, begins: Offsets) -> Snapshot:
-        stretches = dict(before.stretches)
+        ranges = dict(before.ranges)
         for queue, begin in begins.items():
-            stretches[queue] = stretches[queue].restarted(begin)
-        after = Snapshot(version=before.version + 1, stretches=stretches, files=before.files)
+            ranges[queue] = ranges[queue].restarted(begin)
+        after = Snapshot(version=before.version + 1, ranges=ranges, files=before.files)
         self._commit(after, add=[], remove=[])
         return after
 
@@ -166,9 +166,7 @@ class ParquetLake(Lake):
             return 0
         gone_paths = {file.path for file in gone}
         kept = [file for file in before.files if file.path not in gone_paths]
-        after = Snapshot(
-            version=before.version + 1, stretches=before.stretches, files=(*kept, *made)
-        )
+        after = Snapshot(version=before.version + 1, ranges=before.ranges, files=(*kept, *made))
         assert after.rows() == before.rows(), (after.rows(), before.rows())
         version = self._commit(after, add=made, remove=sorted(gone_paths))
         self._set_apart(version)
@@ -189,7 +187,7 @@ class ParquetLake(Lake):
             v=VERSION_RESTARTED if after.generations else VERSION,
             version=after.version,
             time_ms=time.time_ns() // 1_000_000,
-            stretches=_listed(after.stretches),
+            ranges=_listed(after.ranges),
             add=add,
             remove=remove,
             files=None if after.version % FULL_EVERY else list(after.files),
@@ -278,10 +276,9 @@ class ParquetLake(Lake):
         return found
 
 
-def _listed(stretches: Stretches) -> list[tuple[str, str, int, Stretch]]:
+def _listed(ranges: ArchivedRanges) -> list[tuple[str, str, int, ArchivedRange]]:
     return [
-        (queue.topic, queue.broker_name, queue.queue_id, stretches[queue])
-        for queue in sorted(stretches)
+        (queue.topic, queue.broker_name, queue.queue_id, ranges[queue]) for queue in sorted(ranges)
     ]
 
 

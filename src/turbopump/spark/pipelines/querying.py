@@ -133,18 +133,16 @@ def _unknown_table(error: AnalysisException) -> str | None:
 
 def _check_topic(options: dict[str, str], tables: list[str]) -> None:
     """Raise ConfigError if the topic does not exist."""
-    known = read_options(options)
-    with connected(known) as cluster:
-        try:
-            queues_wanted(cluster, known)
-        except RouteNotFoundError:
-            topics = cluster.topics()
-            name = options["topic"]
-            has = f"; lakes: {', '.join(tables)}" if tables else ""
-            raise ConfigError(
-                f"unknown topic {name!r}{did_you_mean(name, [*topics, *tables])}; topics: "
-                f"{', '.join(topics) or 'none'}{has}"
-            ) from None
+    name = options["topic"]
+    if _is_topic(options, name):
+        return
+    with connected(read_options(options)) as cluster:
+        topics = cluster.topics()
+    has = f"; lakes: {', '.join(tables)}" if tables else ""
+    raise ConfigError(
+        f"unknown topic {name!r}{did_you_mean(name, [*topics, *tables])}; topics: "
+        f"{', '.join(topics) or 'none'}{has}"
+    )
 
 
 def _columns_named(text: str) -> str:

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -25,11 +25,10 @@ import msgspec
 from turbopump.disk.durable_files import replace_file
 from turbopump.errors import ConfigError, LakeError, RouteNotFoundError
 from turbopump.spark import archive as lakes
-from turbopump.spark.cluster import Cluster
 from turbopump.spark.offsets import Offsets, decode_offsets, encode_offsets
 from turbopump.spark.options import OPTIONS, Option, did_you_mean, given_values, read_options
-from turbopump.spark.pipelines.lake import lake_place, locked, no_step, open_lake
-from turbopump.spark.pipelines.running import Progress, unlogged_errors
+from turbopump.spark.pipelines.lake import lake_place, locked_file, no_step, open_lake
+from turbopump.spark.pipelines.running import RowProgress, unlogged_errors
 from turbopump.spark.reading import connected
 from turbopump.spark.session import rocketmq_session
 from turbopump.spark.write_options import WRITE_OPTIONS
@@ -132,7 +131,7 @@ def replay(
     rows_per_batch: int = ROWS_PER_BATCH,
     options: Mapping[str, str] | None = None,
     stop: threading.Event | None = None,
-    progress: Progress | None = None,
+    progress: RowProgress | None = None,
     at_step: Callable[[str], None] = no_step,
 ) -> ReplayReport:
     """Send the lake's messages of ``topic`` to ``target``, in the order of store times. Ids, keys,
@@ -152,9 +151,6 @@ def replay(
     Also raises the errors of a write with ``format("rocketmq")``.
     """
     lake = lake_place(lake)
-    spark = spark or rocketmq_session()
-    progress = progress or Progress()
-    stop = stop or threading.Event()
     if rows_per_batch < 1:
         raise ConfigError(f"rows_per_batch is {rows_per_batch}: expected 1 or more")
     if rate is not None:
@@ -162,7 +158,6 @@ def replay(
             raise ConfigError(f"the rate is {rate}: expected more than 0 messages a second")
         rows_per_batch = max(1, min(rows_per_batch, int(rate * PACED_S)))
     keys = [keys] if isinstance(keys, str) else keys
-    began = time.monotonic()
     selection: dict[str, Any] = {
         "topic": topic,
         "target": target,
@@ -173,52 +168,19 @@ def replay(
     }
     name = _name_of(selection) if name is None else _checked_name(name)
     run = ReplayRun(
-        spark=spark,
+        spark=spark or rocketmq_session(),
         lake=lake,
         options=_known({**(options or {}), "nameServer": name_server}),
-        topic=topic,
-        target=target,
+        selection=selection,
         name=name,
         notes=lake / _REPLAYS / f"{name}.json",
     )
-    with run.alone():
-        state = run.state(selection)
-        sent = present = 0
-        while True:
-            seconds = run.left(state)
-            selected = state.done + sum(count for _, count in seconds)
-            progress.expect(selected - state.done)
-            for low, high, count in batches_of(seconds, rows_per_batch):
-                if stop.is_set():
-                    break
-                run.begin_batch(state, high)
-                at_step("begun")
-                there = run.already_there(low, high, state)
-                at_step("looked")
-                run.send(run.batch(low, high, there, state))
-                at_step("sent")
-                present += there
-                sent += count - there
-                state.done += count
-                run.end_batch(state, high)
-                at_step("noted")
-                progress.add(count)
-                if rate is not None:
-                    stop.wait(max(0.0, (sent + present) / rate - (time.monotonic() - began)))
-            if stop.is_set() or not run.begin_next_part(state):
-                break
-        found, distinct = run.in_target(state.began_at)
-    return ReplayReport(
-        name=name,
-        selected=selected,
-        done=state.done,
-        sent=sent,
-        present=present,
-        found=found,
-        distinct=distinct,
-        seconds=time.monotonic() - began,
-        stopped=state.done < selected,
-    )
+    with run.locked():
+        run.load_state()
+        run.send_all(
+            rows_per_batch, rate, stop or threading.Event(), progress or RowProgress(), at_step
+        )
+        return run.report()
 
 
 def _name_of(selection: dict[str, Any]) -> str:
@@ -245,40 +207,6 @@ def _only(options: Mapping[str, str], table: Mapping[str, Option]) -> dict[str, 
     """Return the options that are in ``table``."""
     names = {name.lower() for name in table}
     return {name: value for name, value in options.items() if name.lower() in names}
-
-
-def _selected(
-    spark: SparkSession, lake: Path, state: ReplayState, begin_s: int | None, end_s: int | None
-) -> DataFrame:
-    """Return the selected rows of the part, of these seconds only, with their store time as
-    ``second``."""
-    from pyspark.sql.functions import array_contains, col, expr, floor, split
-
-    selection = state.selection
-    columns = open_lake(lake).definition.columns
-    frame = lakes.rows(spark, lake)
-    if "body" not in frame.columns:
-        raise LakeError(f"{lake} has no bodies, so there is nothing to send: it was made without")
-    rows = frame.where(col("topic") == selection["topic"])
-    rows = _between(rows, decode_offsets(state.part_begin), decode_offsets(state.part_end))
-    rows = _stored(rows, selection["begin_ms"], selection["end_ms"])
-    rows = _stored(
-        rows, None if begin_s is None else begin_s * 1000, None if end_s is None else end_s * 1000
-    )
-    if selection["keys"]:
-        if "keys" not in columns:
-            raise LakeError(f"{lake} has no column keys to select by")
-        words = split(col("keys"), " ")
-        wanted = [array_contains(words, key) for key in selection["keys"]]
-        condition = wanted[0]
-        for each in wanted[1:]:
-            condition = condition | each
-        rows = rows.where(condition)
-    if selection["where"] is not None:
-        rows = rows.where(expr(selection["where"]))
-    sent = [name for name in SENT_COLUMNS if name == "topic" or name in columns]
-    second = floor(col("storeTimestamp").cast("double")).alias("second")
-    return rows.select(*sent, "storeTimestamp", second)
 
 
 def _stored(rows: DataFrame, begin_ms: int | None, end_ms: int | None) -> DataFrame:
@@ -327,145 +255,227 @@ def batches_of(seconds: list[tuple[int, int]], rows_max: int) -> Iterator[tuple[
         yield low, seconds[-1][0] + 1, rows
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(eq=False, kw_only=True)
 class ReplayRun:
-    """State of one run of ``replay``, and its stored progress."""
+    """State of one run of ``replay``, and its stored progress in the file ``notes``."""
 
     spark: SparkSession
     lake: Path
     options: dict[str, str]
-    topic: str
-    target: str
+    selection: dict[str, Any]
     name: str
     notes: Path
+    began: float = field(default_factory=time.monotonic)
+    state: ReplayState = field(init=False)
+    selected: int = 0
+    sent: int = 0
+    present: int = 0
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Hold the replay's lock, because two runs would not see what the other is about to send.
 
         Raises LakeInUseError if another run has the lock. Raises LakeError if there is no lake, or
         if its offsets of the topic are not unique.
         """
         for queue in open_lake(self.lake).snapshot().generations:
-            if queue.topic == self.topic:
+            if queue.topic == self.selection["topic"]:
                 raise LakeError(
                     f"{self.lake} has several generations of {queue}, so its offsets are "
                     "not unique, as a replay needs: read the rows with lake.rows, and "
                     'write them with format("rocketmq")'
                 )
         self.notes.parent.mkdir(exist_ok=True)
-        alone = "sends this replay: wait until it ends, or give another name"
-        with locked(self.notes.with_suffix(".lock"), self.notes, alone):
+        refusal = "sends this replay: wait until it ends, or give another name"
+        with locked_file(self.notes.with_suffix(".lock"), self.notes, refusal):
             yield
 
-    def state(self, selection: dict[str, Any]) -> ReplayState:
-        """Return the stored progress; begin a new one if there is none. Raises ConfigError if the
+    def load_state(self) -> None:
+        """Load the stored progress; begin a new one if there is none. Raises ConfigError if the
         name was used for another selection."""
         try:
-            state = msgspec.json.decode(self.notes.read_bytes(), type=ReplayState)
+            self.state = msgspec.json.decode(self.notes.read_bytes(), type=ReplayState)
         except FileNotFoundError:
-            topic, topics = selection["topic"], {queue.topic for queue in lakes.offsets(self.lake)}
-            if topic not in topics:
-                raise LakeError(
-                    f"{self.lake} does not have the topic {topic!r}{did_you_mean(topic, topics)}; "
-                    f"topics: {', '.join(sorted(topics)) or 'none'}"
-                ) from None
-            none, ends = encode_offsets({}), self._target_ends()
-            state = ReplayState(
-                selection=selection, part_begin=none, part_end=none, began_at=ends, batch_at=ends
-            )
-            with unlogged_errors():  # report an invalid condition before the name is stored
-                _selected(self.spark, self.lake, state, None, None)
-            if not self.begin_next_part(state):
-                replace_file(self.notes, msgspec.json.encode(state))
-            return state
+            self._begin_replay()
         except msgspec.MsgspecError as error:
             raise ConfigError(
                 f"{self.notes} cannot be read ({error}): give the replay another name"
             ) from None
-        if state.selection != selection:
+        if self.state.selection != self.selection:
             raise ConfigError(
-                f"the replay {self.name!r} was of another selection ({state.selection}): give "
-                "another name"
+                f"the replay {self.name!r} was of another selection ({self.state.selection}): "
+                "give another name"
             )
-        return state
 
-    def begin_next_part(self, state: ReplayState) -> bool:
+    def _begin_replay(self) -> None:
+        topic = self.selection["topic"]
+        topics = {queue.topic for queue in lakes.offsets(self.lake)}
+        if topic not in topics:
+            raise LakeError(
+                f"{self.lake} does not have the topic {topic!r}{did_you_mean(topic, topics)}; "
+                f"topics: {', '.join(sorted(topics)) or 'none'}"
+            ) from None
+        none = encode_offsets({})
+        ends = self._target_ends()
+        self.state = ReplayState(
+            selection=self.selection, part_begin=none, part_end=none, began_at=ends, batch_at=ends
+        )
+        with unlogged_errors():  # report an invalid condition before the name is stored
+            self._selected(None, None)
+        if not self._begin_next_part():
+            self._store_state()
+
+    def _store_state(self) -> None:
+        replace_file(self.notes, msgspec.json.encode(self.state))
+
+    def _begin_next_part(self) -> bool:
         """Begin a part with the messages that the lake has got since. Return False if there are
         none."""
-        topic = state.selection["topic"]
+        topic = self.selection["topic"]
         offsets = lakes.offsets(self.lake).items()
         ends = encode_offsets({queue: end for queue, end in offsets if queue.topic == topic})
+        state = self.state
         if ends == state.part_end:
             return False
-        state.part_begin, state.part_end = state.part_end, ends
-        state.done_before_s = state.sent_before_s = None
-        replace_file(self.notes, msgspec.json.encode(state))
+        state.part_begin = state.part_end
+        state.part_end = ends
+        state.done_before_s = None
+        state.sent_before_s = None
+        self._store_state()
         return True
 
-    def left(self, state: ReplayState) -> list[tuple[int, int]]:
+    def send_all(
+        self,
+        rows_per_batch: int,
+        rate: float | None,
+        stop: threading.Event,
+        progress: RowProgress,
+        at_step: Callable[[str], None],
+    ) -> None:
+        """Send the selected messages in batches, until the lake has no more or ``stop`` is set."""
+        while True:
+            seconds = self.unsent_seconds()
+            unsent = sum(count for _, count in seconds)
+            self.selected = self.state.done + unsent
+            progress.expect(unsent)
+            for low, high, count in batches_of(seconds, rows_per_batch):
+                if stop.is_set():
+                    return
+                self._send_batch(low, high, count, at_step)
+                progress.add(count)
+                if rate is not None:
+                    due_s = (self.sent + self.present) / rate
+                    stop.wait(max(0.0, self.began + due_s - time.monotonic()))
+            if stop.is_set() or not self._begin_next_part():
+                return
+
+    def _send_batch(self, low: int, high: int, count: int, at_step: Callable[[str], None]) -> None:
+        """Send the messages stored from second ``low`` up to ``high``, and store the progress.
+
+        The order makes a kill at any step harmless. ``sent_before_s`` is stored before the first
+        message is sent, so the next run knows for which seconds it must search the target. Messages
+        of the batch that the target has are left out. ``batch_at`` moves behind the batch only
+        after all of it is sent, so the search begins before every message that may be repeated.
+        """
+        state = self.state
+        # A killed run may have had a larger batch; then its end stays.
+        if state.sent_before_s is None or state.sent_before_s < high:
+            state.sent_before_s = high
+            self._store_state()
+        at_step("begun")
+        sent_rows = self._sent_origins(state.batch_at)
+        present = self._pending(low, high).join(sent_rows, REPLAYED_FROM, "semi").count()
+        at_step("looked")
+        self._send(self.unsent_rows(low, high, search=present > 0))
+        at_step("sent")
+        self.present += present
+        self.sent += count - present
+        state.done += count
+        state.done_before_s = high
+        # Later searches begin here, unless a larger batch of a killed run may have sent more.
+        if state.sent_before_s == high:
+            state.batch_at = self._target_ends()
+        self._store_state()
+        at_step("noted")
+
+    def unsent_seconds(self) -> list[tuple[int, int]]:
         """Return the number of unsent rows of the part for each second, in order."""
-        rows = _selected(self.spark, self.lake, state, state.done_before_s, None)
+        rows = self._selected(self.state.done_before_s, None)
         counted = rows.groupBy("second").count().orderBy("second").collect()
         return [(row["second"], row["count"]) for row in counted]
 
-    def begin_batch(self, state: ReplayState, end_s: int) -> None:
-        """Store the second before which messages may be in the target soon. A killed run may have
-        had a larger batch; then its end stays."""
-        if state.sent_before_s is None or state.sent_before_s < end_s:
-            state.sent_before_s = end_s
-            replace_file(self.notes, msgspec.json.encode(state))
-
-    def end_batch(self, state: ReplayState, end_s: int) -> None:
-        """Record that a batch is complete. Later searches in the target begin here, unless a larger
-        batch of a killed run may have sent more."""
-        state.done_before_s = end_s
-        if state.sent_before_s == end_s:
-            state.batch_at = self._target_ends()
-        replace_file(self.notes, msgspec.json.encode(state))
-
-    def already_there(self, low: int, high: int, state: ReplayState) -> int:
-        """Return how many messages of a batch the target has, from a run that was killed in this
-        batch."""
-        return (
-            self._pending(low, high, state).join(self._there(state), REPLAYED_FROM, "semi").count()
-        )
-
-    def batch(self, low: int, high: int, there: int, state: ReplayState) -> DataFrame:
-        """Return the messages of a batch that the target does not have.
+    def unsent_rows(self, low: int, high: int, *, search: bool) -> DataFrame:
+        """Return the messages of a batch; with ``search``, without those that the target has.
 
         The query has no shuffle. If an executor is lost with its shuffle files, Spark repeats tasks
         as if they were first attempts, and these would not search the target.
         """
         from pyspark.sql.functions import broadcast
 
-        rows = self._pending(low, high, state)
-        if there:
-            rows = rows.join(broadcast(self._there(state)), REPLAYED_FROM, "anti")
+        rows = self._pending(low, high)
+        if search:
+            sent_rows = self._sent_origins(self.state.batch_at)
+            rows = rows.join(broadcast(sent_rows), REPLAYED_FROM, "anti")
         rows = rows.sortWithinPartitions("storeTimestamp", "queueId", "queueOffset")
         return rows.drop(REPLAYED_FROM, "second", "storeTimestamp")
 
-    def send(self, rows: DataFrame) -> None:
-        """Send these rows to the target."""
-        (
-            rows.write.format("rocketmq")
-            .options(**_only(self.options, WRITE_OPTIONS))
-            .option("topic", self.target)
-            .option("idempotencyKey", "auto")
-            .mode("append")
-            .save()
-        )
-
-    def in_target(self, began_at: dict[str, Any]) -> tuple[int, int]:
-        """Return the number of messages of the replay in the target, and of their distinct
-        origins."""
+    def report(self) -> ReplayReport:
+        """Return the result, with the number of messages of the replay in the target."""
         from pyspark.sql.functions import count, count_distinct
 
-        found = self._marked(began_at).agg(count("*"), count_distinct(REPLAYED_FROM)).first()
-        assert found is not None
-        return found[0], found[1]
+        origins = self._sent_origins(self.state.began_at)
+        counts = origins.agg(count("*"), count_distinct(REPLAYED_FROM)).first()
+        assert counts is not None
+        return ReplayReport(
+            name=self.name,
+            selected=self.selected,
+            done=self.state.done,
+            sent=self.sent,
+            present=self.present,
+            found=counts[0],
+            distinct=counts[1],
+            seconds=time.monotonic() - self.began,
+            stopped=self.state.done < self.selected,
+        )
 
-    def _pending(self, low: int, high: int, state: ReplayState) -> DataFrame:
+    def _selected(self, begin_s: int | None, end_s: int | None) -> DataFrame:
+        """Return the selected rows of the part, of these seconds only, with their store time as
+        ``second``."""
+        from pyspark.sql.functions import array_contains, col, expr, floor, split
+
+        state = self.state
+        selection = state.selection
+        columns = open_lake(self.lake).definition.columns
+        frame = lakes.rows(self.spark, self.lake)
+        if "body" not in frame.columns:
+            raise LakeError(
+                f"{self.lake} has no column body, so there is nothing to send: replay a lake that "
+                "keeps bodies"
+            )
+        rows = frame.where(col("topic") == selection["topic"])
+        rows = _between(rows, decode_offsets(state.part_begin), decode_offsets(state.part_end))
+        rows = _stored(rows, selection["begin_ms"], selection["end_ms"])
+        if begin_s is not None:
+            rows = _stored(rows, begin_s * 1000, None)
+        if end_s is not None:
+            rows = _stored(rows, None, end_s * 1000)
+        if selection["keys"]:
+            if "keys" not in columns:
+                raise LakeError(f"{self.lake} has no column keys to select by")
+            words = split(col("keys"), " ")
+            wanted = [array_contains(words, key) for key in selection["keys"]]
+            condition = wanted[0]
+            for each in wanted[1:]:
+                condition = condition | each
+            rows = rows.where(condition)
+        if selection["where"] is not None:
+            rows = rows.where(expr(selection["where"]))
+        sent = [name for name in SENT_COLUMNS if name == "topic" or name in columns]
+        second = floor(col("storeTimestamp").cast("double")).alias("second")
+        return rows.select(*sent, "storeTimestamp", second)
+
+    def _pending(self, low: int, high: int) -> DataFrame:
+        """Return the selected rows of these seconds, with the properties of the replay."""
         from pyspark.sql.functions import (
             array,
             concat_ws,
@@ -476,20 +486,29 @@ class ReplayRun:
         )
 
         # Read the list of files again for each batch, because a lake may be compacted meanwhile.
-        rows = _selected(self.spark, self.lake, state, low, high)
+        rows = self._selected(low, high)
         origin = concat_ws("/", "brokerName", "topic", "queueId", "queueOffset")
-        names, values = array(lit(REPLAY_ID), lit(REPLAYED_FROM)), array(lit(self.name), origin)
+        names = array(lit(REPLAY_ID), lit(REPLAYED_FROM))
+        values = array(lit(self.name), origin)
         properties = map_from_arrays(names, values)
         if "properties" in rows.columns:
             before = map_filter("properties", lambda key, _: ~key.isin(REPLAY_ID, REPLAYED_FROM))
             properties = map_concat(before, properties)
         return rows.withColumn("properties", properties).withColumn(REPLAYED_FROM, origin)
 
-    def _there(self, state: ReplayState) -> DataFrame:
-        return self._marked(state.batch_at)
+    def _send(self, rows: DataFrame) -> None:
+        """Send these rows to the target."""
+        (
+            rows.write.format("rocketmq")
+            .options(**_only(self.options, WRITE_OPTIONS))
+            .option("topic", self.selection["target"])
+            .option("idempotencyKey", "auto")
+            .mode("append")
+            .save()
+        )
 
-    def _marked(self, since: dict[str, Any]) -> DataFrame:
-        """Return the replay's messages in the target, from these offsets on."""
+    def _sent_origins(self, since: dict[str, Any]) -> DataFrame:
+        """Return the origins of the replay's messages in the target, from these offsets on."""
         from pyspark.sql.functions import col
 
         ends = self._target_ends()
@@ -498,7 +517,7 @@ class ReplayRun:
         rows = (
             self.spark.read.format("rocketmq")
             .options(**_only(self.options, OPTIONS))
-            .option("topic", self.target)
+            .option("topic", self.selection["target"])
             .option("columns", "properties")
             .option("startingOffsets", json.dumps(since) if since["topics"] else "earliest")
             .option("endingOffsets", json.dumps(ends))
@@ -511,12 +530,11 @@ class ReplayRun:
 
     def _target_ends(self) -> dict[str, Any]:
         """Return the ends of the target's queues; empty if the topic does not exist yet."""
-        with self._cluster() as cluster:
+        target = self.selection["target"]
+        options = read_options({**_only(self.options, OPTIONS), "topic": target})
+        with connected(options) as cluster:
             try:
-                queues = cluster.queues(self.target)
+                queues = cluster.queues(target)
             except RouteNotFoundError:
                 return encode_offsets({})
             return encode_offsets(cluster.offsets_max(queues))
-
-    def _cluster(self) -> Cluster:
-        return connected(read_options({**_only(self.options, OPTIONS), "topic": self.target}))

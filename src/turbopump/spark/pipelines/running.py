@@ -48,13 +48,13 @@ both send it."""
 
 
 @dataclass
-class Progress:
-    """Progress in rows. ``shown`` is called on each change."""
+class RowProgress:
+    """Progress of a pipeline in rows. ``shown`` is called on each change."""
 
     total: int = 0
     done: int = 0
     began: float = field(default_factory=time.monotonic)
-    shown: Callable[[Progress], None] = lambda _progress: None
+    shown: Callable[[RowProgress], None] = lambda _progress: None
 
     def add(self, rows: int) -> None:
         self.done += rows
@@ -82,7 +82,7 @@ class Progress:
 
 
 class ProgressLine:
-    """Display of a ``Progress`` on one line of a terminal, or as a new line every five seconds."""
+    """Display of a ``RowProgress``: one line of a terminal, else a new line every five seconds."""
 
     def __init__(self, label: str, out: TextIO = sys.stderr) -> None:
         self._label = label
@@ -91,7 +91,7 @@ class ProgressLine:
         self._last = time.monotonic() if not self._terminal else 0.0
         self._open = False
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: RowProgress) -> None:
         now = time.monotonic()
         if now - self._last < (TERMINAL_EVERY_S if self._terminal else FILE_EVERY_S):
             return

@@ -271,8 +271,8 @@ SLOW_S: Final = 0.001
 
 
 class AppendLatency:
-    """Counts of append durations. ``appended()`` returns the number of appended messages; those
-    before are not counted. ``on_slow`` gets the seconds of each append that took ``SLOW_S`` or longer."""
+    """Counts of append durations, from now on. ``appended()`` returns the number of appended
+    messages. ``on_slow`` gets the seconds of each append that took ``SLOW_S`` or longer."""
 
     def __init__(self, appended: Callable[[], int], on_slow: Callable[[float], None]) -> None:
         self._appended = appended

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
+from tests.stand_ins import raises
 from tests.unit.client.handler_threads import Queue, message_of, messages_of, threads
 from tests.unit.client.push_consumers import committed, consumer_of, fill
 from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster
@@ -168,7 +169,7 @@ async def test_of_failures_of_a_kind_the_first_has_a_traceback_and_the_others_ar
     queue, ready = Queue(), ReadyMessages()
     pool = HandlerPool(wrong if plain else wrong_too, ready, concurrency=2)
     pool.start()
-    ready.put(messages_of(queue, 30))
+    ready.add_messages(messages_of(queue, 30))
     await until_count(queue.said, 30)
     ready.close()
     await pool.stop(1)
@@ -187,7 +188,7 @@ async def test_a_worker_that_was_ended_is_replaced_and_told_of(
     with caplog.at_level(logging.WARNING):
         async with scripted_cluster(simulation, queues=1) as cluster:
             await comes_again(cluster, cancels_itself)
-    assert sum("another takes its place" in record.message for record in caplog.records) == 3
+    assert sum("another replaces it" in record.message for record in caplog.records) == 3
 
 
 @in_loop
@@ -198,7 +199,7 @@ async def test_workers_that_are_cancelled_with_everything_else_leave_nothing_beh
     queue = Queue()
     ready = ReadyMessages()
     HandlerPool(handle, ready, concurrency=3).start()  # and nobody stops it
-    ready.put(messages_of(queue, 2))
+    ready.add_messages(messages_of(queue, 2))
     await asyncio.sleep(0.01)
     assert queue.said == {}
 
@@ -225,21 +226,20 @@ async def test_a_delay_may_be_a_timedelta(simulation: Simulation, /) -> None:
         await comes_again(cluster, refused_word(timedelta(seconds=2)))
 
 
+def late(message: Delivery) -> Any:
+    return awaits_what_was_cancelled(message)
+
+
+def generator(_: Delivery) -> object:
+    return (number for number in range(3))
+
+
 @in_loop
 async def test_a_plain_function_goes_wrong_as_well() -> None:
-    def cancelled(_: Delivery) -> None:
-        raise asyncio.CancelledError
-
-    def late(message: Delivery) -> Any:
-        return awaits_what_was_cancelled(message)
-
-    def generator(_: Delivery) -> object:
-        return (number for number in range(3))
-
-    for handle in (cancelled, late, generator):
+    for handle in (raises(asyncio.CancelledError), late, generator):
         queue = Queue()
         async with threads(handle, concurrency=2) as (_, ready):
-            ready.put(messages_of(queue, 5))
+            ready.add_messages(messages_of(queue, 5))
             await until(lambda queue=queue: len(queue.said) == 5)
         assert all(said != "done" for said in queue.said.values())
 
@@ -259,10 +259,11 @@ async def test_an_operator_is_told_how_it_went_wrong(simulation: Simulation, /) 
         assert answer.consume_result is ConsumeResult.CR_THROW_EXCEPTION, name
 
 
-def test_a_function_with_a_yield_is_refused_as_a_handler() -> None:
-    async def asynchronous(_: Delivery) -> Any:
-        yield
+async def asynchronous(_: Delivery) -> Any:
+    yield
 
+
+def test_a_function_with_a_yield_is_refused_as_a_handler() -> None:
     def plain(_: Delivery) -> Any:
         yield
 
@@ -347,7 +348,7 @@ async def test_so_it_does_with_a_coroutine_that_a_plain_handler_returned(
         queue, ready = Queue(), ReadyMessages()
         pool = HandlerPool(lambda _: goes_on(), ready, concurrency=1)
         pool.start()
-        ready.put(messages_of(queue, 1))
+        ready.add_messages(messages_of(queue, 1))
         await inside.wait()
         ready.close()
         try:

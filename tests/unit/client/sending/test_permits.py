@@ -124,7 +124,7 @@ async def test_what_is_only_waited_for_takes_no_permit(simulation: Simulation, /
         await asyncio.sleep(0)
         permits.count -= 1
         assert permits.watched
-        permits.wake()
+        permits.wake_waiting()
         await asyncio.sleep(0)
         assert not idle.done()
     await idle

@@ -20,7 +20,7 @@ from tests.crash.in_memory import (
     open_image,
 )
 from tests.simulation.world.mount import PowerCut, SimulatedSegment
-from tests.stand_ins import returns
+from tests.stand_ins import raises, returns
 from tests.unit.store.bad_sectors import EIO, SEGMENT, bad_sectors, filled, segment
 from tests.unit.store.directory import Directory, bodies, put
 from tests.unit.store.inspected import tree
@@ -202,10 +202,7 @@ def test_a_copy_that_cannot_be_synced_takes_no_originals_place(
     directory = filled(tmp_path / "store", stopped=True)
     before = tree(directory.paths.root)
 
-    def sync(_segment: MappedSegment) -> None:
-        raise OSError(errno.EIO, EIO)
-
-    monkeypatch.setattr(MappedSegment, "sync", sync)
+    monkeypatch.setattr(MappedSegment, "sync", raises(OSError(errno.EIO, EIO)))
     with bad_sectors((segment(directory, 0), 2)), pytest.raises(OSError, match=EIO):
         run(directory)
     assert tree(directory.paths.root) == before
