@@ -15,7 +15,7 @@ from turbopump.clock import Clock
 from turbopump.disk.disk import Disk
 from turbopump.store.confirmed import Confirmed
 from turbopump.store.copied_log import CopiedLog
-from turbopump.store.disk_space import SpaceWatch, StartReserve
+from turbopump.store.disk_space import SpaceWatch
 from turbopump.store.dispatcher import Dispatcher
 from turbopump.store.flusher import Flusher
 from turbopump.store.index.key_index import KeyIndex
@@ -32,6 +32,7 @@ from turbopump.store.recovery.recovery import Recovery, RecoveryReport
 from turbopump.store.repair.queue_rebuild import QueueRebuild
 from turbopump.store.retention import Retention
 from turbopump.store.roots import LogRoots, StoreLock, make_directories
+from turbopump.store.start_reserve import StartReserve
 from turbopump.store.store_config import StoreConfig
 
 
