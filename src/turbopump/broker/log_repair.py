@@ -33,7 +33,7 @@ from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, ConsumeQueue
 from turbopump.store.queues.lookup import StoredEntry
 from turbopump.store.queues.read_result import DamagedMessage
-from turbopump.store.recovery.recovery import is_in_no_queue
+from turbopump.store.recovery.log_replay import is_in_no_queue
 from turbopump.store.repair.scrub import Scrub
 
 log = logging.getLogger(__name__)

@@ -9,8 +9,9 @@ from typing import Final
 
 from turbopump.clock import Clock
 from turbopump.disk.disk import Disk
-from turbopump.store.message_store import MessageStore, StoreConfig
+from turbopump.store.message_store import MessageStore
 from turbopump.store.recovery.recovery import RecoveryReport
+from turbopump.store.store_config import StoreConfig
 
 log = logging.getLogger(__name__)
 
