@@ -118,11 +118,12 @@ async def foreign(
         yield stop
 
 
+def now() -> int:
+    return time.time_ns() // 1_000_000
+
+
 def our_member(record: Record, name: str, namesrv: str, topic: str, group: str) -> PushConsumer:
     failed: set[tuple[int, int]] = set()
-
-    def now() -> int:
-        return time.time_ns() // 1_000_000
 
     async def handle(message: Delivery) -> Retry | None:
         place = message.queue_id, message.queue_offset

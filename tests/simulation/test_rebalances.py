@@ -20,6 +20,7 @@ from tests.handlers_in_order import HandlersInOrder
 from tests.simulation.figures import Figures
 from tests.simulation.world.process import ProcessKilled, SimulatedProcess
 from tests.simulation.world.simulation import Simulation, simulate
+from tests.stand_ins import async_does_nothing
 
 from turbopump.broker.broker import Broker
 from turbopump.broker.membership import Membership
@@ -399,10 +400,7 @@ def test_an_ordered_queue_that_is_given_away_too_early_is_found_out(
     away."""
     from turbopump.client.consumer.queue_loop import AssignedQueue
 
-    async def at_once(self: AssignedQueue) -> None:
-        pass
-
-    monkeypatch.setattr(AssignedQueue, "idle", at_once)
+    monkeypatch.setattr(AssignedQueue, "idle", async_does_nothing)
     assert any(
         "while" in wrong for seed in range(6, 40) for wrong in run(seed, ordered=True).watch.wrong
     )

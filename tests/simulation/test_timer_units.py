@@ -52,6 +52,13 @@ async def test_a_unit_of_the_timer_log_that_does_not_fit_its_message_hides_none(
     ]
 
 
+def copy(mount: SimulatedMount) -> None:
+    segment = mount.open_segment(Path("/store/timerlog") / f"{0:020d}")
+    of_seven, of_twenty = (slice(number * 52 + 32, number * 52 + 44) for number in (7, 20))
+    segment.buffer[of_seven] = segment.buffer[of_twenty]
+    segment.sync()
+
+
 @in_loop(on_a_client_s_host)
 async def test_a_unit_that_points_to_another_message_hides_none(
     simulation: Simulation, /, caplog: pytest.LogCaptureFixture
@@ -61,12 +68,6 @@ async def test_a_unit_that_points_to_another_message_hides_none(
             await send(world, b"far %d" % number, 60 + number % 2 * 10)
         await asyncio.sleep(5)
         await world.stop()
-
-        def copy(mount: SimulatedMount) -> None:
-            segment = mount.open_segment(Path("/store/timerlog") / f"{0:020d}")
-            of_seven, of_twenty = (slice(number * 52 + 32, number * 52 + 44) for number in (7, 20))
-            segment.buffer[of_seven] = segment.buffer[of_twenty]
-            segment.sync()
 
         files(world, copy)
         await world.up()

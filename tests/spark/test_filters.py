@@ -96,15 +96,14 @@ def test_a_damaged_message_that_matches_is_loss(fake: FakeCluster) -> None:
     assert read(fake.address, tags="A", failOnDataLoss="false")[:3] == [0, 6, 9]
 
 
-def test_our_broker_filters_by_tags_and_by_sql() -> None:
-    async def produce(name_server: str) -> None:
-        async with Producer(name_server) as producer:
-            for number in range(40):
-                tags = "even" if number % 2 == 0 else "odd"
-                await producer.send(
-                    Message("T", b"x", tags=tags, properties={"price": str(number)})
-                )
+async def produce(name_server: str) -> None:
+    async with Producer(name_server) as producer:
+        for number in range(40):
+            tags = "even" if number % 2 == 0 else "odd"
+            await producer.send(Message("T", b"x", tags=tags, properties={"price": str(number)}))
 
+
+def test_our_broker_filters_by_tags_and_by_sql() -> None:
     with BrokerThread() as rocketmq:
         rocketmq.create_topic("T", 1)
         rocketmq.run(produce(rocketmq.namesrv))

@@ -38,7 +38,7 @@ from tests.spark.lake_batches import (
     definition,
     messages,
 )
-from tests.stand_ins import does_nothing, returns
+from tests.stand_ins import does_nothing, raises, returns
 
 from turbopump.errors import ConfigError, LakeError, LakeInUseError, OffsetGapError, PipelineError
 from turbopump.message.message import MessageQueue
@@ -386,10 +386,10 @@ def test_a_second_host_does_not_compact_beside_the_first_where_locks_do_not_reac
 def test_a_file_system_without_locks_is_said_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_locks(*_: object) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr("turbopump.disk.durable_files.fcntl.flock", no_locks)
+    monkeypatch.setattr(
+        "turbopump.disk.durable_files.fcntl.flock",
+        raises(OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))),
+    )
     lake = create_or_open(tmp_path, definition("parquet"))
     with pytest.raises(LakeError, match=r"_lock cannot be locked \(No locks"), lake.writing():
         pass

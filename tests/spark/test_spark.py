@@ -331,10 +331,11 @@ def test_messages_of_our_own_broker_come_out_as_they_were_sent(spark: SparkSessi
         assert row.offsetMsgId.endswith(f"{row.commitLogOffset:016X}")
 
 
-def test_a_worker_does_not_look_through_its_modules_after_each_task(spark: SparkSession) -> None:
-    def left_out(_: int) -> int:
-        keep_what_is_loaded()
-        return gc.get_freeze_count()
+def left_out(_: int) -> int:
+    keep_what_is_loaded()
+    return gc.get_freeze_count()
 
+
+def test_a_worker_does_not_look_through_its_modules_after_each_task(spark: SparkSession) -> None:
     assert spark.sparkContext.parallelize([0], 1).map(left_out).first() > 10_000
     assert left_out(0) == 0, "nobody's collector is touched but that of a worker"

@@ -11,6 +11,7 @@ import time
 import weakref
 
 import pytest
+from tests.stand_ins import async_does_nothing
 
 from turbopump.client.loop_thread import LoopThread, the_loop_thread
 
@@ -44,12 +45,13 @@ def test_what_is_called_sees_the_context_of_its_caller_and_leaves_it_as_it_is(
     assert who.get() == "the caller"
 
 
+async def double(number: int) -> int:
+    await asyncio.sleep(0)
+    return number * 2
+
+
 def test_calls_of_many_threads_are_all_answered_each_with_its_own(thread: LoopThread) -> None:
     answers: list[list[int]] = []
-
-    async def double(number: int) -> int:
-        await asyncio.sleep(0)
-        return number * 2
 
     def caller(first: int) -> None:
         answers.append(
@@ -115,24 +117,18 @@ def test_results_are_let_go_on_the_loops_thread_where_a_signals_error_is_not_los
             asyncio.current_task(), lambda: ended_on.append(threading.current_thread())
         )
 
-    async def nothing() -> None:
-        pass
-
     thread.call(note)
-    thread.call(nothing)  # the loop has gone on
+    thread.call(async_does_nothing)  # the loop has gone on
     assert ended_on == [thread._thread]
 
 
 def test_handing_over_to_the_loop_and_back_is_cheap() -> None:
-    async def nothing() -> None:
-        pass
-
     thread = the_loop_thread()
     best = float("inf")
     for _ in range(20):
         started = time.process_time()
         for _ in range(100):
-            thread.call(nothing)
+            thread.call(async_does_nothing)
         best = min(best, (time.process_time() - started) / 100)
     # of a processor, so that a busy machine changes nothing: 30 µs; this catches a blunder
     assert best < 0.0005

@@ -193,7 +193,8 @@ class Replication:
             fault=None if slave.accepted else slave.fault,
         )
         if slave.peer is not None:
-            connection, wall = slave.peer.connection, self._clock.now_ms()
+            connection = slave.peer.connection
+            wall = self._clock.now_ms()
             info.last_read_timestamp = wall - int((now - connection.last_read) * 1000)
             info.last_write_timestamp = wall - int((now - connection.last_write) * 1000)
             info.transferred_byte_in_second = connection.came.per_second(now)
@@ -203,7 +204,9 @@ class Replication:
 def _proof(peer: SlavePeer) -> str:
     if peer.compares:
         return COMPARING
-    return PROVED if peer.connection.proved else NOT_PROVED
+    if peer.connection.proved:
+        return PROVED
+    return NOT_PROVED
 
 
 def _rules(config: BrokerConfig) -> PeerRules:

@@ -8,6 +8,7 @@ import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.world.process import ProcessKilled
 from tests.simulation.world.simulation import START_MS, Simulation, run_simulation, simulate
+from tests.stand_ins import raises
 
 HOST = "10.0.0.1"
 FILE = Path("/data/file")
@@ -64,10 +65,7 @@ async def test_a_power_cut_in_the_middle_of_an_operation_kills_the_process_there
 
 
 async def breaks_in_a_callback(simulation: Simulation) -> None:
-    def breaks() -> None:
-        raise LookupError("in a callback")
-
-    simulation.loop.call_later(1, breaks)
+    simulation.loop.call_later(1, raises(LookupError("in a callback")))
     await asyncio.sleep(2)
 
 

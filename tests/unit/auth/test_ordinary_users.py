@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
-from tests.stand_ins import returns
+from tests.stand_ins import async_returns, returns
 from tests.unit.auth.signed import ADMINISTRATOR, ON, asking
 
 from turbopump import (
@@ -179,14 +179,10 @@ async def test_a_transaction_is_committed_by_who_may_only_publish(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with serving() as running:
-
-        async def local(message: Message, _what: object) -> TransactionState:
-            return TransactionState.COMMIT
-
         async with TransactionProducer(
             running.namesrv,
             group="writers",
-            executor=local,
+            executor=async_returns(TransactionState.COMMIT),
             checker=returns(TransactionState.COMMIT),
             topics=["T"],
             credentials=PUB,
@@ -225,9 +221,6 @@ async def test_who_may_publish_nothing_is_asked_about_no_half_message() -> None:
 async def test_half_messages_go_to_nobody_who_may_not_publish_to_their_topic() -> None:
     asked: list[CheckTransactionState] = []
 
-    async def local(_message: Message, _what: object) -> TransactionState:
-        return TransactionState.UNKNOWN
-
     def note(request: CheckTransactionState, _context: RequestContext) -> Outcome[None]:
         asked.append(request)
         return HELD
@@ -242,7 +235,7 @@ async def test_half_messages_go_to_nobody_who_may_not_publish_to_their_topic() -
             TransactionProducer(
                 running.namesrv,
                 group="writers",
-                executor=local,
+                executor=async_returns(TransactionState.UNKNOWN),
                 checker=returns(TransactionState.COMMIT),
                 topics=["T"],
                 credentials=PUB,

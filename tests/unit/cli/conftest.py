@@ -83,18 +83,19 @@ def run_here(
     return run_to_end
 
 
+def run_lines(lines: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", lines],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        env=command_environment(),
+        check=True,
+    ).stdout
+
+
 @pytest.fixture
 def run_python() -> Callable[[str], str]:
     """Runs a few lines of Python in a fresh interpreter; returns what they print."""
-
-    def run_lines(lines: str) -> str:
-        return subprocess.run(
-            [sys.executable, "-c", lines],
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-            env=command_environment(),
-            check=True,
-        ).stdout
 
     return run_lines

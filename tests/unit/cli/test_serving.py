@@ -91,10 +91,11 @@ def test_objects_that_died_when_they_were_passed_over_are_found_once_others_die_
         assert gc.get_freeze_count() > 0
 
 
-def test_thresholds_and_callbacks_are_as_before_afterwards() -> None:
-    def state() -> tuple[tuple[int, int, int], list[Callable[..., object]], int]:
-        return gc.get_threshold(), list(gc.callbacks), gc.get_freeze_count()
+def state() -> tuple[tuple[int, int, int], list[Callable[..., object]], int]:
+    return gc.get_threshold(), list(gc.callbacks), gc.get_freeze_count()
 
+
+def test_thresholds_and_callbacks_are_as_before_afterwards() -> None:
     before = state()
     with short_collections():
         assert state() != before

@@ -66,6 +66,16 @@ async def test_a_push_consumer_s_names_are_wrapped_on_the_wire_and_its_messages_
         }
 
 
+async def fails(doing: Awaitable[object]) -> None:
+    with pytest.raises(
+        (SendError, MessageError, RouteNotFoundError, RequestTimeoutError)
+    ) as caught:
+        await doing
+    assert "space%" not in str(caught.value).partition("turbopump topic create")[0]
+    assert "orders'" in str(caught.value)
+    assert getattr(caught.value, "topic", "orders") == "orders"
+
+
 @pytest.mark.parametrize(
     "settings", [{}, {"auto_batch": AutoBatch()}, {"back_pressure": BackPressure(messages=1)}]
 )
@@ -84,15 +94,6 @@ async def test_what_goes_wrong_when_sending_is_told_with_the_names_that_the_user
         )
         for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
             cluster.broker.script[code].extend([None] * 20)
-
-        async def fails(doing: Awaitable[object]) -> None:
-            with pytest.raises(
-                (SendError, MessageError, RouteNotFoundError, RequestTimeoutError)
-            ) as caught:
-                await doing
-            assert "space%" not in str(caught.value).partition("turbopump topic create")[0]
-            assert "orders'" in str(caught.value)
-            assert getattr(caught.value, "topic", "orders") == "orders"
 
         other = MessageQueue("other", "broker-a", 0)
         await asyncio.gather(

@@ -291,15 +291,17 @@ async def test_a_list_of_messages_has_one_span_linked_to_those_that_sent_them(
     assert "messaging.message.id" not in attributes
 
 
+def plain(message: ReceivedMessage) -> object:
+    if message.body == b"body":
+        raise ValueError("not this one")
+    return None
+
+
+async def awaited(message: ReceivedMessage) -> object:
+    return plain(message)
+
+
 def test_what_a_handler_raises_marks_its_span_and_goes_on(spans: Spans) -> None:
-    def plain(message: ReceivedMessage) -> object:
-        if message.body == b"body":
-            raise ValueError("not this one")
-        return None
-
-    async def awaited(message: ReceivedMessage) -> object:
-        return plain(message)
-
     with pytest.raises(ValueError, match="not this one"):
         spans.telemetry.traced(plain)(received())  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="not this one"):

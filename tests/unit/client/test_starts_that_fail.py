@@ -75,6 +75,10 @@ async def test_a_start_that_failed_may_be_called_again(
             assert list(cluster.broker.members["readers"]) == ["127.0.0.1@till"]
 
 
+async def route(_topic: str) -> Any:
+    return SimpleNamespace(subscribe_queues=())
+
+
 @in_loop
 async def test_a_plain_listener_is_told_after_a_start_that_was_called_again() -> None:
     """Its thread pool once ended with the first start."""
@@ -83,9 +87,6 @@ async def test_a_plain_listener_is_told_after_a_start_that_was_called_again() ->
 
     def listen(_topic: str, queues: Sequence[MessageQueue]) -> None:
         loop.call_soon_threadsafe(told.put_nowait, len(queues))
-
-    async def route(_topic: str) -> Any:
-        return SimpleNamespace(subscribe_queues=())
 
     listeners = QueueListeners(None)
     await listeners.add_listener("orders", listen)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
-from tests.stand_ins import does_nothing, returns
+from tests.stand_ins import async_returns, does_nothing, returns
 from tests.unit.client.handler_threads import PATIENCE_S, Queue, message_of, messages_of
 from tests.waits import until_count
 
@@ -164,8 +164,7 @@ def test_a_transaction_is_decided_in_the_end_and_the_other_clients_live() -> Non
 def test_the_loop_of_all_blocking_clients_goes_on_and_says_who_broke_out(
     thread: LoopThread, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def answer() -> int:
-        return 42
+    answer = async_returns(42)
 
     async def broken() -> None:
         thread.post(does_nothing)  # another call comes as it breaks
@@ -179,14 +178,14 @@ def test_the_loop_of_all_blocking_clients_goes_on_and_says_who_broke_out(
     assert "SystemExit(3)" in caplog.text
 
 
+async def stop_and_wait() -> None:
+    asyncio.get_running_loop().stop()
+    await asyncio.Event().wait()
+
+
 def test_a_call_on_a_loop_that_was_stopped_fails_instead_of_waiting_for_ever(
     thread: LoopThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-
-    async def stop_and_wait() -> None:
-        asyncio.get_running_loop().stop()
-        await asyncio.Event().wait()
-
     with pytest.raises(RuntimeError, match="was stopped"):
         thread.call(stop_and_wait)
     with pytest.raises(RuntimeError, match="was stopped"):
@@ -196,14 +195,15 @@ def test_a_call_on_a_loop_that_was_stopped_fails_instead_of_waiting_for_ever(
     assert the_loop_thread() == "another"
 
 
+async def start_and_stop() -> None:
+    await asyncio_producer.Producer("127.0.0.1:1", instance_name="stopped").start()
+    asyncio.get_running_loop().stop()
+    await asyncio.Event().wait()
+
+
 def test_a_name_is_free_again_when_the_loop_of_all_blocking_clients_was_stopped(
     thread: LoopThread,
 ) -> None:
-    async def start_and_stop() -> None:
-        await asyncio_producer.Producer("127.0.0.1:1", instance_name="stopped").start()
-        asyncio.get_running_loop().stop()
-        await asyncio.Event().wait()
-
     with pytest.raises(RuntimeError, match="was stopped"):
         thread.call(start_and_stop)
     with Producer("127.0.0.1:1", instance_name="stopped"):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.loops import in_loop
-from tests.stand_ins import does_nothing
+from tests.stand_ins import does_nothing, raises
 
 from turbopump.disk.system_disk import SystemDisk
 from turbopump.errors import StoreError, StoreLockedError
@@ -66,10 +66,10 @@ def test_how_far_the_system_reads_ahead_in_a_file_is_said_of_that_file(
 def test_a_segment_that_does_not_fit_leaves_no_file(
     disk: SystemDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(_fd: int, _size: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("turbopump.disk.system_disk._allocate", full)
+    monkeypatch.setattr(
+        "turbopump.disk.system_disk._allocate",
+        raises(OSError(errno.ENOSPC, "No space left on device")),
+    )
     with pytest.raises(OSError, match="No space left"):
         disk.create_segment(tmp_path / "a", 10_000)
     assert list(tmp_path.iterdir()) == []

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.loops import outcome_of
+from tests.stand_ins import raises
 from tests.unit.metered_loop import TURN_MAX_S, cpu_seconds_of
 
 from turbopump.errors import BodyError, ProtocolError
@@ -106,10 +107,9 @@ def test_parse_gives_builtins_with_texts_as_keys() -> None:
 def test_an_offset_file_with_bare_keys_is_read_as_it_is_once_they_are_quoted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def refuse(value: Any, wanted: Any) -> Any:
-        raise AssertionError("its values were looked at one by one")
-
-    monkeypatch.setattr(fastjson, "shape", refuse)
+    monkeypatch.setattr(
+        fastjson, "shape", raises(AssertionError("its values were looked at one by one"))
+    )
     text = b'{"offsetTable":{"t,5:\\"{1:@g":{0:5,1:6\n\t\t},"u@g":{-2:7}}}'
     assert fastjson.decode(text, dict[str, dict[str, dict[int, int]]]) == {
         "offsetTable": {'t,5:"{1:@g': {0: 5, 1: 6}, "u@g": {-2: 7}}

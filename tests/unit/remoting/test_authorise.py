@@ -147,14 +147,15 @@ async def test_a_header_with_two_codes_is_judged_and_handled_as_one_and_the_same
     assert handled == [last] * 2
 
 
+def no_pulls(request: Request[Any], context: RequestContext) -> Response | None:
+    assert context.peer.peer.startswith("127.0.0.1")
+    if isinstance(request, PullMessage | GetRouteInfo):
+        return Response(code=ResponseCode.NO_PERMISSION, remark="not for you")
+    return None
+
+
 @in_loop
 async def test_a_broker_and_a_name_server_ask_who_may_do_what(tmp_path: Path) -> None:
-    def no_pulls(request: Request[Any], context: RequestContext) -> Response | None:
-        assert context.peer.peer.startswith("127.0.0.1")
-        if isinstance(request, PullMessage | GetRouteInfo):
-            return Response(code=ResponseCode.NO_PERMISSION, remark="not for you")
-        return None
-
     async with talking(tmp_path, partial(Broker, authorise=no_pulls)) as talk:
         await talk.client.send(b"permitted")
         answer = await talk.client.ask(pull(0))

@@ -13,6 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.loops import in_loop, on_a_client_s_host
 from tests.simulation.world.simulation import Simulation
+from tests.stand_ins import async_raises
 from tests.unit.remoting.serving import serving
 from tests.waits import until, until_count, until_none, until_some
 
@@ -125,13 +126,14 @@ async def test_an_error_code_is_raised_with_its_remark_and_given_raw_to_who_want
     assert command.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 
+def lock(
+    _request: LockBatchMq, body: LockBatchRequestBody, _context: RequestContext
+) -> Response[LockBatchResponseBody]:
+    return Response(LockBatchResponseBody(locked=body.mq_set))
+
+
 @in_loop
 async def test_a_json_body_reaches_the_handler_typed_and_so_does_its_answer_the_caller() -> None:
-    def lock(
-        _request: LockBatchMq, body: LockBatchRequestBody, _context: RequestContext
-    ) -> Response[LockBatchResponseBody]:
-        return Response(LockBatchResponseBody(locked=body.mq_set))
-
     router = Router()
     router.add_with_body(LockBatchMq, lock)
     queues = (MessageQueue("T", "a", 3), MessageQueue("T", "a", 4))
@@ -327,10 +329,11 @@ async def test_a_name_is_looked_up_again_when_its_connection_has_ended(
 async def test_a_name_that_nobody_knows_is_told_in_the_system_s_words(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def unknown(*_: object, **_options: object) -> list[Any]:
-        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", unknown)
+    monkeypatch.setattr(
+        asyncio.get_running_loop(),
+        "getaddrinfo",
+        async_raises(socket.gaierror(socket.EAI_NONAME, "Name or service not known")),
+    )
     client = RemotingClient()
     with pytest.raises(ConnectError, match=r"to server\.invalid:1: Name or service not known"):
         await client.connect("server.invalid:1")

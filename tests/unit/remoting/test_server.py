@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
-from tests.stand_ins import returns
+from tests.stand_ins import raises, returns
 from tests.unit.remoting.serving import frame, raw_peer, serving
 from tests.waits import until_count, until_none
 
@@ -35,10 +35,7 @@ def answering() -> Router:
         GetMinOffset, lambda request, _context: Response(OffsetReply(offset=request.queue_id))
     )
 
-    def fail(_request: GetMaxOffset, _context: RequestContext) -> Response:
-        raise KeyError("secret")
-
-    router.add(GetMaxOffset, fail)
+    router.add(GetMaxOffset, raises(KeyError("secret")))
     return router
 
 

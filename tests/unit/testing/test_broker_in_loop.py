@@ -93,14 +93,15 @@ def test_two_brokers_do_not_get_in_each_others_way() -> None:
     assert len(asyncio.run(main())) == 4
 
 
+async def wrong() -> None:
+    async with running_broker(host="203.0.113.7"):
+        pytest.fail("it listens on an address that this machine does not have")
+
+
 def test_settings_reach_the_broker_and_impossible_ones_are_refused() -> None:
     async def main() -> FlushDiskType:
         async with running_broker(flush_disk_type=FlushDiskType.SYNC_FLUSH) as rocketmq:
             return rocketmq.broker.config.flush_disk_type
-
-    async def wrong() -> None:
-        async with running_broker(host="203.0.113.7"):
-            pytest.fail("it listens on an address that this machine does not have")
 
     assert asyncio.run(main()) == FlushDiskType.SYNC_FLUSH
     with pytest.raises(ConfigError, match=r"cannot listen on 203\.0\.113\.7"):

@@ -158,6 +158,15 @@ async def test_no_commit_undoes_a_reset_that_its_sender_has_not_heard_of(talk: T
     assert await committed(talk.client) == 4
 
 
+async def after(talk: Talk) -> None:
+    assert await commit(talk.client, 9) == "Offset has been previously reset"
+    answer, header = await talk.client.pull(9)
+    assert (answer.code, header.next_begin_offset) == (ResponseCode.PULL_OFFSET_MOVED, 3)
+    answer, _ = await talk.client.pull(3)
+    assert answer.code == ResponseCode.SUCCESS
+    assert await commit(talk.client, 4) == ""
+
+
 def test_a_restart_does_not_forget_who_has_not_heard_of_a_reset(tmp_path: Path) -> None:
     def pending() -> object:
         file = tmp_path / "config" / "consumerOffset.json"
@@ -169,14 +178,6 @@ def test_a_restart_does_not_forget_who_has_not_heard_of_a_reset(tmp_path: Path) 
         await prepare(talk)
         await reset(talk.client, queue_id=0, offset=3)
         await until(lambda: pending() == {"T@g": [0]})
-
-    async def after(talk: Talk) -> None:
-        assert await commit(talk.client, 9) == "Offset has been previously reset"
-        answer, header = await talk.client.pull(9)
-        assert (answer.code, header.next_begin_offset) == (ResponseCode.PULL_OFFSET_MOVED, 3)
-        answer, _ = await talk.client.pull(3)
-        assert answer.code == ResponseCode.SUCCESS
-        assert await commit(talk.client, 4) == ""
 
     async def in_the_end(talk: Talk) -> None:
         assert b"pendingResets" not in (tmp_path / "config" / "consumerOffset.json").read_bytes()

@@ -141,15 +141,16 @@ async def test_messages_before_a_failed_one_are_done_and_those_behind_come_again
         assert place.done() == 6
 
 
+def first_again(messages: list[Delivery]) -> None:
+    if messages[0].attempt == 1 and messages[0].body == b"m0":
+        messages[0].retry()
+        messages[2].done()
+
+
 @in_loop(simulated)
 async def test_who_says_that_one_behind_is_done_does_not_get_it_again(
     simulation: Simulation, /
 ) -> None:
-    def first_again(messages: list[Delivery]) -> None:
-        if messages[0].attempt == 1 and messages[0].body == b"m0":
-            messages[0].retry()
-            messages[2].done()
-
     lists = Lists(first_again)
     async with place_of(simulation) as place:
         place.fill(4)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
+from tests.stand_ins import async_raises
 from tests.unit.client.dead_letters.dead_lettering import (
     DLQ,
     GROUP,
@@ -45,6 +46,10 @@ from turbopump.testing import RunningBroker, running_broker
 # -----------------------------------------------------------------------------------------------
 
 
+async def handle(message: object) -> object:
+    return Retry(level=-1)
+
+
 @in_loop(with_broker)
 async def test_a_resent_message_is_the_dead_one_with_a_new_life(
     broker: RunningBroker, dead_letters: DeadLetters, /, tmp_path: Path
@@ -55,9 +60,6 @@ async def test_a_resent_message_is_the_dead_one_with_a_new_life(
         first = await producer.send(
             Message("orders", big, tags="t", keys=["k"], properties={"mine": "1"}, flag=7)
         )
-
-    async def handle(message: object) -> object:
-        return Retry(level=-1)
 
     async with PushConsumer(
         broker.namesrv, group=GROUP, topic="orders", consume_from=ConsumeFrom.FIRST, handler=handle
@@ -330,11 +332,10 @@ async def test_a_broker_that_stops_answering_ends_the_run_and_leaves_doubts_in_t
 ) -> None:
     await dead(broker, 5)
 
-    async def silent(*_asked: Any) -> Any:
-        raise CallTimeoutError("no answer in 10 s")
-
     async def lost(instance: Any, letter: DeadLetter, queue: MessageQueue) -> ResendOutcome:
-        monkeypatch.setattr(resending.target, "read_on", silent)
+        monkeypatch.setattr(
+            resending.target, "read_on", async_raises(CallTimeoutError("no answer in 10 s"))
+        )
         return ResendOutcome(in_doubt=True, why="no answer")
 
     with monkeypatch.context() as patch:

@@ -41,13 +41,14 @@ class KilledError(BaseException):
     pass
 
 
+async def killing(instance: Any, letter: DeadLetter, queue: MessageQueue) -> ResendOutcome:
+    if letter.message.queue_offset == 30:
+        raise KilledError
+    return await send_once(instance, letter, queue)
+
+
 async def killed(dead_letters: DeadLetters, journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run over 40 letters that ends in the middle of its third step."""
-
-    async def killing(instance: Any, letter: DeadLetter, queue: MessageQueue) -> ResendOutcome:
-        if letter.message.queue_offset == 30:
-            raise KilledError
-        return await send_once(instance, letter, queue)
 
     with monkeypatch.context() as patch:
         patch.setattr(resending, "send_once", killing)

@@ -274,13 +274,14 @@ async def test_a_file_does_not_grow_by_programs_that_each_finish_a_few_keys(tmp_
         assert connection.execute("SELECT COUNT(*) FROM idempotence").fetchone()[0] <= 50 + 30
 
 
+async def silence(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read()
+    writer.close()
+
+
 @in_loop
 async def test_a_redis_that_does_not_answer_has_failed() -> None:
     pytest.importorskip("redis.asyncio", reason="needs the extra turbopump[redis]")
-
-    async def silence(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-        writer.close()
 
     server = await asyncio.start_server(silence, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]

@@ -300,11 +300,12 @@ class Loop:
         return number
 
 
-def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    def read_cached_into(segment: MappedSegment, buffer: memoryview, at: int) -> bool:
-        buffer[:] = segment.read(at, len(buffer))
-        return True
+def read_cached_into(segment: MappedSegment, buffer: memoryview, at: int) -> bool:
+    buffer[:] = segment.read(at, len(buffer))
+    return True
 
+
+def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MappedSegment, "read_cached_into", read_cached_into)
 
 

@@ -169,10 +169,11 @@ def filtered_by_tags(store: MessageStore, offset: int) -> GetResult:
     return store.get("T", 0, offset, 32, lambda tags: tags == WANTED)
 
 
-def filtered_by_sql(store: MessageStore, offset: int) -> GetResult:
-    def matches(properties: PropertyText) -> bool:
-        return properties.get("TAGS") == "wanted"
+def matches(properties: PropertyText) -> bool:
+    return properties.get("TAGS") == "wanted"
 
+
+def filtered_by_sql(store: MessageStore, offset: int) -> GetResult:
     return store.cold_reads.finish(store.reader.steps("T", 0, offset, 32, None, matches))
 
 
