@@ -190,12 +190,16 @@ class Statistics:
     def tps(self, name: str, key: str) -> float:
         """Return the rate per second over the last minute."""
         found = self.find(name, key)
-        return found[0].tps if found is not None else 0.0
+        if found is not None:
+            return found[0].tps
+        return 0.0
 
     def total(self, name: str) -> int:
         """Return a total of the whole broker since its start, such as ``BROKER_PUT_NUMS``."""
         item = self._items.get(name, {}).get(self._cluster)
-        return item.value if item is not None else 0
+        if item is not None:
+            return item.value
+        return 0
 
     @property
     def totals(self) -> Totals:
@@ -228,7 +232,8 @@ class Statistics:
         self._ticks += 1
         for span, touched in zip(SPANS, self._touched, strict=True):
             if self._ticks % span.ticks == 0:
-                items, number = list(touched), self._ticks
+                items = list(touched)
+                number = self._ticks
                 touched.clear()
                 for item in items:
                     item.sample(span, number)
@@ -286,10 +291,8 @@ class Statistics:
         # RocketMQ: the broker's own zone
         today = datetime.fromtimestamp(self._clock.now_ms() / 1000).date()
         if self._day is not None and today != self._day:
-            put, got = (
-                self.total(BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC),
-                self.total(BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC),
-            )
+            put = self.total(BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC)
+            got = self.total(BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC)
             self.mornings = MorningTotals(
                 self.mornings.put_today, put, self.mornings.get_today, got
             )
@@ -303,9 +306,9 @@ def bytes_in_units(units: bytes) -> int:
         words.byteswap()
     sizes = words[2 :: UNIT_SIZE // 4]
     total = sum(sizes)
-    return (
-        total if total < NO_MESSAGE_SIZE else total - NO_MESSAGE_SIZE * sizes.count(NO_MESSAGE_SIZE)
-    )
+    if total < NO_MESSAGE_SIZE:
+        return total
+    return total - NO_MESSAGE_SIZE * sizes.count(NO_MESSAGE_SIZE)
 
 
 VERSION_TEXT: Final = "V5_3_3"
@@ -348,7 +351,8 @@ class RuntimeInfo:
     _sources: list[Callable[[], Mapping[str, str]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._boot_ms, self._began = self.clock.now_ms(), self.clock.monotonic()
+        self._boot_ms = self.clock.now_ms()
+        self._began = self.clock.monotonic()
 
     def add_source(self, source: Callable[[], Mapping[str, str]]) -> None:
         """Add a function that returns keys and values each time."""
@@ -357,7 +361,8 @@ class RuntimeInfo:
     def table(self, earliest_ms: int) -> dict[str, str]:
         """Return the figures by key. ``earliest_ms``: store time of the oldest message, which needs
         a read of the disk."""
-        config, sends = self.config, self.sends
+        config = self.config
+        sends = self.sends
         figures = {
             **_NOTHING_OF_THE_KIND,
             "brokerVersionDesc": VERSION_TEXT,

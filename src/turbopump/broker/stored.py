@@ -23,8 +23,9 @@ from turbopump.disk.disk import Disk
 from turbopump.remoting.turns import Turns
 from turbopump.remoting.wire import Wire
 from turbopump.store.log.cold_reads import ReadPace
-from turbopump.store.message_store import MessageStore, StoreConfig
+from turbopump.store.message_store import MessageStore
 from turbopump.store.repair.queue_rebuild import REBUILD_SHARE_PERCENT
+from turbopump.store.store_config import StoreConfig
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,8 @@ from tests.unit.store.retained import ALWAYS, clean, flush
 from turbopump.disk.system_disk import SystemDisk
 from turbopump.errors import StoreClosedError, StoreDamagedError, StoreError
 from turbopump.store.files import StorePaths
-from turbopump.store.message_store import MessageStore, NewMessage, StoreConfig
+from turbopump.store.message_store import MessageStore, NewMessage
+from turbopump.store.store_config import StoreConfig
 
 BODIES = [b"%03d " % number + b"x" * 900 for number in range(24)]
 """Four to a segment of 4096: six segments."""

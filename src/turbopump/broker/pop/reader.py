@@ -174,7 +174,7 @@ class PopReader:
                 subscription.codes,
                 subscription.matches,
             )
-            if result.damages and await self.repair.tried(damaged_ranges(result.damages)):
+            if result.damages and await self.repair.fetch_and_wait(damaged_ranges(result.damages)):
                 continue
             if result.status not in _ELSEWHERE or result.next_offset == start:
                 break

@@ -271,22 +271,18 @@ SLOW_S: Final = 0.001
 
 
 class AppendLatency:
-    """Counts of append durations. ``appended()`` returns the number of appended messages.
-    ``on_slow`` gets the seconds of each append that took ``SLOW_S`` or longer."""
+    """Counts of append durations, from now on. ``appended()`` returns the number of appended
+    messages. ``on_slow`` gets the seconds of each append that took ``SLOW_S`` or longer."""
 
     def __init__(self, appended: Callable[[], int], on_slow: Callable[[float], None]) -> None:
         self._appended = appended
         self._on_slow = on_slow
-        self._before = 0
+        self._before = appended()
         self._slow = [0] * len(NAMES)
         self.last_minute: dict[str, int] = dict.fromkeys(NAMES, 0)
         """Counts by duration class, of the last complete minute."""
         self.longest = 0.0
         """Longest append in seconds."""
-
-    def begin(self) -> None:
-        """Exclude the messages appended so far from the counts."""
-        self._before = self._appended()
 
     def slow(self, seconds: float) -> None:
         """Record an append that took ``SLOW_S`` or longer. A batch counts once."""
