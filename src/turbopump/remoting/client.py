@@ -132,8 +132,7 @@ class RemotingClient:
         except TimeoutError:
             raise CallTimeoutError(
                 f"nothing was sent to {address}: for {timeout:.1f} s {self._calls.limit} calls of "
-                "this client waited for their answers, and that is the most that may "
-                "(async_permits)"
+                "this client waited for answers, the limit (async_permits)"
             ) from None
         return max(timeout - (now() - began), 0.001)
 
