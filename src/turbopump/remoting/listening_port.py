@@ -98,7 +98,7 @@ class FirstByte:
         """Return the arguments for ``connect_accepted_socket``; None: refuse the connection."""
         if first == HANDSHAKE:
             return {
-                "ssl": self._context.at(now),
+                "ssl": self._context.context_at(now),
                 "ssl_handshake_timeout": HANDSHAKE_S,
                 "ssl_shutdown_timeout": SHUTDOWN_S,
             }
