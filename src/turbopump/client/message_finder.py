@@ -183,14 +183,10 @@ class MessageFinder(InContext):
         await self._route(queue.topic)
         messages, reply = await pull_now(self._ready(), queue, offset, 1)
         if not messages or messages[0].queue_offset != offset:
-            raise errors.MessageNotFoundError(
-                f"no message at offset {offset} of queue {queue}, which has {_range(reply)}"
-                + (
-                    ": the message is damaged, or the offset is a filler between messages"
-                    if reply.min_offset <= offset < reply.max_offset
-                    else ""
-                )
-            )
+            text = f"no message at offset {offset} of queue {queue}, which has {_range(reply)}"
+            if reply.min_offset <= offset < reply.max_offset:
+                text += ": the message is damaged, or the offset is a filler between messages"
+            raise errors.MessageNotFoundError(text)
         return messages[0]
 
     # --- several messages

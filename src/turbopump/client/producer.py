@@ -190,8 +190,11 @@ class Producer(InContext):
             await self._tracing.dispatcher.close(deadline - now())
         for task in sender.tasks:
             task.cancel()
-        leave = sender.instance.leave(self._member)
-        await (leave if self._tracing is None else asyncio.gather(leave, self._tracing.close()))
+        leaving = sender.instance.leave(self._member)
+        if self._tracing is None:
+            await leaving
+        else:
+            await asyncio.gather(leaving, self._tracing.close())
 
     async def _wait_idle(self, sender: Sender) -> None:
         if self._accumulator is not None:

@@ -141,12 +141,12 @@ class PullConsumer(InContext):
         damaged = [replace(one, queue=given) for one in answer.damaged]
         log_damaged(damaged)
         messages = wanted_messages(answer, subscription, queue.broker_name, self._namespace)
-        status = answer.status
         reply = answer.reply
+        status = answer.status
+        if status is PullStatus.FOUND and not messages:
+            status = PullStatus.NO_MATCHED_MESSAGE
         return PullResult(
-            PullStatus.NO_MATCHED_MESSAGE
-            if status is PullStatus.FOUND and not messages
-            else status,
+            status,
             messages,
             reply.next_begin_offset,
             reply.min_offset,

@@ -54,7 +54,9 @@ class _Producer(Protocol):
 
 def trace_topic(trace: bool | str) -> str | None:
     """Return the trace topic for the setting ``trace``: None, Apache's, or the named one."""
-    return TRACE_TOPIC if trace is True else trace or None
+    if trace is True:
+        return TRACE_TOPIC
+    return trace or None
 
 
 def trace_group(group: str, kind: str) -> str:

@@ -174,7 +174,9 @@ class Balancer:
         # Order needs more than this division: the lock of each queue (``consumer/queue_locks.py``).
         route = await self.instance.routes.get(topic)
         strategy = self.strategy
-        clients = [self.instance.client_id] if strategy is None else await self._member_ids(route)
+        clients = [self.instance.client_id]
+        if strategy is not None:
+            clients = await self._member_ids(route)
         change = queue_change(
             route.subscribe_queues,
             clients,

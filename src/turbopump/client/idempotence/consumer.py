@@ -167,14 +167,17 @@ class IdempotentConsumer:
             try:
                 result = await function.call(message)
                 # a late message that was sent back is not settled by the handler itself
-                says = message.settled and not message.given_back_late
-                done = not (message.again if says else is_retry(result))
+                if message.settled and not message.given_back_late:
+                    done = not message.again
+                else:
+                    done = not is_retry(result)
             except Exception:
                 # the handler called done() before it failed
                 done = message.settled and not message.again
                 raise
             except asyncio.CancelledError:
-                done = None if in_thread else False
+                if in_thread:
+                    done = None
                 raise
             finally:
                 await self.end_claim(visit, done=done)
@@ -276,8 +279,10 @@ class IdempotentConsumer:
         """
         visit.renewal.cancel()
         try:
-            if done is not None:
-                await (self._finish(visit) if done else self._store.release(visit.key, visit.owner))
+            if done:
+                await self._finish(visit)
+            elif done is not None:
+                await self._store.release(visit.key, visit.owner)
         except Exception as error:
             consequence = "will be handled again" if done else "waits for the lease to end"
             log.error(
