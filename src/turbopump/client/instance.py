@@ -213,12 +213,10 @@ class ClientInstance:
             permits=settings.async_permits,
         )
         self.unit_mode = settings.unit_mode
-        servers = settings.name_servers
-        random = environment.random
         self.routes = Routes(
             self.remoting,
-            servers,
-            random=random,
+            settings.name_servers,
+            random=environment.random,
             on_change=self._route_changed,
             timeout=self.call_timeout,
         )

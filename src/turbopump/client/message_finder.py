@@ -20,7 +20,7 @@ from turbopump.client.consumer.offsets import OffsetStore, Time, as_ms
 from turbopump.client.consumer.pull import pull, pull_request, wanted_messages
 from turbopump.client.consumer.subscription import ALL, tag_subscription
 from turbopump.client.instance import ClientInstance
-from turbopump.client.lifecycle import InContext
+from turbopump.client.lifecycle import InContext, not_started
 from turbopump.client.setting_rules import (
     OFFSET,
     TOPIC,
@@ -249,10 +249,7 @@ class MessageFinder(InContext):
 
     def _ready(self) -> ClientInstance:
         if self._instance is None:
-            raise errors.NotStartedError(
-                "this MessageFinder is not started; use `async with MessageFinder(...)` or "
-                "`await finder.start()`"
-            )
+            raise not_started("MessageFinder", "finder")
         self._instance.check_usable("MessageFinder")
         return self._instance
 

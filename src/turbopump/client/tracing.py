@@ -91,9 +91,9 @@ class Tracing:
         same = replace(settings, local_ip=environment.ip).shared_with(ClientSettings)
         group = trace_group(self.group, self.kind)
         self._producer = make(**same, group=group, send_timeout=SEND_TIMEOUT_S)
-        send = self._producer.send
-        now_ms = environment.clock.now_ms
-        self.dispatcher = TraceDispatcher(send, self.topic, self.namespace, now_ms)
+        self.dispatcher = TraceDispatcher(
+            self._producer.send, self.topic, self.namespace, environment.clock.now_ms
+        )
 
     def of_consumer(self) -> ConsumeTraces:
         next_id = self.environment.unique_ids().next
@@ -417,9 +417,12 @@ class ConsumeTraces:
             properties.get(names.MSG_REGION, DEFAULT_REGION),
             self.group,
         )
-        id_ = began.request_id
-        times = message.reconsume_times
-        self.append(traced, sub_before_record(traced, request_id=id_, retry_times=times))
+        self.append(
+            traced,
+            sub_before_record(
+                traced, request_id=began.request_id, retry_times=message.reconsume_times
+            ),
+        )
         return _Begun(traced, began.request_id, began.count)
 
     def _after(self, begun: _Begun, cost_ms: int, code: ContextCode, *, error: str | None) -> None:

@@ -22,7 +22,7 @@ from turbopump.client.topic_route import TopicRoute
 from turbopump.errors import BodyError, RemotingError, RouteNotFoundError
 from turbopump.message.handles import pop_retry_topic
 from turbopump.message.message import MessageQueue
-from turbopump.message.queue_shares import Strategy
+from turbopump.message.queue_shares import Strategy, allocate_average
 from turbopump.message.rules import RETRY_PREFIX
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Body, Command, reply_in
@@ -74,12 +74,6 @@ def queue_change(
     kept = set(ours)
     before = set(assigned)
     return QueueChange([queue for queue in ours if queue not in before], sorted(before - kept))
-
-
-def _every_queue(
-    queues: Sequence[MessageQueue], _clients: Sequence[str], _client_id: str
-) -> list[MessageQueue]:
-    return list(queues)
 
 
 @dataclass(eq=False)
@@ -182,7 +176,7 @@ class Balancer:
             clients,
             self.instance.client_id,
             self.table.of_topic(topic),
-            strategy or _every_queue,
+            strategy or allocate_average,  # to this member alone
         )
         # A broker that does not list us has missed our heartbeat or was restarted. No queue can be
         # assigned to us until it knows us, so the division is incomplete and is repeated soon.

@@ -25,6 +25,7 @@ from turbopump.client.setting_rules import (
     SECONDS_OR_0,
     SettingRule,
     check_settings,
+    has_methods,
     is_name,
     is_text,
     number_between,
@@ -62,19 +63,13 @@ class HeldKey:
     renewal: asyncio.Task[None]
 
 
-def _is_store(value: object) -> bool:
-    return not isinstance(value, type) and all(
-        callable(getattr(value, name, None)) for name in STORE_METHODS
-    )
-
-
 _KEY: Final = SettingRule(
     lambda value: is_name(value) or callable(value),
     "must be the name of a property, as in 'order_id', or a function of a message that returns its "
     "key",
 )
 _STORE: Final = SettingRule(
-    _is_store,
+    has_methods(*STORE_METHODS),
     "must be a store: SqliteStore('done.db'), RedisStore(url), MemoryStore() or one of your own",
 )
 _NAME: Final = SettingRule(is_text, "must be text, in valid Unicode")

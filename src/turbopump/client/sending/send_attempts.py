@@ -241,8 +241,11 @@ class SendAttempts:
                     raise self._send_error() from error
                 route = correction[0]
         context = self._call_hooks_before(queue, address, oneway=True)
-        opaque = connection.calls.next_opaque
-        connection.send_frame(sender.encode(self._outgoing, queue, opaque, sender.now_ms(), True))
+        connection.send_frame(
+            sender.encode(
+                self._outgoing, queue, connection.calls.next_opaque, sender.now_ms(), True
+            )
+        )
         if sender.creation.unsaid:
             sender.creation.log_first_broker(queue)
         self._call_hooks_after(context, self._loop.time(), None)
