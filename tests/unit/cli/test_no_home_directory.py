@@ -30,12 +30,13 @@ def _homeless(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pwd, "getpwuid", no_entry)
 
 
-def serve(start: Callable[[], AbstractAsyncContextManager[None]]) -> None:
-    async def run() -> None:
-        async with start():
-            pass
+async def run(start: Callable[[], AbstractAsyncContextManager[None]]) -> None:
+    async with start():
+        pass
 
-    asyncio.run(run())
+
+def serve(start: Callable[[], AbstractAsyncContextManager[None]]) -> None:
+    asyncio.run(run(start))
 
 
 @pytest.fixture
