@@ -65,7 +65,9 @@ def _paths(config: BrokerConfig) -> StorePaths:
 
 
 def _given(text: str) -> Path | None:
-    return Path(text.strip()) if text.strip() else None
+    if text.strip():
+        return Path(text.strip())
+    return None
 
 
 def _physical_memory() -> int:
