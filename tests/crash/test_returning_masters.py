@@ -79,7 +79,9 @@ async def settled(master: Client, slave: Client) -> tuple[int, str | None]:
             with suppress(TurbopumpError):
                 here, there = (await status(slave)).ha_client_runtime_info, await status(master)
                 assert here is not None
-                if here.fault and ("another log" in here.fault or "only up to" in here.fault):
+                if here.fault and (
+                    "another log" in here.fault or "but that of the master" in here.fault
+                ):
                     return here.max_offset, here.fault
                 for one in there.ha_connection_info:
                     end = there.master_commit_log_max_offset

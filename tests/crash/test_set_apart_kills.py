@@ -17,7 +17,8 @@ from tests.unit.store.segments import Plain, RealSegment, replace
 
 from turbopump.disk.system_disk import SystemDisk
 from turbopump.store.files import StorePaths
-from turbopump.store.repair.setting_apart import SECTOR, set_apart
+from turbopump.store.repair.setting_apart import set_apart
+from turbopump.store.repair.unreadable_sectors import SECTOR
 
 BAD = ((0, 2), (1, 5))
 """Segments, and the sector of each that cannot be read."""

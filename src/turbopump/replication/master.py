@@ -215,7 +215,7 @@ class Replicas:
         self.alone = settings.acks > 0
         """True if too few slaves are in sync to wait for them."""
 
-    def begins(self, slave: str, *, proved: bool, end: int, now: float) -> None:
+    def record_begin(self, slave: str, *, proved: bool, end: int, now: float) -> None:
         """Reset the state of a slave with a new connection: the slave may have lost data. The log
         ends at ``end``."""
         if not proved:
@@ -225,7 +225,7 @@ class Replicas:
         elif (slave, True) in self._slaves:
             self._slaves[slave, True].acked = -1
 
-    def acknowledged(
+    def record_acknowledgement(
         self,
         slave: str,
         acked: int,
@@ -246,7 +246,7 @@ class Replicas:
             one.caught_up = max(one.caught_up, one.report)
         one.acked = max(one.acked, acked)
         one.report, one.end_at_report = now, end
-        self.look(now, confirmed)
+        self.update(now, confirmed)
 
     def is_in_sync(self, slave: str, now: float, *, proved: bool = True) -> bool:
         """Return True if the slave counts, and had all of the log recently."""
@@ -255,7 +255,7 @@ class Replicas:
             return False
         return now - one.caught_up <= self._settings.catch_up
 
-    def look(self, now: float, confirmed: int = 0) -> None:
+    def update(self, now: float, confirmed: int = 0) -> None:
         """Update ``copied`` and ``alone``, and remove slaves that were silent for long. Sends
         before the offset ``confirmed`` are answered already."""
         wanted, catch_up = self._settings.acks, self._settings.catch_up

@@ -55,14 +55,14 @@ async def fill(client: Client) -> None:
 def test_a_group_waits_when_it_has_read_enough_until_the_five_seconds_are_over() -> None:
     clock = Hands()
     cold = ColdFlow(clock, enabled=True, group_max=100, total_max=250)
-    cold.read("g", 99)
+    cold.note_read("g", 99)
     assert not cold.must_wait("g")
-    cold.read("g", 1)
+    cold.note_read("g", 1)
     assert (cold.must_wait("g"), cold.must_wait("h")) == (True, False)
-    cold.read("h", 90)
-    cold.read("TOOLS_CONSUMER", 1000)
+    cold.note_read("h", 90)
+    cold.note_read("TOOLS_CONSUMER", 1000)
     assert not cold.must_wait("h")
-    cold.read("i", 60)
+    cold.note_read("i", 60)
     assert cold.must_wait("h"), "all together have read too much"
     assert not cold.must_wait("nobody"), "who has read nothing cold does not wait"
     clock.seconds += WINDOW_S
@@ -71,7 +71,7 @@ def test_a_group_waits_when_it_has_read_enough_until_the_five_seconds_are_over()
     clock.seconds += FORGET_S
     assert cold.info().runtime_table == {}
     off = ColdFlow(clock, enabled=False, group_max=0, total_max=0)
-    off.read("g", 1)
+    off.note_read("g", 1)
     assert not off.must_wait("g")
 
 

@@ -67,8 +67,9 @@ class OrderInfo(SavedTable[OrderInfoTable]):
         """Read the file. Raises OSError."""
         self._table = self._load().table
 
-    def copy(self, table: OrderInfoTable) -> None:
-        """Replace the table by a master's."""
+    def copy(self, table: OrderInfoTable, *, whole: bool) -> None:
+        """Replace the table by a master's, which is always sent as a ``whole``."""
+        assert whole
         self._table = table.table
         self._changed()
 

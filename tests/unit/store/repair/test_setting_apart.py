@@ -29,13 +29,9 @@ from turbopump.disk import system_disk as disks
 from turbopump.disk.mapped_segments import MappedSegment
 from turbopump.disk.system_disk import SystemDisk
 from turbopump.errors import StoreDamagedError, StoreError, StoreLockedError
-from turbopump.store.repair.setting_apart import (
-    SECTOR,
-    LostMessages,
-    SettingApart,
-    UnreadableRange,
-    set_apart,
-)
+from turbopump.store.repair.lost_messages import LostMessages
+from turbopump.store.repair.setting_apart import SettingApart, set_apart
+from turbopump.store.repair.unreadable_sectors import SECTOR, UnreadableRange
 
 
 def run(directory: Directory, *, dry_run: bool = False) -> SettingApart:
