@@ -188,6 +188,10 @@ class Broker:
     def _lives(self, parts: Parts) -> Iterator[tuple[_Step, _Step]]:
         """Yield the start and the stop of each part, in the order of the starts. The stops run in
         reverse order."""
+        # The stops run from the last to the first. Nothing new is delivered, then the broker
+        # unregisters, and clients learn of it while it still answers them. Held requests are
+        # answered before the connections close. POP and transactions stop last, because requests
+        # use them until then.
         listening = parts.listening
         delivering = parts.delivering
         copying = parts.copying

@@ -247,15 +247,8 @@ def make_deliveries(
     ):
         stored.runtime_info.add_source(source)
     stored.statistics.timers = timers.numbers.in_and_out
-    log_repair = LogRepair(
-        store,
-        stored.disk,
-        stored.turns,
-        RemotingClient(tls=config.client_tls, signer=signer),
-        config.broker_name,
-        listening.address,
-        config.namesrv_addresses,
-    )
+    remoting = RemotingClient(tls=config.client_tls, signer=signer)
+    log_repair = LogRepair(stored, remoting, listening.address)
     pop = Pop(stored, timers, forwarding, log_repair)
     return Delivering(
         forwarding,

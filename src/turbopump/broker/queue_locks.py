@@ -95,6 +95,9 @@ class QueueLocks:
             self._next_clean_up = now + CLEAN_UP_S
             # a client that is late may still renew what nobody else has asked for
             self._forget_expired(now if self._count > LOCKS_MAX // 2 else now - LIFE_S)
+        # Each lock is returned with the number of the change that granted it, also at a renewal.
+        # The answer waits until that change is on the disk (``LocksHandler``). With 0 for a
+        # renewal, a client could rely on a lock that a crash gives to another client.
         granted: dict[MessageQueue, int] = {}
         locks = self._locks.get(group, {})
         for queue in queues:

@@ -378,6 +378,10 @@ class RegisteredServer:
             return
         if whole and self._unsure:
             self._announcement.raise_version()
+        # Until the answer comes nothing counts as confirmed, so that a failed exchange is followed
+        # by a registration of all topics. A registration of some topics may have arrived although
+        # its answer did not. The server then knows its data version, and ignores known topics that
+        # come with it: the whole registration needs a newer version (``_unsure``).
         self._confirmed = None
         self._all = False
         request, body = self._announcement.request_for(None if whole else some)

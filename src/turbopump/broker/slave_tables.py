@@ -388,6 +388,9 @@ class SlaveTables:
         store = self.stored.store
         topics = self.records.topics
         deleted = dict(self._copied.deleted)
+        # A deletion comes with the end of the master's log at that time. Queues with a message
+        # behind it belong to a topic of the same name that was created again, and stay. The log
+        # comes by another connection: it may be ahead of this answer, or behind.
         news = {name: at for name, at in deleted.items() if at > self._deleted.get(name, 0)}
         store.queue_ends.follow(deleted, store.log.end)
         gone = {name: deleted.get(name, end) for name in topics.names() if name not in given}

@@ -136,12 +136,12 @@ def test_an_hour_is_sampled_every_ten_minutes_and_a_day_every_hour(tmp_path: Pat
 def test_what_a_group_was_given_is_counted_by_message_byte_and_pull(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     for _ in range(4):
-        scene.statistics.got("g", "T", 5, 500)
+        scene.statistics.count_get("g", "T", 5, 500)
     scene.ticks()
     assert scene.over(GROUP_GET_NUMS, "T@g")[0] == (20, 2.0, 5.0)
     assert scene.over(GROUP_GET_SIZE, "T@g")[0] == (2000, 200.0, 500.0)
     assert scene.over(BROKER_GET_NUMS, "C")[0][0] == 20
-    scene.statistics.got("g", "T", 1, 1)
+    scene.statistics.count_get("g", "T", 1, 1)
     scene.ticks()
     assert scene.over(GROUP_GET_NUMS, "T@g")[0] == (21, 1.05, 21 / 5)
     assert (scene.statistics.totals.found, scene.statistics.totals.given) == (5, 21)
@@ -186,7 +186,7 @@ def test_what_was_there_before_the_start_does_not_count(tmp_path: Path) -> None:
 def test_a_deleted_topic_s_counts_are_gone_and_the_broker_s_stay(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.put(3)
-    scene.statistics.got("g", "T", 1, 1)
+    scene.statistics.count_get("g", "T", 1, 1)
     scene.ticks()
     scene.statistics.forget_topic("T")
     assert [
@@ -206,8 +206,8 @@ def test_the_first_sample_of_a_day_notes_what_there_was(tmp_path: Path) -> None:
         scene.wall_ms = int(datetime(2024, 5, day, 0, 0, 1).timestamp() * 1000)
         scene.ticks(2)
         assert (
-            scene.statistics.mornings.put_yesterday,
-            scene.statistics.mornings.put_today,
+            scene.statistics.midnight_totals.put_yesterday,
+            scene.statistics.midnight_totals.put_today,
         ) == expected
 
 

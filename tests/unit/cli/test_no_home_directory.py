@@ -30,9 +30,9 @@ def _homeless(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pwd, "getpwuid", no_entry)
 
 
-def serve(start: Callable[[], AbstractAsyncContextManager[None]]) -> None:
+def serve(servers: AbstractAsyncContextManager[None]) -> None:
     async def run() -> None:
-        async with start():
+        async with servers:
             pass
 
     asyncio.run(run())

@@ -22,7 +22,7 @@ def test_python_s_collector_passes_over_what_a_start_has_made() -> None:
         frozen.append(gc.get_freeze_count())
         assert tables
 
-    serve(servers)
+    serve(servers())
     assert frozen[0] >= 2000
     assert gc.get_freeze_count() < frozen[0]
 
