@@ -18,7 +18,8 @@ from typing import Final, NamedTuple
 
 from turbopump.broker.background import stop_task
 from turbopump.broker.reading import ask, read_pieces
-from turbopump.disk.disk import Disk, Piece
+from turbopump.broker.stored import Stored
+from turbopump.disk.disk import Piece
 from turbopump.errors import ProtocolError, RemotingError, StoreError
 from turbopump.message.codec import entry_fault, lengths_fault
 from turbopump.message.entry import FIXED_SIZE
@@ -27,9 +28,8 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.namesrv import GetBrokerClusterInfo
 from turbopump.protocol.requests.pull import ViewMessageById
 from turbopump.remoting.client import RemotingClient
-from turbopump.remoting.turns import Turns, awaited
+from turbopump.remoting.turns import awaited
 from turbopump.store.log.parsed_entry import INNER_COUNT_MAX, parse_entry
-from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, ConsumeQueue
 from turbopump.store.queues.lookup import StoredEntry
 from turbopump.store.queues.read_result import DamagedMessage
@@ -61,16 +61,12 @@ def damaged_ranges(damages: Iterable[DamagedMessage | StoredEntry]) -> list[Rang
 
 @dataclass(eq=False)
 class LogRepair:
-    """Repair of the log from other brokers of the same name. ``name``: the broker's name;
-    ``address``: its own address; ``name_servers``: source of the other addresses."""
+    """Repair of the log from other brokers of the same name, whose addresses are those of the name
+    servers. ``address``: this broker's own."""
 
-    store: MessageStore
-    disk: Disk
-    turns: Turns
+    stored: Stored
     remoting: RemotingClient
-    name: str
     address: str
-    name_servers: list[str]
     mended: int = 0
     """Messages that were fetched again since the start."""
     _due: dict[Range, None] = field(default_factory=dict)
@@ -87,7 +83,7 @@ class LogRepair:
     def fetch(self, ranges: Iterable[Range], then: Callable[[], object] | None = None) -> bool:
         """Fetch damaged ranges, then call ``then``. Return False if there is nothing to fetch now;
         ``then`` is not called."""
-        if not self.name_servers:
+        if not self.stored.config.namesrv_addresses:
             return False
         now = asyncio.get_running_loop().time()
         begun = False
@@ -137,12 +133,12 @@ class LogRepair:
 
     async def _find_copies(self) -> list[str]:
         """Return the addresses of the other brokers of this name, the master first."""
-        for server in self.name_servers:
+        for server in self.stored.config.namesrv_addresses:
             try:
                 found = await self.remoting.call(server, GetBrokerClusterInfo(), timeout=ANSWER_S)
             except (RemotingError, ProtocolError):
                 continue
-            data = found.broker_addr_table.get(self.name)
+            data = found.broker_addr_table.get(self.stored.config.broker_name)
             addresses = {} if data is None else data.broker_addrs
             return [addresses[one] for one in sorted(addresses) if addresses[one] != self.address]
         return []
@@ -202,7 +198,7 @@ class LogRepair:
 
     def _entry_fault(self, entry: bytes, at: int, end: int) -> str | None:
         """Describe the fault of an entry sent by a copy; None if it is good."""
-        crc_required = self.store.log.requires_crc(at)
+        crc_required = self.stored.store.log.requires_crc(at)
         fault = entry_fault(entry, at, crc_required=crc_required) or lengths_fault(entry)
         if fault is not None:
             return fault
@@ -213,15 +209,18 @@ class LogRepair:
             return "the topic of its message there has an invalid name"
         if parsed.sys_flag & SysFlag.TRANSACTION_PREPARED:
             return None  # it is in no queue
+        # Each message before this one in its queue has an entry before it in the log, of FIXED_SIZE
+        # bytes at least; an inner batch has up to INNER_COUNT_MAX messages in one entry. An entry
+        # with a larger queue offset cannot have been here: the copy has another log.
         index = parsed.queue_offset
         possible = at // FIXED_SIZE
-        if is_in_no_queue(parsed, self.store.queues):
+        if is_in_no_queue(parsed, self.stored.store.queues):
             possible *= INNER_COUNT_MAX
         if index > possible:
             return (
                 f"its message there has the queue offset {index}, and {possible} can be before it"
             )
-        queue = self.store.queues.find(parsed.topic, parsed.queue_id)
+        queue = self.stored.store.queues.find(parsed.topic, parsed.queue_id)
         if queue is None:
             return None
         return _queue_fault(queue, entry, at, index)
@@ -229,8 +228,8 @@ class LogRepair:
     async def _write_fetched(self, start: int, data: bytes) -> None:
         """Write fetched bytes in place. Raises OSError, and StoreError if the bytes cannot be
         written there."""
-        store = self.store
-        segment_log = self.store.log
+        store = self.stored.store
+        segment_log = self.stored.store.log
         file = segment_log.files.at(start)
         if file is None or start + len(data) > min(file.end, store.durable.value):
             raise StoreError("the range is not in one file, or not on the disk yet")
@@ -243,11 +242,11 @@ class LogRepair:
         segment_log.put_right(start, data)
         synced: asyncio.Future[OSError | None]
         synced, done, _ = awaited()
-        self.disk.start_sync([file.segment], done)
+        self.stored.disk.start_sync([file.segment], done)
         if (error := await synced) is not None:
             raise error
         scrub = Scrub(
-            self.disk,
+            self.stored.disk,
             segment_log,
             store.queues,
             lambda: store.durable.value,
@@ -255,7 +254,7 @@ class LogRepair:
             lambda text: log.warning("store: %s", text),
             store.rebuild,
         )
-        await ask(store.cold_reads, scrub.check(start, start + len(data)), self.turns)
+        await ask(store.cold_reads, scrub.check(start, start + len(data)), self.stored.turns)
 
 
 def _queue_fault(queue: ConsumeQueue, entry: bytes, at: int, index: int) -> str | None:

@@ -158,6 +158,12 @@ class SavedTable(ABC, Generic[ContentT]):
 
     def _write(self) -> Steps[None]:
         """Encode the changes, then write the file."""
+        # Encoding takes several turns, in which entries may change again. So it goes on until no
+        # entry is stale, and the rest happens in one turn: the round that starts here, the text,
+        # and ``_dirty`` then belong to the same state. A caller of ``saving`` before this turn
+        # waits for this round. A later change sets ``_dirty`` again, and its caller waits for the
+        # next round. Clearing ``_dirty`` before the text is made would report a change as saved
+        # that is not in the file.
         while stale := [entries for entries in self._maps.values() if entries.stale]:
             yield from stale[0].encode()
         self._encoding = False
@@ -247,6 +253,7 @@ class EncodedMap:
         if revision < self._removed_at:
             return None
         found = []
+        # in the order of revisions, so that the cost is that of the changed entries alone
         for key in reversed(self._revised):
             if self._revised[key] <= revision:
                 break

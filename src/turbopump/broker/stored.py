@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from turbopump.broker.consumers import ClientTable
 from turbopump.broker.groups import RequestModes
+from turbopump.broker.runtime_info import RuntimeInfo
 from turbopump.broker.send_queue import SendQueue
-from turbopump.broker.statistics import RuntimeInfo, Statistics
+from turbopump.broker.statistics import Statistics
 from turbopump.broker.store_opening import log_error, log_info, open_store
 from turbopump.broker.tables import Tables
 from turbopump.broker.topics import QueueKinds

@@ -231,6 +231,7 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         self._in_save = frozenset(self.unsaved)
 
     def _save_ended(self) -> None:
+        # a topic that was created during the save is not in the file
         safe = self._in_save & self.unsaved
         self._in_save = frozenset()
         self.unsaved -= safe

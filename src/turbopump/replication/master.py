@@ -83,7 +83,8 @@ class SlaveConnection:
     def begin_proved(self, offset: int) -> None:
         """Start sending at ``offset``: the slave has proved its log up to there. The proof is no
         acknowledgement, because the slave's disk may have fewer bytes."""
-        self.next, self.proved = offset, True
+        self.next = offset
+        self.proved = True
 
     def received(self, data: bytes, log: LogSpan, now: float) -> bool:
         """Process a slave's reports. Return True if there was at least one. A repeated offset
@@ -150,7 +151,8 @@ class SlaveConnection:
         that their sends are delayed less.
         """
         if written > self._written:
-            self._written, self._grew = written, now
+            self._written = written
+            self._grew = now
         is_far = self.next is not None and written - self.next > FAR_BEHIND
         return PAUSE_S if is_far and now - self._grew < BUSY_S else 0.0
 
@@ -245,7 +247,8 @@ class Replicas:
         elif acked >= one.end_at_report and one.acked >= 0:
             one.caught_up = max(one.caught_up, one.report)
         one.acked = max(one.acked, acked)
-        one.report, one.end_at_report = now, end
+        one.report = now
+        one.end_at_report = end
         self.update(now, confirmed)
 
     def is_in_sync(self, slave: str, now: float, *, proved: bool = True) -> bool:

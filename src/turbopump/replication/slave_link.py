@@ -10,7 +10,7 @@ import asyncio
 import logging
 import secrets
 import ssl
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Final, cast
 
 from turbopump.config.addresses import host_of
@@ -117,7 +117,8 @@ class SlaveLink:
 
     async def stop(self) -> None:
         """Stop copying. May be called twice."""
-        task, self._task = self._task, None
+        task = self._task
+        self._task = None
         if self.peer is not None:
             self.peer.close()
         if task is not None:
@@ -161,30 +162,8 @@ class SlaveLink:
 
     async def _copy_from(self, address: str) -> float:
         """Copy until the connection ends. Return the seconds to wait before the next attempt."""
-        host, port = host_of(address), address.rpartition(":")[2]
-        loop = asyncio.get_running_loop()
-        handshake, tls = None, None
-        is_listed = host in self._rules.allowed
-        if self._tls is not None and not is_listed:
-            tls = self._tls.context_at(loop.time())
-        if self._rules.closed and not is_listed:
-            credentials = self._rules.credentials
-            if credentials is None:
-                self._record_fault(
-                    "access control is on, but this slave has no credentials to "
-                    "authenticate its master: set innerClientAuthenticationCredentials, "
-                    f"or add {host} to haAllowedPeers"
-                )
-                return REFUSED_S
-            handshake = SlaveHandshake(credentials, secrets.token_bytes(NONCE_SIZE))
         try:
-            wanted = await self.begin_at(handshake is not None, tls is not None)
-            if wanted is not None:
-                await self._record_unknown_log()
-            async with asyncio.timeout(CONNECT_S):
-                _, peer = await loop.create_connection(
-                    lambda: MasterPeer(self, wanted, handshake), host, int(port), ssl=tls
-                )
+            peer = await self._connect(address)
         except (RemotingError, ProtocolError, ReadsRefusedError) as error:
             self._record_fault(f"the master's history cannot be read: {error}")
             return self._next_pause()
@@ -194,15 +173,15 @@ class SlaveLink:
         except (ssl.SSLError, ConnectionResetError) as error:
             fault = f"no TLS connection to the master at {address}: {failure_words(error)}"
             if not isinstance(error, ssl.SSLCertVerificationError):
-                fault += f"; if the master does not use TLS, add {host} to haAllowedPeers here"
+                fault += (
+                    f"; if the master uses no TLS, add {host_of(address)} to haAllowedPeers here"
+                )
             self._record_fault(fault)
             return self._next_pause(REFUSED_S)
         except (OSError, TimeoutError, ValueError) as error:
             self._record_fault(f"the master cannot be reached at {address}: {error or 'no answer'}")
             return self._next_pause()
         self.peer = peer
-        if wanted is not None:
-            log.info("copying from the master address=%s from=%d by=%s", address, wanted, peer.kind)
         try:
             cause = await peer.ended
         finally:
@@ -222,6 +201,36 @@ class SlaveLink:
             return self._next_pause(REFUSED_S)  # one that was stopping may be back at once
         self._record_fault(cause)
         return REFUSED_S
+
+    async def _connect(self, address: str) -> MasterPeer:
+        """Connect to the master. Raises CopyError if this slave must not copy it."""
+        host = host_of(address)
+        port = int(address.rpartition(":")[2])
+        loop = asyncio.get_running_loop()
+        handshake = None
+        tls = None
+        is_listed = host in self._rules.allowed
+        if self._tls is not None and not is_listed:
+            tls = self._tls.context_at(loop.time())
+        if self._rules.closed and not is_listed:
+            credentials = self._rules.credentials
+            if credentials is None:
+                raise CopyError(
+                    "access control is on, but this slave has no credentials to "
+                    "authenticate its master: set innerClientAuthenticationCredentials, "
+                    f"or add {host} to haAllowedPeers"
+                )
+            handshake = SlaveHandshake(credentials, secrets.token_bytes(NONCE_SIZE))
+        wanted = await self.begin_at(handshake is not None, tls is not None)
+        if wanted is not None:
+            await self._record_unknown_log()
+        async with asyncio.timeout(CONNECT_S):
+            _, peer = await loop.create_connection(
+                lambda: MasterPeer(self, wanted, handshake), host, port, ssl=tls
+            )
+        if wanted is not None:
+            log.info("copying from the master address=%s from=%d by=%s", address, wanted, peer.kind)
+        return peer
 
     async def _log_end(self, _shakes_hands: bool, _by_tls: bool) -> int | None:
         return self.store.log.end
@@ -256,7 +265,8 @@ class SlaveLink:
         # ignore numbers: they change while the master's log grows
         kind = cause.translate(_DIGITS)
         if kind != self._logged or now - self._logged_at >= LOG_AGAIN_S:
-            self._logged, self._logged_at = kind, now
+            self._logged = kind
+            self._logged_at = now
             log.error("the slave does not copy cause=%s", cause)
         self.fault = cause
 
@@ -356,7 +366,8 @@ class MasterPeer(asyncio.Protocol):
 
     def _compared(self, comparison: SlaveComparison, found: Outcome) -> None:
         """Record the master's verdict in the history, then start copying or refuse the master."""
-        link, end = self._link, comparison.end
+        link = self._link
+        end = comparison.end
         if found.verdict is not Verdict.EQUAL:
             if found.verdict is Verdict.DIFFERS and found.known:
                 link.history.found_different(found.known, found.offset)
@@ -398,10 +409,11 @@ class MasterPeer(asyncio.Protocol):
         """Store the received bytes, and acknowledge them."""
         if self._transport is None or self._comparison is not None:
             return
-        store, connection = self._link.store, self.connection
+        store = self._link.store
+        connection = self.connection
         try:
-            for start, data in self._pieces():
-                copied = self._link.copied.append(start, data)
+            while (piece := connection.to_store()) is not None:
+                copied = self._link.copied.append(*piece)
                 connection.stored(copied.end, copied.wanted)
                 self._link.clear_fault()
         except RoomInMakingError:
@@ -421,10 +433,6 @@ class MasterPeer(asyncio.Protocol):
         if self._link.flushes:
             self._sync()
         self._report()
-
-    def _pieces(self) -> Iterator[tuple[int, bytes]]:
-        while (piece := self.connection.to_store()) is not None:
-            yield piece
 
     def _sync(self) -> None:
         store = self._link.store

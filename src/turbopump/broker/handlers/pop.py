@@ -65,6 +65,9 @@ _POP_AT_SLAVE: Final = (
 )
 
 
+_QueueRequest = PopMessage | PeekMessage | Notification | PollingInfo
+
+
 class PopHandler:
     """Handler of pops."""
 
@@ -95,14 +98,7 @@ class PopHandler:
         # RocketMQ: gives messages and stores no checkpoint, so they come again and again
         if self._config.is_slave:
             return Response(PopMessageReply(), code=ResponseCode.SYSTEM_ERROR, remark=_POP_AT_SLAVE)
-        refused = self._refusal(
-            request.consumer_group,
-            request.topic,
-            request.queue_id,
-            request.max_msg_nums,
-            "pop",
-            PopMessageReply(),
-        )
+        refused = self._refusal(request, request.max_msg_nums, "pop", PopMessageReply())
         refused = refused or self._time_refusal(request)
         subscription = refused or self._subscription(request)
         if isinstance(subscription, Response):
@@ -220,14 +216,7 @@ class PopHandler:
         self, request: PeekMessage, context: RequestContext
     ) -> Response[PopMessageReply]:
         """Return messages that a pop would find, without a checkpoint."""
-        refused = self._refusal(
-            request.consumer_group,
-            request.topic,
-            request.queue_id,
-            request.max_msg_nums,
-            "peeking",
-            PopMessageReply(),
-        )
+        refused = self._refusal(request, request.max_msg_nums, "peeking", PopMessageReply())
         if refused is not None:
             return refused
         line = TopicGroup(request.topic, request.consumer_group)
@@ -249,14 +238,7 @@ class PopHandler:
 
     def notify(self, request: Notification, context: RequestContext) -> Outcome[NotificationReply]:
         """Notify the client of messages to pop, now or when they arrive."""
-        refused = self._refusal(
-            request.consumer_group,
-            request.topic,
-            request.queue_id,
-            1,
-            "notification",
-            NotificationReply(),
-        )
+        refused = self._refusal(request, 1, "notification", NotificationReply())
         return refused or self._notify_or_hold(request, context)
 
     def _notify_or_hold(
@@ -302,14 +284,7 @@ class PopHandler:
 
     def waiting(self, request: PollingInfo, _context: RequestContext) -> Response[PollingInfoReply]:
         """Return the number of waiting pops."""
-        refused = self._refusal(
-            request.consumer_group,
-            request.topic,
-            request.queue_id,
-            1,
-            "polling info",
-            PollingInfoReply(),
-        )
+        refused = self._refusal(request, 1, "polling info", PollingInfoReply())
         line = TopicGroup(request.topic, request.consumer_group)
         return refused or Response(
             PollingInfoReply(
@@ -320,16 +295,12 @@ class PopHandler:
     # --- checks
 
     def _refusal(
-        self,
-        group_name: str,
-        topic_name: str,
-        queue_id: int,
-        count: int,
-        what: str,
-        header: HeaderT,
+        self, request: _QueueRequest, count: int, what: str, header: HeaderT
     ) -> Response[HeaderT] | None:
         """Return a refusal if the request is not allowed, else None."""
         config = self._config
+        group_name = request.consumer_group
+        topic_name = request.topic
 
         def refuse(code: int, remark: str) -> Response[HeaderT]:
             return Response(header, code=code, remark=remark)
@@ -359,9 +330,9 @@ class PopHandler:
             return refuse(
                 ResponseCode.NO_PERMISSION, f"the topic[{topic_name}] {what} message is forbidden"
             )
-        if queue_id >= topic.read_queue_nums:
+        if request.queue_id >= topic.read_queue_nums:
             return refuse(
-                ResponseCode.INVALID_PARAMETER, no_queue_remark(queue_id, topic, group_name)
+                ResponseCode.INVALID_PARAMETER, no_queue_remark(request.queue_id, topic, group_name)
             )
         group = self._groups.find_or_create(group_name)
         if group is None:

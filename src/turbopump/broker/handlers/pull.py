@@ -321,7 +321,7 @@ class PullHandler:
             )
             return refusal(ResponseCode.SYSTEM_ERROR, result.unreadable)
         if result.count:
-            self.statistics.got(
+            self.statistics.count_get(
                 request.consumer_group, request.topic, result.count, len(result.data)
             )
         else:

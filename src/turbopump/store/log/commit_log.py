@@ -117,9 +117,9 @@ class CommitLog:
         of a segment. Raises StoreError if the log cannot begin there."""
         if self.files or offset % self.segment_size:
             raise StoreError(
-                f"a log cannot begin at {offset}: it has segments already, or that is no multiple "
-                f"of mappedFileSizeCommitLog={self.segment_size}; a slave has the size of its "
-                "master"
+                f"a log cannot begin at {offset}: it has segments already, or the offset "
+                f"is no multiple of mappedFileSizeCommitLog={self.segment_size}; set a "
+                "slave's to that of its master"
             )
         self.end = offset
 
@@ -141,10 +141,10 @@ class CommitLog:
             return self.end
         if size + BLANK_SIZE_MIN > self.segment_size:
             raise MessageError(
-                f"the message or batch takes {size} bytes in the store, more than a commit log "
-                f"file of {self.segment_size} holds; "
-                "send less at once (mappedFileSizeCommitLog is the size, and stays as it is for "
-                "a store that has messages)"
+                f"the message or batch takes {size} bytes in the store, more than a "
+                f"commit log file of {self.segment_size} holds; send less at once "
+                "(mappedFileSizeCommitLog is the size; a store with messages must keep "
+                "it)"
             )
         return self._roll()
 
