@@ -155,7 +155,7 @@ class OperatorHandlers:
                 ResponseCode.SYSTEM_ERROR,
                 "disable: this name server does not list topics (enableTopicList=false)",
             )
-        return Response(TopicList(topic_list=self._table.flagged(wanted)))
+        return Response(TopicList(topic_list=self._table.topics_flagged(wanted)))
 
     # --- the server's own configuration
 
