@@ -65,7 +65,7 @@ class NameServer:
             else None
         )
         self.kv = KvTable(kv_file)
-        running = RunningConfiguration.of(
+        running = RunningConfiguration.from_file(
             self.config, NAMESRV_KEYS, file, self.config.config_store_path
         )
         self.access: ServerAccess | None = None

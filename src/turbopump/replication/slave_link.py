@@ -211,7 +211,7 @@ class SlaveLink:
         tls = None
         is_listed = host in self._rules.allowed
         if self._tls is not None and not is_listed:
-            tls = self._tls.at(loop.time())
+            tls = self._tls.context_at(loop.time())
         if self._rules.closed and not is_listed:
             credentials = self._rules.credentials
             if credentials is None:
