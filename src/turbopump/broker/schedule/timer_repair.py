@@ -118,7 +118,9 @@ class TimerRepair:
         slot. Raises OSError, StoreError."""
         pending = self.pending
         due, until = max(slot.due, pending.read_time), max(slot.until, pending.read_time)
-        pending.put(due, offset, size, now, slot.topic_hash, recalls=slot.recalls, until=until)
+        pending.put_message(
+            due, offset, size, now, slot.topic_hash, recalls=slot.recalls, until=until
+        )
         return due
 
     # --- checks
