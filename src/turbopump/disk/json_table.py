@@ -161,7 +161,8 @@ class JsonTable:
     def _failed(self, error: OSError) -> None:
         if self._failures % FAILURES_PER_REPORT == 0:
             self._log_error(
-                f"{self._path} could not be saved ({error.strerror or error}); it is tried again"
+                f"{self._path} could not be saved ({error.strerror or error}): trying "
+                "again every second"
             )
         self._failures += 1
 
@@ -190,7 +191,7 @@ class JsonTable:
                 except (ValueError, TurbopumpError):
                     continue
                 self._log_error(
-                    f"{faults}; what stands before the damage is used, what followed is lost"
+                    f"{faults}; the part before the damage is used, and the rest is lost"
                 )
                 return table
         self._log_error(f"{faults}; the broker starts WITHOUT this table")

@@ -89,7 +89,7 @@ class MappedSegment:
 
     def _lost(self, what: str) -> str:
         return (
-            f"{self.path} {what}; until this process ends, what it held can be copied from "
+            f"{self.path} {what}; until this process ends, copy its content from "
             f"/proc/{os.getpid()}/fd/{self.fd}"
         )
 

@@ -86,8 +86,8 @@ class CopiedLog:
             log.begin_at(start)
         if start != log.end:
             raise CopyError(
-                f"the master sends its log from {start} on, and the log here ends at {log.end}; "
-                "empty the slave's store so that it is copied again"
+                f"the master sends its log from {start} on, and the slave's log ends at "
+                f"{log.end}: empty the slave's store directory, and it is copied again"
             )
         if len(self._topics) > _TOPICS_KEPT:
             self._topics.clear()

@@ -245,9 +245,9 @@ class SpaceWatch:
         if self._lacking is not None:
             path, size, why = self._lacking
             self.refusal = (
-                f"there is no room for {size} bytes in {path} "
-                f"({why}{_measured(self.figures.get(path))}): free some there; "
-                "sends are taken again, without a restart, as soon as it fits"
+                f"no space for {size} bytes in {path} "
+                f"({why}{_measured(self.figures.get(path))}): free some; sends are "
+                "accepted again without a restart"
             )
         elif self._full is not None:
             space = self.figures[self._full]
@@ -266,13 +266,12 @@ class SpaceWatch:
     def _advice(self) -> str:
         if self.forcibly:
             return (
-                "free some space there; whatever of the oldest messages can go is deleted "
-                "already (cleanFileForciblyEnable=true)"
+                "free some space there; the oldest messages are being deleted already "
+                "(cleanFileForciblyEnable=true)"
             )
         return (
-            "free some space there, keep messages for less time (fileReservedTime), or let the "
-            "oldest be deleted whatever their age "
-            "(cleanFileForciblyEnable)"
+            "free some space there, keep messages for less time (fileReservedTime), or "
+            "allow the deletion of the oldest at any age (cleanFileForciblyEnable)"
         )
 
 

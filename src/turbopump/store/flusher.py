@@ -103,7 +103,10 @@ class Flusher:
             fault = older.segment.lost(by_name=True) if not older.reported_lost else None
             if fault is not None:
                 older.reported_lost = True
-                self.log_error(f"{fault}; a start without it is refused")
+                self.log_error(
+                    f"{fault}: copy its content back before the next start, which is refused "
+                    "without it"
+                )
 
     def _lost(self, segments: list[Segment], *, by_name: bool = False) -> str | None:
         """Return a description of damage because of which log files do not keep written bytes, or
@@ -113,8 +116,8 @@ class Flusher:
                 return f"a file of the commit log is lost: {lost}"
         if (pages := self.disk.lost_pages()) > self._lost_pages:
             return (
-                f"{pages - self._lost_pages} pages of files of the store are lost: a file was cut, "
-                "or its disk does not give them (the system's log says more)"
+                f"{pages - self._lost_pages} pages of the store's files are lost: a file "
+                "was cut, or its disk cannot be read (see the system's log)"
             )
         return None
 

@@ -159,7 +159,7 @@ class Retention:
             if gone and files[:1] == [first]:
                 self.log.files.forget_first()
                 self._deleted += 1
-                why = "space is short" if self._forced else "it is older than fileReservedTime"
+                why = "space is short" if self._forced else "older than fileReservedTime"
                 self.log_info(
                     f"deleted {first.segment.path}, {why}; the log begins at {self.log.start}"
                 )

@@ -133,9 +133,7 @@ async def test_a_file_that_finds_no_room_refuses_sends_until_it_does(
             break
         sent.append(body)
     assert code == ResponseCode.SERVICE_NOT_AVAILABLE
-    assert (
-        f"there is no room for {SEGMENT} bytes in /store/commitlog (No space left on device"
-    ) in remark
+    assert (f"no space for {SEGMENT} bytes in /store/commitlog (No space left on device") in remark
     await asyncio.sleep(3)
     code, remark = await talk.client.code(SEND, b"small")
     assert code == ResponseCode.SERVICE_NOT_AVAILABLE

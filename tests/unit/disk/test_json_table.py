@@ -88,7 +88,7 @@ def test_members_that_make_no_sense_before_the_damage_are_given_up_too(tmp_path:
     path.write_bytes(b'{"a":1,"b":nonsense,"c":[1,')
     failures: list[str] = []
     assert load(path, failures) == {"a": 1}
-    assert "what stands before the damage is used" in failures[0]
+    assert "the part before the damage is used" in failures[0]
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_as_much_as_makes_sense_is_used(tmp_path: Path, data: bytes, found: obje
     path.write_bytes(data)
     failures: list[str] = []
     assert load(path, failures) == found
-    assert "what stands before the damage is used, what followed is lost" in failures[0]
+    assert "the part before the damage is used, and the rest is lost" in failures[0]
 
 
 @pytest.mark.parametrize("data", [b"{torn", b"\0" * 100, b"]", b"\n", b""])
@@ -240,7 +240,7 @@ async def test_a_save_that_fails_is_reported_once_and_repeated_until_it_succeeds
     await asyncio.sleep(1)
     one.repeat()
     assert disk.files[path].content == b'{"n":2}'
-    assert reports == [f"{path} could not be saved (Input/output error); it is tried again"]
+    assert reports == [f"{path} could not be saved (Input/output error): trying again every second"]
     assert recovered == [f"{path} is saved again, after 3 failures"]
 
 

@@ -129,7 +129,7 @@ def test_sends_are_refused_from_one_level_and_taken_from_another_each_change_tol
     ("forcibly", "advice"),
     [
         (True, "deleted already (cleanFileForciblyEnable=true)"),
-        (False, "whatever their age (cleanFileForciblyEnable)"),
+        (False, "at any age (cleanFileForciblyEnable)"),
     ],
 )
 def test_a_refusal_does_not_advise_what_is_switched_on(*, forcibly: bool, advice: str) -> None:
@@ -181,8 +181,7 @@ def test_a_file_without_room_has_sends_refused_until_any_root_has_enough() -> No
     raised = watched.watch.no_room(no_room(), A, 100)
     assert isinstance(raised, StoreClosedError)
     assert (
-        "there is no room for 100 bytes in /a (No space left on device; 91 % used, "
-        "99 of 1000 bytes free)"
+        "no space for 100 bytes in /a (No space left on device; 91 % used, 99 of 1000 bytes free)"
     ) in str(raised)
     watched.look(a=Space(1000, 98))
     assert "98 of 1000 bytes free" in (watched.watch.refusal or ""), "the figures are the last ones"

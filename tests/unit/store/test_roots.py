@@ -394,7 +394,7 @@ def test_roots_that_are_disks_of_their_own_get_their_next_segment_ahead_by_its_o
 def test_a_full_root_leaves_the_log_to_the_other_and_only_two_full_ones_refuse_sends() -> None:
     disks = Disks((2 * 4096, 4 * 4096))
     sent = []
-    no_room = r"there is no room for 4096 bytes in /(one|two)"
+    no_room = r"no space for 4096 bytes in /(one|two)"
     with pytest.raises(StoreClosedError, match=no_room):  # noqa: PT012
         for number in range(100):
             put(disks.store, b"%d " % number + b"x" * 900)

@@ -162,8 +162,8 @@ class IndexCheck:
         elif entry.seconds != min(max((stored_ms - header.begin_ms) // 1000, 0), 0x7FFFFFFF):
             self._wrong(
                 entry,
-                f"it is {entry.seconds} s after the file's begin; the message at "
-                f"offset {entry.offset} is not",
+                f"its time is {entry.seconds} s after the file's begin, which is not the "
+                f"store time of the message at offset {entry.offset}",
             )
         if self._growing or entry.number < header.count - 1:
             return
@@ -175,7 +175,9 @@ class IndexCheck:
     def _header_wrong(
         self, header: IndexHeader, claim: str, entry: IndexEntry, stored_ms: int
     ) -> None:
-        text = f"its head says that it {claim}; that is offset {entry.offset}, {stored_ms} ms"
+        text = (
+            f"the header says that the file {claim}; that is offset {entry.offset}, {stored_ms} ms"
+        )
         self._findings.add("index_header", text, self._name(header.path))
 
     def _unreadable(self, header: IndexHeader, error: OSError) -> None:
@@ -393,7 +395,7 @@ def check_chains(
 
     if not 1 <= header.count <= header.entries:
         room = header.entries - 1
-        head_wrong(f"its head says {header.count - 1} entries; there is room for {room}")
+        head_wrong(f"the header says {header.count - 1} entries, and the file has room for {room}")
         return
     heads = array("i", bytes(header.slots * SLOT_SIZE))
     used, number, slots = 0, 1, header.slots
@@ -415,7 +417,7 @@ def check_chains(
         if growing:
             return
         if header.slots_used != used:
-            head_wrong(f"its head says {header.slots_used} slots in use; there are {used}")
+            head_wrong(f"the header says {header.slots_used} used slots, and the file has {used}")
         stored = array("i", opened.read(HEADER_SIZE, slots * SLOT_SIZE))
     if sys.byteorder == "little":
         stored.byteswap()

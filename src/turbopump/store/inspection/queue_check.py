@@ -185,8 +185,8 @@ class QueueCheck:
                 return None
             if self._delayed:
                 return (
-                    f"its time of delivery is {found_tags}, which is no delay level after "
-                    f"{stored_ms}, when the message was stored"
+                    f"its delivery time {found_tags} is no delay level after its store "
+                    f"time {stored_ms}"
                 )
             return f"its tagsCode is {found_tags}, the message's {tags}"
         return (

@@ -109,7 +109,7 @@ KINDS: Final = {
     "index_chain": Kind(True, "an index entry cannot be reached from its slot"),
     "index_header": Kind(True, "an index file's head contradicts its entries"),
     "index_layout": Kind(True, "size and entries of an index file do not give its number of slots"),
-    "no_index": Kind(False, "there are no index files: searches by key find nothing"),
+    "no_index": Kind(False, "the store has no index files: searches by key find nothing"),
     # the rest
     "checkpoint": Kind(True, "the checkpoint has impossible values"),
     "checkpoint_ahead": Kind(False, "the checkpoint claims more than the log has"),

@@ -112,8 +112,8 @@ def _refuse_wrong_directory(
         return
     if any(segment_offset(name) is not None for name in disk.list_directory(root)):
         raise StoreError(
-            f"{root} holds segments but is no store directory: give the directory above it, "
-            f"{root.resolve().parent}"
+            f"{root} holds segments, but is no store directory: give the directory above "
+            f"it, {root.resolve().parent}"
         )
     inside = [
         name for name in disk.list_directory(root) if disk.is_directory(root / name / "commitlog")
@@ -128,7 +128,7 @@ def _refuse_wrong_directory(
             else ("give the directory that storePathRootDir names")
         )
     raise StoreError(
-        f"{root} is no store directory, it has no {log_roots[0].name} directory: {hint}"
+        f"{root} is no store directory, because it has no {log_roots[0].name} directory: {hint}"
     )
 
 
@@ -146,7 +146,7 @@ def _row(
         elif size is not None and not disk.is_directory(path):
             findings.add(
                 "foreign_file",
-                f"{name!r} is no file of the store ({size} bytes)",
+                f"{name!r} ({size} bytes) does not belong to a store",
                 store.relative(path),
             )
     return files

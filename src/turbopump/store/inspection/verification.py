@@ -230,7 +230,9 @@ class _Check:
         for path in self._now.store.indexes:
             if path not in names:
                 self._findings.add(
-                    "index_layout", "it is too short to have a head", self._now.store.relative(path)
+                    "index_layout",
+                    "the file is too short for a header",
+                    self._now.store.relative(path),
                 )
         for header in self._now.headers:
             file = self._now.store.relative(header.path)

@@ -118,13 +118,13 @@ class LogReplay:
         elif not self._starts_over(queue, parsed):
             if not self.rebuilding:
                 text = (
-                    f"its units end at {expected}, and the log goes on with {index} at "
-                    f"{parsed.offset}"
+                    f"its units end at {expected}, and the next message in the log has "
+                    f"{index}, at {parsed.offset}"
                 )
                 raise QueueHoleError(f"topic={parsed.topic} queue={parsed.queue_id}: {text}")
             name = f"{parsed.topic} queue {parsed.queue_id}"
             what = f"queue offset {index} of {name}, which has {expected} before it"
-            return None, f"it says that it is {what}"
+            return None, f"the entry claims {what}"
         return queue, None
 
     def gap_offset(self, topic: str) -> int:

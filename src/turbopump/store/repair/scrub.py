@@ -221,7 +221,7 @@ class Scrub:
             else:
                 what = f"holds the tags code {tags}, that of its message is {right[2]}"
             name = _unit_name(topic, queue_id, index)
-            self._log_error(f"the scrub found that {name} {what}: it is repaired")
+            self._log_error(f"the scrub repaired {name}: it {what}")
 
     def _report_range(self, start: int, end: int, fault: str) -> None:
         self._on_damage(start, end)
@@ -236,9 +236,9 @@ class Scrub:
         if self._is_new(topic, queue_id, index):
             self.numbers.wrong_units += 1
             self._log_error(
-                f"the scrub found that {_unit_name(topic, queue_id, index)} {what}, its message "
-                f"is at {position}: consumers do not get it; "
-                "stop the broker and remove that queue's directory, the next start writes it again"
+                f"the scrub found that {_unit_name(topic, queue_id, index)} {what}; its "
+                f"message is at {position} and is not delivered: stop the broker and "
+                "remove the directory of that queue, and the next start writes it again"
             )
 
     def _is_new(self, topic: str, queue_id: int, at: int) -> bool:

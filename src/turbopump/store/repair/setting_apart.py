@@ -153,9 +153,9 @@ def _missing(files: Sequence[StoreFile], safe_offset: int) -> Iterator[str]:
             )
     if files[-1].end < safe_offset:
         yield (
-            f"the log was on the disk up to offset {safe_offset}, and its last segment ends at "
-            f"{files[-1].end}: a broker refuses to start, or ends the log before what is missing; "
-            "bring it back from a copy"
+            f"the log was on the disk up to offset {safe_offset}, and its last segment "
+            f"ends at {files[-1].end}: a broker refuses to start, or ends the log there; "
+            "restore the rest from a copy"
         )
 
 

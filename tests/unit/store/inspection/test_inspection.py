@@ -668,14 +668,14 @@ def test_segments_elsewhere_are_found_when_told(root: Path, tmp_path: Path) -> N
         (
             "other/x",
             "other",
-            "no store directory, it has no commitlog directory: give the "
+            "no store directory, because it has no commitlog directory: give the "
             "directory that storePathRootDir",
         ),
         ("up/store/commitlog/x", "up", "did you mean"),
         (
             "commitlog/" + "0" * 20,
             "commitlog",
-            "holds segments but is no store directory: give the directory above it",
+            "holds segments, but is no store directory: give the directory above it",
         ),
     ],
 )

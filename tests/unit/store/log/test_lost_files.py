@@ -98,7 +98,7 @@ def test_an_older_file_that_is_gone_is_named_once_and_new_messages_are_taken(
         store.flusher.look_at_files()
     (line,) = directory.failures
     assert str(gone) in line
-    assert "a start without it is refused" in line
+    assert "copy its content back before the next start, which is refused without it" in line
     put(store, b"taken")
     assert len(bodies(store)) == 17, "what is open can be read"
     store.close()
@@ -131,7 +131,7 @@ def test_a_page_that_is_gone_is_noticed_by_the_next_sync(
     put(store, b"lost")
     store.flusher.flush_log()
     assert store.durable.value == 0
-    assert "2 pages of files of the store are lost" in directory.failures[0]
+    assert "2 pages of the store's files are lost" in directory.failures[0]
     store.close()
 
 
