@@ -89,14 +89,13 @@ class SpaceLimits:
         refusal ends."""
         if self.free_min:
             return (
-                f"it had less than diskFreeSpaceMin={self.free_min}, and sends are taken again "
-                f"from {self.free_min * 3 // 2} on"
+                f"it had less than diskFreeSpaceMin={self.free_min}, and sends are "
+                f"accepted again from {self.free_min * 3 // 2} on"
             )
         end = min(self.clean_forcibly, self.warning)
         return (
-            f"it was beyond diskSpaceWarningLevelRatio={self.warning} %, and sends are taken "
-            f"again from {end} % on "
-            "(diskSpaceCleanForciblyRatio)"
+            f"it was beyond diskSpaceWarningLevelRatio={self.warning} %, and sends are "
+            f"accepted again from {end} % on (diskSpaceCleanForciblyRatio)"
         )
 
 
@@ -159,7 +158,7 @@ class SpaceWatch:
             self._busy = False
             silent = str(error) if error is not None else None
             if silent is not None and silent != self._silent:
-                self.log_error(f"how much room there is cannot be asked: {silent}")
+                self.log_error(f"the free space cannot be read: {silent}")
             self._silent = silent
             self.judge(found)
             then()
@@ -214,8 +213,11 @@ class SpaceWatch:
                 self._reported = True
                 advice = descriptor_advice(error)
                 self.log_error(
-                    f"a send is refused, for a file in {path} cannot be made or opened "
-                    f"({error.strerror or error})" + (f": {advice}" if advice else "")
+                    (
+                        f"a send is refused, because a file in {path} cannot be made or "
+                        f"opened ({error.strerror or error})"
+                    )
+                    + (f": {advice}" if advice else "")
                 )
             return error
         self._lacking = (path, size, error.strerror or str(error))
@@ -261,7 +263,7 @@ class SpaceWatch:
         if before is None and self.refusal is not None:
             self.log_error(f"sends are refused: {self.refusal}")
         elif before is not None and self.refusal is None:
-            self.log_info("there is room again: sends are taken")
+            self.log_info("there is enough space again: sends are accepted")
 
     def _advice(self) -> str:
         if self.forcibly:
@@ -296,7 +298,7 @@ def with_free_bytes(error: OSError, disk: Disk) -> OSError:
     except OSError:
         return error
     text = (
-        f"{error.strerror}, {space.free} of {space.total} bytes free: free some there, a "
-        "start needs room for small files"
+        f"{error.strerror}, {space.free} of {space.total} bytes free: free some there, "
+        "because a start needs space for small files"
     )
     return OSError(error.errno, text, error.filename)

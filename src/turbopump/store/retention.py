@@ -238,8 +238,8 @@ class Retention:
         def noted(error: OSError | None) -> None:
             if error is not None:
                 self.log_error(
-                    "which index files there are cannot be noted, the next start fills "
-                    f"them again: {error}"
+                    "the list of index files cannot be saved, and the next start fills "
+                    f"the index again: {error}"
                 )
             self.disk.start_remove([file.segment for file in dropped], removed)
 

@@ -36,7 +36,10 @@ class StartReserve:
         if size and self.disk.space(self.path.parent).free < size:
             self.disk.remove(self.path)
             self._given_up = size
-            self.log_info(f"the disk is full: {self.path} is given up, for the files of this start")
+            self.log_info(
+                f"the disk is full: {self.path} is deleted to make space for the files of "
+                "this start"
+            )
 
     def keep(self) -> None:
         """Make the missing reserve in a thread, if ten times its size is free or this start has

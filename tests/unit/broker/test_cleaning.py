@@ -113,7 +113,9 @@ async def test_a_disk_may_be_judged_by_its_free_bytes_alone(
     await asyncio.sleep(3)
     code, remark = await talk.client.code(SEND, b"refused")
     assert code == ResponseCode.SERVICE_NOT_AVAILABLE
-    assert f"diskFreeSpaceMin={free}, and sends are taken again from {free * 3 // 2} on" in remark
+    assert (
+        f"diskFreeSpaceMin={free}, and sends are accepted again from {free * 3 // 2} on" in remark
+    )
     disk.capacity += free // 2
     assert (await talk.client.ask(SEND, b"refused")).code == ResponseCode.SERVICE_NOT_AVAILABLE
     disk.capacity += 1
@@ -246,4 +248,4 @@ async def test_an_error_of_the_question_is_reported_once_and_changes_nothing(
     disk.fail("space", times=20)
     await asyncio.sleep(10)
     await talk.client.send(b"taken")
-    assert caplog.text.count("how much room there is cannot be asked") == 1
+    assert caplog.text.count("the free space cannot be read") == 1

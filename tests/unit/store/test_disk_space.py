@@ -290,7 +290,8 @@ def test_a_file_that_cannot_be_opened_is_reported_once_for_each_look() -> None:
     for _ in range(3):
         assert watched.watch.no_room(error, QUEUES, 100) is error
     assert watched.said == [
-        "a send is refused, for a file in /queues cannot be made or opened (Too many open files): "
+        "a send is refused, because a file in /queues cannot be made or opened "
+        "(Too many open files): "
         "raise the limit of open files (ulimit -n), or let fewer clients connect"
     ]
     watched.look()

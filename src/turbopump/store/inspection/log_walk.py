@@ -105,12 +105,12 @@ class LogWalk(SegmentWalk[tuple[int, bytes]]):
 
 def _head_fault(size: int, magic: int, left: int) -> str:
     if size == 0 and magic == 0:
-        return "there are zeros where a message should begin"
+        return "zeros where a message should begin"
     if magic == MAGIC_BLANK:
         return f"a blank of {size} bytes where {left} are left in the segment"
     if magic not in _MAGICS:
         return f"magic {magic:08X} is not a message's"
-    return f"totalSize {size} cannot be: {left} bytes are left in the segment"
+    return f"totalSize {size} is impossible: {left} bytes are left in the segment"
 
 
 def bad_finding(bad: BadRange, store: StoreFiles) -> Finding:

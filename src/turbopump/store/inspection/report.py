@@ -107,8 +107,10 @@ KINDS: Final = {
         True, "an index entry that no message has: it points nowhere, or to another key or time"
     ),
     "index_chain": Kind(True, "an index entry cannot be reached from its slot"),
-    "index_header": Kind(True, "an index file's head contradicts its entries"),
-    "index_layout": Kind(True, "size and entries of an index file do not give its number of slots"),
+    "index_header": Kind(True, "an index file's header contradicts its entries"),
+    "index_layout": Kind(
+        True, "the number of slots of an index file cannot be derived from its size and entries"
+    ),
     "no_index": Kind(False, "the store has no index files: searches by key find nothing"),
     # the rest
     "checkpoint": Kind(True, "the checkpoint has impossible values"),

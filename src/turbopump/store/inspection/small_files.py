@@ -89,7 +89,7 @@ def read_run_state(disk: ReadOnlyDisk, paths: StorePaths, findings: Findings) ->
         file = "abort" if state.abort else paths.provenance.name
         findings.add(
             "unclean_stop",
-            "the last broker was killed or lost its power; the next one recovers",
+            "the last broker was killed or lost its power; the next start recovers the store",
             file,
         )
     return state

@@ -186,8 +186,8 @@ def _judge_roots(disk: ReadOnlyDisk, store: StoreFiles, findings: Findings) -> N
     for root, start in noted_roots(disk, store.paths).items():
         if root not in looked_at and start not in starts and start >= store.log_start:
             text = (
-                f"segment {start:020d} was in {root}, where nothing was looked for or found: "
-                "give it with --commit-log"
+                f"segment {start:020d} was in {root}, which was not searched or has no "
+                "segments: give it with --commit-log"
             )
             findings.add("log_root_missing", text, offset=start)
 

@@ -192,7 +192,7 @@ class _Check:
         elif result.messages:
             self._findings.add(
                 "no_index",
-                "a broker with messageIndexEnable fills them at its next recovery",
+                "a broker with messageIndexEnable fills the index at its next recovery",
                 "index",
             )
         checkpoint = read_checkpoint(self._disk, self._now.store.paths, self._findings)

@@ -60,7 +60,7 @@ def head_blame(size: int, magic: int, left: int) -> str:
         return NOTHING
     if FIXED_SIZE <= size <= min(left - BLANK_SIZE_MIN, ENTRY_SIZE_MAX):
         return f"magic {magic:08X} is not a message's"
-    return f"totalSize {size} cannot be: {left} bytes are left in the segment"
+    return f"totalSize {size} is impossible: {left} bytes are left in the segment"
 
 
 class LogScanner:

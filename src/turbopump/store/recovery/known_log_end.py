@@ -94,10 +94,9 @@ class KnownLogEnd:
         missing = f", and the queues had {count} messages behind that" if pointed > end else ""
         if end < self.synced:
             return (
-                f"the end of the log is lost: it was on the disk up to {self.synced}, and its "
-                f"last good message ends at {end} ({where}){missing}; "
-                "messages that had been stored are gone, and their offsets in the queues are "
-                "given again"
+                f"the end of the log is lost: it was on the disk up to {self.synced}, and "
+                f"its last good message ends at {end} ({where}){missing}; stored messages "
+                "are lost, and new messages get the same queue offsets again"
             )
         written = max(self.noted, pointed)
         if end < written:

@@ -217,9 +217,9 @@ class Scrub:
         self.numbers.wrong_units += 1
         if self._is_new(topic, queue_id, index):
             if (offset, size) != right[:2]:
-                what = f"points to {offset}, {size} bytes, its message is at {position}"
+                what = f"points to {offset}, {size} bytes; its message is at {position}"
             else:
-                what = f"holds the tags code {tags}, that of its message is {right[2]}"
+                what = f"has the tags code {tags}, and its message has {right[2]}"
             name = _unit_name(topic, queue_id, index)
             self._log_error(f"the scrub repaired {name}: it {what}")
 

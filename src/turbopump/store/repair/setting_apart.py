@@ -148,8 +148,8 @@ def _missing(files: Sequence[StoreFile], safe_offset: int) -> Iterator[str]:
         if file.end != following.start:
             yield (
                 f"{file.path} has {file.size} bytes, and the next segment begins "
-                f"{following.start - file.start} bytes behind its beginning: brokers refuse to "
-                "start; bring the whole file back from a copy"
+                f"{following.start - file.start} bytes behind its beginning: brokers "
+                "refuse to start; restore the whole file from a copy"
             )
     if files[-1].end < safe_offset:
         yield (
