@@ -110,8 +110,8 @@ class Cleaning:
     def look(self) -> None:
         """Check the disk space. Begin a round at once if the disk is too full."""
         if not self._closed:
-            self._space.look(self._looked)
-            self._reserve.keep()
+            self._space.check_space(self._looked)
+            self._reserve.make_missing()
 
     def round(self) -> None:
         """Delete expired files, then trim queues and indexes. Do nothing while the previous round

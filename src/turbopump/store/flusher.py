@@ -5,7 +5,7 @@ A failed sync of the log is final: the kernel may have dropped the dirty pages, 
 fdatasync would report a false success. Then ``durable`` fails, its waiters get the error, and the
 store accepts no more writes. A log file that was deleted or cut under the running process has the
 same effect: its sync succeeds and keeps nothing. Each sync checks the synced files before it
-reports success, and ``look_at_files`` checks the others.
+reports success, and ``check_files`` checks the others.
 """
 
 from __future__ import annotations
@@ -71,20 +71,22 @@ class Flusher:
         def done(error: OSError | None) -> None:
             self.log_busy = False
             if error is not None:
-                self._fail(f"fdatasync of the commit log failed ({error.strerror or error})")
-            elif (lost := self._lost(segments)) is not None:
-                self._fail(lost)
-            if self._failed:
+                self._stop_writing(
+                    f"fdatasync of the commit log failed ({error.strerror or error})"
+                )
+            elif (lost := self._lost_file(segments)) is not None:
+                self._stop_writing(lost)
+            if self._has_failed:
                 return
             self.checkpoint.log_timestamp = max(self.checkpoint.log_timestamp, timestamp)
-            self.confirmed.flushed(target)
+            self.confirmed.note_flushed(target)
             if self._log_again:
                 self._log_again = False
                 self.flush_log()
 
         self.disk.start_sync(segments, done)
 
-    def look_at_files(self) -> None:
+    def check_files(self) -> None:
         """Check that the files of the log still exist; call twice a second.
 
         If the file being written is lost, the store stops accepting messages. The other files are
@@ -93,9 +95,9 @@ class Flusher:
         files = self.log.files.files
         if not files or self.confirmed.durable.error is not None:
             return
-        lost = self._lost([files[-1].segment], by_name=True)
+        lost = self._lost_file([files[-1].segment], by_name=True)
         if lost is not None:
-            self._fail(lost)
+            self._stop_writing(lost)
         # Not the first: retention may be about to delete it.
         self._looked_at = self._looked_at + 1 if self._looked_at + 2 < len(files) else 1
         if self._looked_at + 1 < len(files):
@@ -108,7 +110,7 @@ class Flusher:
                     "without it"
                 )
 
-    def _lost(self, segments: list[Segment], *, by_name: bool = False) -> str | None:
+    def _lost_file(self, segments: list[Segment], *, by_name: bool = False) -> str | None:
         """Return a description of damage because of which log files do not keep written bytes, or
         None."""
         for segment in segments:
@@ -122,11 +124,11 @@ class Flusher:
         return None
 
     @property
-    def _failed(self) -> bool:
+    def _has_failed(self) -> bool:
         return self.confirmed.durable.error is not None
 
-    def _fail(self, cause: str) -> None:
-        if self._failed:
+    def _stop_writing(self, cause: str) -> None:
+        if self._has_failed:
             return
         text = f"{cause}; the store is read-only until a restart"
         self.confirmed.fail(StoreError(text))
@@ -171,9 +173,9 @@ class Flusher:
         checkpoint, durable = self.checkpoint, self.confirmed.durable
         if durable.error is None:
             self.disk.sync(self.log.files.dirty_segments())
-            self.look_at_files()
+            self.check_files()
         if durable.error is None:
-            self.confirmed.flushed(self.log.end)
+            self.confirmed.note_flushed(self.log.end)
             newest = self.dispatcher.last_store_timestamp
             checkpoint.log_timestamp = max(checkpoint.log_timestamp, newest)
             if not self.queues_failed:

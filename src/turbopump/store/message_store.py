@@ -201,10 +201,12 @@ class MessageStore:
             self.queues,
             config.limits,
             self.cold_reads,
-            self.rebuild.mark,
+            self.rebuild.mark_unit,
             clock.monotonic,
         )
-        self.lookup = Lookup(self.log, self.queues, self.index, self.confirmed, self.rebuild.mark)
+        self.lookup = Lookup(
+            self.log, self.queues, self.index, self.confirmed, self.rebuild.mark_unit
+        )
         self.latency = AppendLatency(lambda: self.queues.units, on_slow_append)
         self.recovery: RecoveryReport | None = None
         self.unchanged = 0
@@ -282,7 +284,7 @@ class MessageStore:
             self.flusher.flush_all_now()
         elif not report.entries:
             self.flusher.queues_synced = log.end  # nothing was written since the clean stop
-        self.confirmed.flushed(log.end)
+        self.confirmed.note_flushed(log.end)
         self.latency.begin()
         self.reader.open_at(log.end, after_crash=not last.clean)
         for queue in self.queues:
@@ -325,7 +327,7 @@ class MessageStore:
             known=known,
         )
         report = recovery.run()
-        lost = known_end.lost(log, report.log_end, report.torn, report.queued)
+        lost = known_end.describe_loss(log, report.log_end, report.torn, report.queued)
         if lost is not None:
             self._log_error(lost)
         if report.mismatch is not None:

@@ -103,7 +103,7 @@ class Retention:
     _trimmed_to: int = 0
     _trim_again: bool = False
 
-    def ask(self) -> None:
+    def request_deletion(self) -> None:
         """Delete expired files in the next rounds, at any hour. RocketMQ:
         ``executeDeleteFilesManually``."""
         self._manual_rounds = MANUAL_ROUNDS
@@ -130,7 +130,7 @@ class Retention:
         if (
             len(files) < 2
             or self._deleted >= self.rules.batch_max
-            or files[0].end > min(self.flusher.synced, self._needed())
+            or files[0].end > min(self.flusher.synced, self._first_needed_offset())
         ):
             then(NextStep.NOTHING)
             return
@@ -167,7 +167,7 @@ class Retention:
 
         self.disk.start(look, looked)
 
-    def _needed(self) -> int:
+    def _first_needed_offset(self) -> int:
         return min(
             (offset for ask in self.needed_from if (offset := ask()) is not None),
             default=self.log.end,

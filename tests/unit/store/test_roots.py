@@ -403,10 +403,10 @@ def test_a_full_root_leaves_the_log_to_the_other_and_only_two_full_ones_refuse_s
     assert len(sent) == 6 * 4
     assert (len(disks.names("/one")), len(disks.names("/two"))) == (2, 4)
     disks.run(1)
-    with pytest.raises(StoreClosedError, match="no room"):
+    with pytest.raises(StoreClosedError, match="no space"):
         put(disks.store, b"refused")
     disks.disk.capacities[disks.roots[1]] += 4096
-    disks.store.space.look()
+    disks.store.space.check_space()
     disks.run(1)
     put(disks.store, b"taken")
     assert [int(body.split()[0]) for body in bodies(disks.store)[:-1]] == sent

@@ -1,8 +1,8 @@
 """Check of index entries against the log.
 
 Index entries have the order of the log, so one pass over the log meets them in order.
-``IndexCheck.expect`` gets each message's key hashes and compares. Memory: one piece of an index
-file. Keys are unknown here, only hashes.
+``IndexCheck.expect_entries`` gets each message's key hashes and compares. Memory: one piece of an
+index file. Keys are unknown here, only hashes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class IndexEntry(NamedTuple):
 class IndexCheck:
     """Check of the entries of all index files, in log order.
 
-    ``expect`` compares bytes. It examines single entries only if the bytes differ.
+    ``expect_entries`` compares bytes. It examines single entries only if the bytes differ.
     """
 
     def __init__(
@@ -66,12 +66,12 @@ class IndexCheck:
         self._findings = findings
         self._name = name
         self._cursor = _Cursor(
-            disk, [header for header in headers if header.slots], self._unreadable
+            disk, [header for header in headers if header.slots], self._report_unreadable
         )
         self._message = 0
         self.matched = 0
 
-    def expect(self, offset: int, hashes: list[int], stored_ms: int, topic: str) -> None:
+    def expect_entries(self, offset: int, hashes: list[int], stored_ms: int, topic: str) -> None:
         """Check that the next entries have the key hashes of the message at ``offset``."""
         self._message += 1
         cursor = self._cursor
@@ -90,7 +90,7 @@ class IndexCheck:
             return
         self._expect_slowly(offset, hashes, stored_ms, topic)
 
-    def finish(self, end: int) -> None:
+    def report_rest(self, end: int) -> None:
         """Report the remaining entries, which point behind ``end``, the end of the log."""
         while (entry := self._cursor.peek()) is not None:
             if 0 <= entry.offset < self._log_start:
@@ -101,7 +101,7 @@ class IndexCheck:
                 if entry.offset >= end
                 else "where no message with keys begins"
             )
-            self._wrong(entry, f"it points to offset {entry.offset}, {beyond}")
+            self._report_wrong(entry, f"it points to offset {entry.offset}, {beyond}")
             self._cursor.advance()
 
     def _expect_slowly(self, offset: int, hashes: list[int], stored_ms: int, topic: str) -> None:
@@ -115,17 +115,17 @@ class IndexCheck:
                 self.matched += 1
                 self._judge_time(entry, stored_ms)
             elif entry.offset == offset:
-                self._wrong(
+                self._report_wrong(
                     entry, f"the message at offset {offset} has no key of hash {entry.key_hash}"
                 )
             elif entry.offset < offset:
                 if not 0 <= entry.offset < self._log_start:
-                    self._wrong(
+                    self._report_wrong(
                         entry,
                         f"it points to offset {entry.offset}, where no message with keys begins",
                     )
             elif any(offset <= later.offset < entry.offset for later in self._cursor.next_ones()):
-                self._wrong(
+                self._report_wrong(
                     entry, f"it points to offset {entry.offset}, those after it to smaller ones"
                 )
             else:
@@ -134,33 +134,33 @@ class IndexCheck:
         missing = len(wanted - there)
         if missing:
             what = f"{missing if there else 'all'} of its {len(hashes)} keys are in no index file"
-            self._missing(Finding("index_missing", what, topic=topic, offset=offset))
+            self._report_missing(Finding("index_missing", what, topic=topic, offset=offset))
 
-    def _missing(self, finding: Finding) -> None:
+    def _report_missing(self, finding: Finding) -> None:
         """Report a missing entry, unless it is one of the last few. A broker that runs, or was
         killed, may not have indexed those yet."""
         unindexed = self._unindexed
         if unindexed is None or self._cursor.peek() is not None:
-            self._findings.take(finding, self._message)
+            self._findings.add_finding(finding, self._message)
             return
         unindexed.append((finding, self._message))
         if len(unindexed) > WAITING_MAX:
             self._unindexed = None
             for each, number in unindexed:
-                self._findings.take(each, number)
+                self._findings.add_finding(each, number)
 
     def _judge_time(self, entry: IndexEntry, stored_ms: int) -> None:
         header = entry.header
         if entry.number == 1:  # RocketMQ: its seconds count from the begin time of the file before
             if header.begin_ms != stored_ms or header.begin_offset != entry.offset:
-                self._header_wrong(
+                self._report_header(
                     header,
                     f"begins at offset {header.begin_offset}, {header.begin_ms} ms",
                     entry,
                     stored_ms,
                 )
         elif entry.seconds != min(max((stored_ms - header.begin_ms) // 1000, 0), 0x7FFFFFFF):
-            self._wrong(
+            self._report_wrong(
                 entry,
                 f"its time is {entry.seconds} s after the file's begin, which is not the "
                 f"store time of the message at offset {entry.offset}",
@@ -168,11 +168,11 @@ class IndexCheck:
         if self._growing or entry.number < header.count - 1:
             return
         if header.end_ms != stored_ms or header.end_offset != entry.offset:
-            self._header_wrong(
+            self._report_header(
                 header, f"ends at offset {header.end_offset}, {header.end_ms} ms", entry, stored_ms
             )
 
-    def _header_wrong(
+    def _report_header(
         self, header: IndexHeader, claim: str, entry: IndexEntry, stored_ms: int
     ) -> None:
         text = (
@@ -180,10 +180,10 @@ class IndexCheck:
         )
         self._findings.add("index_header", text, self._name(header.path))
 
-    def _unreadable(self, header: IndexHeader, error: OSError) -> None:
+    def _report_unreadable(self, header: IndexHeader, error: OSError) -> None:
         self._findings.add("unreadable", error.strerror or str(error), self._name(header.path))
 
-    def _wrong(self, entry: IndexEntry, what: str) -> None:
+    def _report_wrong(self, entry: IndexEntry, what: str) -> None:
         file, number = self._name(entry.header.path), entry.number
         self._findings.add("index_wrong", what, file, index=number, run=number)
 

@@ -53,10 +53,10 @@ class LogWalk(SegmentWalk[tuple[int, bytes]]):
         self._unread_end = 0
         self._items = self._quick_entries
 
-    def _open(self, segment: StoreFile) -> OpenSegment:
+    def _open_segment(self, segment: StoreFile) -> OpenSegment:
         return self._disk.open_file(segment.path)
 
-    def _item(self, offset: int, entry: bytes) -> tuple[int, bytes]:
+    def _item_of(self, offset: int, entry: bytes) -> tuple[int, bytes]:
         return offset, entry
 
     def _quick_entries(self, offset: int, end: int) -> list[tuple[int, bytes]]:
@@ -66,12 +66,12 @@ class LogWalk(SegmentWalk[tuple[int, bytes]]):
             self.end = last + len(entry)
         return found
 
-    def _room(self, segment: StoreFile) -> int:
+    def _room_behind(self, segment: StoreFile) -> int:
         """Return 0 for a last segment that lost its end, because recovery makes it longer again."""
         cut_short = segment is self._segments[-1] and segment.size < self._segments[0].size
         return 0 if cut_short else BLANK_SIZE_MIN
 
-    def _read(
+    def _read_segment(
         self, file: OpenSegment, segment: StoreFile, at: int, size: int, *, ahead: bool
     ) -> bytes:
         try:

@@ -147,7 +147,7 @@ class MissingUnits:
                     "remove the file checkpoint: the next start then writes the units "
                     "again"
                 )
-            self._findings.take(finding)
+            self._findings.add_finding(finding)
         if noted is not None and now.units_checked and not now.state.running:
             self._judge_noted(known.least_ends(noted), noted.at)
 

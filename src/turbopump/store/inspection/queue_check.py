@@ -1,9 +1,9 @@
 """Check of one queue against the log: the units in its files, and the log entries that claim them.
 
-The walk over the log calls ``claim`` with the expected unit of each entry. Units that no entry has
-claimed are reported afterwards (``unclaimed``). Both need one pass over the log. Memory: one window
-of units, and the runs of checked indexes (one run for a queue without faults). The search for
-entries is unknown here.
+The walk over the log calls ``claim_unit`` with the expected unit of each entry. Units that no entry
+has claimed are reported afterwards (``unclaimed``). Both need one pass over the log. Memory: one
+window of units, and the runs of checked indexes (one run for a queue without faults). The search
+for entries is unknown here.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class QueueUnits:
         for file in self._files:
             if file.start <= position < file.end:
                 with self._disk.open_file(file.path) as opened:
-                    data = self._try(
+                    data = self._read_or_note(
                         opened, position - file.start, min(self._window_size, file.end - position)
                     )
                 count = len(data) // UNIT_SIZE
@@ -89,13 +89,13 @@ class QueueUnits:
         with self._disk.open_file(file.path) as opened:
             at = opened.data_from(0)
             while at is not None and at < file.size:
-                piece = self._try(opened, at, _SCAN_SIZE).rstrip(b"\0")
+                piece = self._read_or_note(opened, at, _SCAN_SIZE).rstrip(b"\0")
                 if piece:
                     used = at + len(piece)
                 at = opened.data_from(at + _SCAN_SIZE)
         return used
 
-    def _try(self, file: ReadOnlyFile, at: int, size: int) -> bytes:
+    def _read_or_note(self, file: ReadOnlyFile, at: int, size: int) -> bytes:
         try:
             return file.read(at, size)
         except OSError as error:
@@ -148,11 +148,11 @@ class QueueCheck:
         self.matched = 0
         self.runs = IndexRuns()
 
-    def begin(self, log_start: int) -> int:
+    def first_index(self, log_start: int) -> int:
         """Return the smallest index whose message is still in the log."""
         return self.units.first_at(log_start)
 
-    def claim(
+    def claim_unit(
         self, index: int, offset: int, size: int, tags: int, stored_ms: int = 0
     ) -> str | None:
         """Compare unit ``index`` with its log entry. Return the unit's fault, an empty text if it

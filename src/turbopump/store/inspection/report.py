@@ -218,10 +218,10 @@ class Findings:
         index: int | None = None,
         run: int | None = None,
     ) -> None:
-        """Add a finding with these fields. See ``take`` for ``run``."""
-        self.take(Finding(kind, what, file, offset, end, topic, queue_id, index), run)
+        """Add a finding with these fields. See ``add_finding`` for ``run``."""
+        self.add_finding(Finding(kind, what, file, offset, end, topic, queue_id, index), run)
 
-    def take(self, finding: Finding, run: int | None = None) -> None:
+    def add_finding(self, finding: Finding, run: int | None = None) -> None:
         """Add a finding. If its number ``run`` follows the last one of the same kind in this file
         or queue, extend that finding instead."""
         self.counts[finding.kind] = self.counts.get(finding.kind, 0) + finding.count

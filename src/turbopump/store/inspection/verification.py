@@ -58,10 +58,10 @@ def verify_store(
     for attempt in range(ATTEMPTS_MAX):
         try:
             check = _Check(disk or ReadOnlyDisk(), paths, log_roots, findings_max, read_table)
-            check.tables()
-            check.log(on_progress)
-            check.unclaimed_units()
-            check.indexes()
+            check.check_tables()
+            check.check_log(on_progress)
+            check.check_unclaimed_units()
+            check.check_indexes()
         except FileNotFoundError:  # a running broker has deleted old files since they were listed
             if attempt + 1 == ATTEMPTS_MAX:
                 raise
@@ -103,7 +103,7 @@ class _Check:
             running=now.state.running,
         )
 
-    def tables(self) -> None:
+    def check_tables(self) -> None:
         tables = read_tables(self._disk, self._now.store, self._read_table, self._findings)
         self.result.tables = len(tables)
         ends = {(queue.topic, queue.queue_id): queue.end for queue in self._now.all_queues}
@@ -111,7 +111,7 @@ class _Check:
             if table.path.stem == "consumerOffset" and not self._now.state.running:
                 judge_offsets(table, ends, self._findings)
 
-    def log(self, on_progress: Callable[[int, int], None]) -> None:
+    def check_log(self, on_progress: Callable[[int, int], None]) -> None:
         """Walk over the log, and check the unit and index entries of every entry."""
         now, result = self._now, self.result
         store, size = now.store, now.store.log_size
@@ -120,7 +120,7 @@ class _Check:
             self._disk,
             store.segments,
             requires_crc=crc_rule(self._disk, store.paths, now.state),
-            on_bad=lambda bad: self._findings.take(bad_finding(bad, store)),
+            on_bad=lambda bad: self._findings.add_finding(bad_finding(bad, store)),
             on_progress=lambda offset: on_progress(offset - store.log_start, size),
         )
         queues, deleted, unserved = now.queues, self._known.deleted, self._unserved
@@ -132,7 +132,7 @@ class _Check:
                     entry_facts(entry)
                 )
             except UnicodeDecodeError as error:
-                self._not_text(offset, len(entry), error)
+                self._report_not_text(offset, len(entry), error)
                 continue
             messages += 1
             entry_size = len(entry)
@@ -147,7 +147,7 @@ class _Check:
             ):
                 queue = queues.get((topic, queue_id))
                 if queue is not None:
-                    fault = queue.claim(queue_offset, offset, entry_size, tags, stored_ms)
+                    fault = queue.claim_unit(queue_offset, offset, entry_size, tags, stored_ms)
                 else:
                     fault = "" if now.units_checked else None
                 if fault is not None:
@@ -155,7 +155,7 @@ class _Check:
                 if MULTI_DISPATCH in properties:
                     self._claim_light_queues(properties, offset, entry_size, tags)
             if index is not None and keys and sys_flag & TRANSACTION_MASK != TRANSACTION_MASK:
-                index.expect(
+                index.expect_entries(
                     offset,
                     [key_hash(topic, keys[0])]
                     if len(keys) == 1
@@ -187,7 +187,7 @@ class _Check:
         self._missing.judge_ends(result.log_end)
         if index is not None:
             if not running:
-                index.finish(result.log_end)
+                index.report_rest(result.log_end)
             result.index_entries = index.matched
         elif result.messages:
             self._findings.add(
@@ -199,7 +199,7 @@ class _Check:
         if checkpoint is not None and not running:
             judge_checkpoint(checkpoint, newest_ms, result.log_end, self._findings)
 
-    def unclaimed_units(self) -> None:
+    def check_unclaimed_units(self) -> None:
         """Check the units that no log entry has claimed."""
         for queue in self._now.all_queues:
             self.result.units += queue.matched
@@ -223,7 +223,7 @@ class _Check:
                 "consumequeue_rocksdb",
             )
 
-    def indexes(self) -> None:
+    def check_indexes(self) -> None:
         """Check every index file by itself."""
         newest = self._now.headers[-1] if self._now.headers else None
         names = {header.path for header in self._now.headers}
@@ -258,7 +258,7 @@ class _Check:
         for name, index in zip(names, indexes, strict=False):
             queue = self._now.queues.get((name, 0))
             if queue is not None and index.isdigit():
-                fault = queue.claim(int(index), offset, size, tags)
+                fault = queue.claim_unit(int(index), offset, size, tags)
                 if fault is not None:
                     self._missing.claim_failed(name, 0, int(index), offset, fault)
 
@@ -304,7 +304,7 @@ class _Check:
         topic = entry[slice(*topic_span(entry))].decode(errors="backslashreplace")
         return f"the message of {topic}/{queue_id_of(entry)} index {queue_offset_of(entry)}"
 
-    def _not_text(self, offset: int, size: int, error: UnicodeDecodeError) -> None:
+    def _report_not_text(self, offset: int, size: int, error: UnicodeDecodeError) -> None:
         segment = self._now.segment_at(offset)
         file = self._now.store.relative(segment.path) if segment is not None else None
         what = f"its topic is not UTF-8 ({error.reason})"

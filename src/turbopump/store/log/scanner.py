@@ -80,11 +80,11 @@ class LogScanner:
         self.start = 0
         self.data = b""
 
-    def hold(self, start: int, data: bytes) -> None:
+    def hold_bytes(self, start: int, data: bytes) -> None:
         """Replace the held bytes. They begin at offset ``start``."""
         self.start, self.data = start, data
 
-    def judge(self, offset: int, end: int, room: int = BLANK_SIZE_MIN) -> ScanResult | int:
+    def judge_entry(self, offset: int, end: int, room: int = BLANK_SIZE_MIN) -> ScanResult | int:
         """Return the finding at an offset of a segment that ends at ``end``. If too few bytes are
         held, return the number of bytes needed from the offset on. ``room`` bytes must follow each
         entry in the segment."""
@@ -123,7 +123,7 @@ class LogScanner:
 
     def entries(self, offset: int, end: int) -> list[tuple[int, bytes]]:
         """Return (offset, entry) of the held good entries from an offset on that are usual and end
-        by ``end``. Agrees with ``judge``, in less than half its time."""
+        by ``end``. Agrees with ``judge_entry``, in less than half its time."""
         data, at, found = self.data, offset - self.start, list[tuple[int, bytes]]()
         requires_crc, unpack = self._requires_crc, SIZE_AND_MAGIC.unpack_from
         stop = min(len(data), end - self.start) if at >= 0 else 0
@@ -217,7 +217,7 @@ class SegmentWalk(Generic[T]):
                 continue
             if segment.start >= end:
                 return
-            with closing(self._open(segment)) as file:
+            with closing(self._open_segment(segment)) as file:
                 follows = yield from self._segment_entries(
                     number, file, max(start, segment.start), end
                 )
@@ -226,19 +226,19 @@ class SegmentWalk(Generic[T]):
             start = follows
 
     @abstractmethod
-    def _open(self, segment: StoreFile) -> OpenSegment: ...
+    def _open_segment(self, segment: StoreFile) -> OpenSegment: ...
 
     @abstractmethod
-    def _item(self, offset: int, entry: bytes) -> T | str:
+    def _item_of(self, offset: int, entry: bytes) -> T | str:
         """Return the item for an entry that ``entry_fault`` calls good, or its fault."""
 
-    def _read(
+    def _read_segment(
         self, file: OpenSegment, segment: StoreFile, at: int, size: int, *, ahead: bool
     ) -> bytes:
         """Read bytes of a segment. ``ahead``: the walk is searching for the next good entry."""
         return file.read(at, size)
 
-    def _room(self, segment: StoreFile) -> int:
+    def _room_behind(self, segment: StoreFile) -> int:
         """Return the number of bytes that must follow every entry of a segment."""
         return BLANK_SIZE_MIN
 
@@ -248,7 +248,7 @@ class SegmentWalk(Generic[T]):
         """Yield the entries of one segment from an offset on. Return the offset to continue at, or
         None at the end of the log."""
         segment, scanner = self._segments[number], self._scanner
-        limit, room = min(segment.end, segment.start + file.size), self._room(segment)
+        limit, room = min(segment.end, segment.start + file.size), self._room_behind(segment)
         while offset < end:
             if offset >= limit:
                 return segment.end
@@ -258,16 +258,16 @@ class SegmentWalk(Generic[T]):
                 offset = self.end
                 yield from items
                 continue
-            found = scanner.judge(offset, limit, room)
+            found = scanner.judge_entry(offset, limit, room)
             if isinstance(found, int):
                 at = offset - segment.start
                 size = min(max(self._piece_size, found), file.size - at)
-                piece = self._read(file, segment, at, size, ahead=False)
-                scanner.hold(offset, piece.ljust(found, b"\0"))
+                piece = self._read_segment(file, segment, at, size, ahead=False)
+                scanner.hold_bytes(offset, piece.ljust(found, b"\0"))
                 continue
             fault = found.fault
             if found.entry is not None:
-                item = self._item(offset, found.entry)
+                item = self._item_of(offset, found.entry)
                 if not isinstance(item, str):
                     self.end = offset = found.following
                     yield item
@@ -276,13 +276,13 @@ class SegmentWalk(Generic[T]):
             elif fault is None:
                 self.end = segment.end
                 return segment.end
-            follows = self._go_on(number, offset, fault)
+            follows = self._skip_bad_range(number, offset, fault)
             if follows is None or not segment.start <= follows < segment.end:
                 return follows
             offset = follows
         return None
 
-    def _go_on(self, number: int, bad: int, fault: str) -> int | None:
+    def _skip_bad_range(self, number: int, bad: int, fault: str) -> int | None:
         """Report the bad range that begins at ``bad``. Return the offset of the next good entry, or
         None."""
         segment = self._segments[number]
@@ -306,12 +306,12 @@ class SegmentWalk(Generic[T]):
         # anywhere, because recovery deletes what it cuts off.
         last = None
         for segment in self._segments[number:]:
-            with closing(self._open(segment)) as file:
+            with closing(self._open_segment(segment)) as file:
                 read_to = -1
                 for step in data_steps(file, max(bad - segment.start, 0)):
                     at = step - 8 if step == read_to else step  # a magic may lie across two pieces
                     read_to = min(step + STEP, segment.size)
-                    data = self._read(file, segment, at, read_to - at, ahead=True)
+                    data = self._read_segment(file, segment, at, read_to - at, ahead=True)
                     if data.count(0) == len(data):
                         continue
                     last = segment.start + at + len(data.rstrip(b"\0")) - 1
@@ -324,11 +324,13 @@ class SegmentWalk(Generic[T]):
     def _is_good(self, file: OpenSegment, segment: StoreFile, offset: int) -> bool:
         """Return True if a good entry begins at this offset. Reads the entry alone."""
         scanner, start = self._candidates, segment.start
-        while isinstance(found := scanner.judge(offset, segment.end, self._room(segment)), int):
-            data = self._read(file, segment, offset - start, found, ahead=True)
-            scanner.hold(offset, data.ljust(found, b"\0"))
+        while isinstance(
+            found := scanner.judge_entry(offset, segment.end, self._room_behind(segment)), int
+        ):
+            data = self._read_segment(file, segment, offset - start, found, ahead=True)
+            scanner.hold_bytes(offset, data.ljust(found, b"\0"))
         entry = found.entry
-        return entry is not None and not isinstance(self._item(offset, entry), str)
+        return entry is not None and not isinstance(self._item_of(offset, entry), str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,12 +396,12 @@ class EntryWalk(SegmentWalk[ParsedEntry]):
         reached = end if end < 1 << 62 else self.end
         self._on_progress(reached, reached)
 
-    def _open(self, segment: StoreFile) -> OpenSegment:
+    def _open_segment(self, segment: StoreFile) -> OpenSegment:
         file = self._log.files.at(segment.start)
         assert file is not None
         return _AtStart(file)
 
-    def _item(self, offset: int, entry: bytes) -> ParsedEntry | str:
+    def _item_of(self, offset: int, entry: bytes) -> ParsedEntry | str:
         parsed = parse_entry(entry, offset)
         if parsed is None:
             return NO_DIRECTORY
@@ -423,8 +425,8 @@ def entry_at(log: CommitLog, offset: int) -> ParsedEntry | None:
     file, scanner = log.files.at(offset), LogScanner(log.requires_crc)
     if file is None:
         return None
-    while isinstance(found := scanner.judge(offset, file.end), int):
-        scanner.hold(offset, file.read_at_start(offset - file.start, found))
+    while isinstance(found := scanner.judge_entry(offset, file.end), int):
+        scanner.hold_bytes(offset, file.read_at_start(offset - file.start, found))
     return parse_entry(found.entry, offset) if found.entry is not None else None
 
 

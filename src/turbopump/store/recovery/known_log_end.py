@@ -77,7 +77,7 @@ class KnownLogEnd:
             f"{size} {roots[0] / first}"
         )
 
-    def lost(
+    def describe_loss(
         self, log: CommitLog, end: int, torn: str | None, queued: tuple[int, int] = (0, 0)
     ) -> str | None:
         """Return a report about a log that ends at ``end``; None if it lost nothing.

@@ -59,23 +59,23 @@ class LogReplay:
     restarted_at: dict[tuple[str, int], int] = field(default_factory=dict)
     """Former ends of the queues whose offsets were seen to restart at 0."""
 
-    def dispatch(self, parsed: ParsedEntry) -> None:
+    def dispatch_entry(self, parsed: ParsedEntry) -> None:
         """Dispatch an entry. An entry with an impossible queue offset counts as damage.
 
         Raises QueueHoleError if its queue lacks units and no damage explains it. If ``rebuilding``,
         the entry counts as damaged instead.
         """
-        queue, fault = self.place(parsed)
+        queue, fault = self.place_entry(parsed)
         if fault is not None:
             self.damages.append(Damage(parsed.offset, parsed.offset + parsed.size, fault))
             return
         self.entries += 1
         self.dispatcher.dispatch_parsed(parsed, queue)
 
-    def place(self, parsed: ParsedEntry) -> tuple[ConsumeQueue | None, str | None]:
+    def place_entry(self, parsed: ParsedEntry) -> tuple[ConsumeQueue | None, str | None]:
         """Return the queue of an entry, prepared for it, and the fault of the entry's queue offset.
         The queue is None if the topic was deleted or is a BatchCQ topic. Raises the errors of
-        ``dispatch``."""
+        ``dispatch_entry``."""
         if parsed.topic in self.known.deleted and parsed.offset < self.known.deleted[parsed.topic]:
             return None, None
         if is_in_no_queue(parsed, self.queues):

@@ -143,7 +143,7 @@ class Recovery:
                 for queue in self.queues
                 if not queue.min_index and (unit := queue.unit(0))
             }
-        found_ends = {} if self.clean else self._ends()
+        found_ends = {} if self.clean else self._queue_ends()
         begin = self._begin_after_clean_stop() if self.clean else self._begin_after_crash()
         rebuilt = False
         try:
@@ -194,7 +194,7 @@ class Recovery:
         if index is not None:
             index.check_headers()
 
-    def _ends(self) -> dict[tuple[str, int], tuple[int, int]]:
+    def _queue_ends(self) -> dict[tuple[str, int], tuple[int, int]]:
         """Return, for each queue whose last unit has a message, its next index and the end of that
         message in the log."""
         return {
@@ -379,7 +379,7 @@ class Recovery:
             if parsed.properties.endswith("\0") and self._may_be_torn(parsed):
                 damages.append(Damage(parsed.offset, parsed.offset + parsed.size, _ENDS_IN_ZEROS))
             elif not (self.copied_again and self._torn_at(replay) is not None):
-                replay.dispatch(parsed)
+                replay.dispatch_entry(parsed)
                 continue
             if self.copied_again:
                 break

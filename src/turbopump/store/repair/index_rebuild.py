@@ -70,9 +70,9 @@ class IndexRebuild:
                 except OSError as error:
                     self._note_failure(file, error.strerror or str(error))
                     continue
-            yield from self._fill(file)
+            yield from self._fill_file(file)
 
-    def _fill(self, damaged: IndexFile) -> ReadSteps[None]:
+    def _fill_file(self, damaged: IndexFile) -> ReadSteps[None]:
         """Fill a new file from the log, and replace the damaged one by it."""
         made: list[IndexFile] = []
 
@@ -134,14 +134,14 @@ class IndexRebuild:
         of the first message. Return the fault, or None."""
         waiting: list[tuple[int, int, int]] = []
 
-        def take(entry: bytes, offset: int) -> None:
+        def index_entry(entry: bytes, offset: int) -> None:
             nonlocal skip
             parsed = parse_entry(entry, offset)
             keys = index_entries_of(parsed) if parsed is not None else []
             waiting.extend(keys[skip:])
             skip = 0
 
-        walk = SteppedWalk(self.log, take)
+        walk = SteppedWalk(self.log, index_entry)
         while start < end and not fresh.full:
             start = yield from walk.entries(start, min(start + LOG_AT_ONCE, end))
             # The first write to a page of a new file may wait for the file system, so it must not

@@ -144,11 +144,11 @@ class _Walk(SegmentWalk[ParsedEntry]):
         self._disk = disk
         self._ranges = ranges
 
-    def _open(self, segment: StoreFile) -> OpenSegment:
+    def _open_segment(self, segment: StoreFile) -> OpenSegment:
         ranges = [one for one in self._ranges if one.path == segment.path]
         return _ZeroedFile(self._disk.open_segment(segment.path), segment.start, ranges)
 
-    def _item(self, offset: int, entry: bytes) -> ParsedEntry | str:
+    def _item_of(self, offset: int, entry: bytes) -> ParsedEntry | str:
         return parse_entry(entry, offset) or NO_DIRECTORY
 
 

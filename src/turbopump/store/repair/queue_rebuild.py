@@ -71,7 +71,7 @@ class DamagedPart:
     found: bytearray
     rewritten: int = 0
 
-    def put(self, index: int, units: bytes) -> None:
+    def put_units(self, index: int, units: bytes) -> None:
         """Overwrite the units from ``index`` on that differ from these packed ones. Raises
         OSError."""
         if unpack_unit(units, len(units) - UNIT_SIZE)[0] < self.start:
@@ -138,7 +138,7 @@ class QueueRebuild:
     _error: OSError | None = None
     """Error because of which the last walk has not read everything."""
 
-    def mark(self, queue: ConsumeQueue, index: int) -> str | None:
+    def mark_unit(self, queue: ConsumeQueue, index: int) -> str | None:
         """Mark a damaged unit. Return the reason why its message is not available now; None if the
         log has no message for it."""
         if (queue, index) in self.without_message or queue.topic.startswith(LMQ_PREFIX):
@@ -164,7 +164,7 @@ class QueueRebuild:
         """Forget a call that ``when_over`` has accepted, if it was not made yet."""
         self._waiting.pop(then, None)
 
-    def write(self, queue: ConsumeQueue, index: int, unit: bytes) -> None:
+    def write_unit(self, queue: ConsumeQueue, index: int, unit: bytes) -> None:
         """Overwrite one unit from its entry. Raises OSError."""
         queue.overwrite(index, unit)
         self.without_message.discard((queue, index))
@@ -178,7 +178,10 @@ class QueueRebuild:
 
     def _begin_walk(self) -> None:
         self._walking = True
-        if self.reads.run(self._walk(), self._end_walk, failed=self._fail) is not ReadState.PENDING:
+        if (
+            self.reads.run(self._rebuild_marked(), self._end_walk, failed=self._report_failure)
+            is not ReadState.PENDING
+        ):
             self._end_walk(None)  # the walk is over, or too many reads wait
 
     def _end_walk(self, _outcome: None) -> None:
@@ -188,11 +191,11 @@ class QueueRebuild:
         for then in waiting:
             then()
 
-    def _fail(self, error: Exception) -> None:
+    def _report_failure(self, error: Exception) -> None:
         self.log_error(f"consume queues cannot be rebuilt now: {error!r}")
         self._end_walk(None)
 
-    def _walk(self) -> ReadSteps[None]:
+    def _rebuild_marked(self) -> ReadSteps[None]:
         """Rebuild the marked queues, until no mark is left."""
         while self._marked:
             marked, self._marked = self._marked, {}
@@ -202,7 +205,7 @@ class QueueRebuild:
             walk = SteppedWalk(
                 self.log,
                 self._put_entry,
-                take_run=self._put_run,
+                on_run=self._put_run,
                 on_unread=self._note_unread,
                 read_size=READ_SIZE,
             )
@@ -215,7 +218,7 @@ class QueueRebuild:
                 self._unread = error
             self._error = self._unread
             for part in self._parts.values():
-                self._settle(part, log_start)
+                self._finish_part(part, log_start)
             self._parts.clear()
 
     def _put_run(self, data: bytes, at: int, stop: int, position: int) -> int:
@@ -223,7 +226,7 @@ class QueueRebuild:
         for topic, queue_id, index, units in run.queues:
             part = self._parts.get((topic, queue_id))
             if part is not None:
-                part.put(index, units)
+                part.put_units(index, units)
         return run.size
 
     def _put_entry(self, entry: bytes, offset: int) -> None:
@@ -231,13 +234,13 @@ class QueueRebuild:
         part = self._parts.get((topic, queue_id))
         unit = self.unit_of(entry, offset) if part is not None else None
         if part is not None and unit is not None:
-            part.put(index, unit)
+            part.put_units(index, unit)
 
     def _note_unread(self, file: MappedFile, offset: int, error: OSError) -> None:
         if not self.reads.is_lost(file.segment.path.parent, offset):
             self._unread = error
 
-    def _settle(self, part: DamagedPart, log_start: int) -> None:
+    def _finish_part(self, part: DamagedPart, log_start: int) -> None:
         """Log the result for a part, and remember its units without a message."""
         queue = part.queue
         if part.rewritten:

@@ -129,10 +129,10 @@ class Scrub:
             self._work = None
             return self._interval
         if wanted:
-            self._read(wanted)
+            self._start_read(wanted)
         return self._interval
 
-    def _read(self, pieces: list[Piece]) -> None:
+    def _start_read(self, pieces: list[Piece]) -> None:
         self._found = None
 
         def done(found: list[Found]) -> None:
@@ -159,7 +159,7 @@ class Scrub:
         self.numbers.passes += 1
         self._units.clear()
 
-    def check(self, start: int, end: int) -> ReadSteps[None]:
+    def check_range(self, start: int, end: int) -> ReadSteps[None]:
         """Check only this range of the log, and the units of its messages."""
         yield from self._walk.entries(start, end)
 
@@ -213,7 +213,7 @@ class Scrub:
         right = unpack_unit(packed)
         if right == unit:
             return
-        self._rebuild.write(queue, index, packed)
+        self._rebuild.write_unit(queue, index, packed)
         self.numbers.wrong_units += 1
         if self._is_new(topic, queue_id, index):
             if (offset, size) != right[:2]:

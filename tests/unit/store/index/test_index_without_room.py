@@ -54,7 +54,7 @@ class Machine:
         def second() -> None:
             self.store.flusher.flush_log()
             self.store.flusher.flush_queues()
-            self.store.space.look()
+            self.store.space.check_space()
 
         for moment in range(int(seconds)):
             self.loop.call_later(moment, second)
@@ -63,7 +63,7 @@ class Machine:
 
     def fill(self) -> None:
         """Send until that is refused; two files of seven entries have then long been full."""
-        full = rf"no room for {FILE_SIZE} bytes in /store/index \(No space left"
+        full = rf"no space for {FILE_SIZE} bytes in /store/index \(No space left"
         with pytest.raises(StoreClosedError, match=full):  # noqa: PT012
             while True:
                 self.put()

@@ -62,7 +62,7 @@ def test_a_start_is_refused_and_changes_nothing_if_the_last_segments_are_missing
     with pytest.raises(
         StoreDamagedError,
         match=rf"{missing[0].name}.* of the log.*cannot be "
-        r"found.*bring back",
+        r"found.*restore",
     ):
         directory.open()
     assert everything(directory) == before
