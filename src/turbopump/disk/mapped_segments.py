@@ -313,7 +313,7 @@ def _pread(fd: int, at: int, size: int, path: Path | str) -> bytes:
         parts.append(part)
         at += len(part)
         size -= len(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    return b"".join(parts)  # a single part itself, without a copy
 
 
 def _fdatasync(fd: int) -> None:

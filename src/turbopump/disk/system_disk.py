@@ -146,6 +146,10 @@ class SystemDisk(ReadOnlyDisk):
             raise OSError(error.errno, error.strerror, str(path)) from None
 
     def replace_file(self, path: Path, data: bytes, *, private: bool = False) -> None:
+        # At every moment either ``path`` or its ``.bak`` has whole content. The new content is on
+        # the disk before any name changes. ``.bak`` becomes a second name of the old file, by a
+        # link and a rename: renaming the file itself would leave a moment without ``path``. A kill
+        # leaves at most the two temporary names, which the next call overwrites.
         temporary = path.with_name(path.name + ".tmp")
         try:
             mode = PRIVATE_MODE if private else stat.S_IMODE(path.stat().st_mode)

@@ -101,6 +101,9 @@ class Confirmed:
             if end > self._confirmed.value:
                 self._confirmed.advance(end)
             end = self._confirmed.value
+        # Units are hidden in log order, and a queue's end only grows. So one pass over the
+        # confirmed ones finds the last end of each queue, and its waiting readers wake once, not
+        # once a message.
         hidden = self.hidden
         shown: dict[ConsumeQueue, int] = {}
         while hidden and hidden[0][0] <= end:

@@ -150,6 +150,9 @@ class CopiedLog:
                 first.append((topic, queue_id, offset))
         if not queues:
             return 0
+        # All space is reserved before the first byte is written. So a full disk leaves the log and
+        # all queues as they were, and the master can send the same bytes again. The units follow
+        # the entries: no reader may find a unit whose entry is not there yet.
         log.reserve(run.size)
         for queue, units in queues:
             queue.make_room(len(units) // UNIT_SIZE)

@@ -65,7 +65,11 @@ class Flusher:
             self._log_again = True
             return
         self.log_busy = True
-        target, timestamp = self.log.end, self.dispatcher.last_store_timestamp
+        # The end and the time are noted before the dirty files are listed. So the sync covers at
+        # least the bytes before this end. Bytes that are written while it runs are not counted: the
+        # sync may or may not have taken them, and ``durable`` must never be too far.
+        target = self.log.end
+        timestamp = self.dispatcher.last_store_timestamp
         segments = self.log.files.dirty_segments()
 
         def done(error: OSError | None) -> None:
@@ -99,7 +103,9 @@ class Flusher:
         if lost is not None:
             self._stop_writing(lost)
         # Not the first: retention may be about to delete it.
-        self._looked_at = self._looked_at + 1 if self._looked_at + 2 < len(files) else 1
+        self._looked_at += 1
+        if self._looked_at + 1 >= len(files):
+            self._looked_at = 1
         if self._looked_at + 1 < len(files):
             older = files[self._looked_at]
             fault = older.segment.lost(by_name=True) if not older.reported_lost else None
@@ -143,7 +149,12 @@ class Flusher:
         if not segments:
             return
         self._queues_busy = True
-        timestamp, offset = self.dispatcher.last_store_timestamp, self.dispatcher.dispatched
+        # As in ``flush_log``, the offset is noted before the sync. The checkpoint moves only after
+        # it, because a start trusts queues and index up to there and reads the log from there on.
+        # Index entries that wait for space are in no file, so the checkpoint must not pass them.
+        # The queues' time never passes the log's: a unit may be on the disk before its message.
+        timestamp = self.dispatcher.last_store_timestamp
+        offset = self.dispatcher.dispatched
         whole = self.index is None or not self.index.lacking
 
         def done(error: OSError | None) -> None:
@@ -182,7 +193,8 @@ class Flusher:
                 self.disk.sync(self._dirty_derived())
                 checkpoint.queues_timestamp = max(checkpoint.queues_timestamp, newest)
                 checkpoint.safe_offset = self.queues_synced = durable.value
-        checkpoint.log_end, checkpoint.queue_units = self.log.end, self.queues.units
+        checkpoint.log_end = self.log.end
+        checkpoint.queue_units = self.queues.units
         checkpoint.write()
         self.disk.sync([checkpoint.segment])
 

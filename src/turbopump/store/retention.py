@@ -112,7 +112,8 @@ class Retention:
         """Begin a round; return False if nothing is due to be deleted."""
         self._deleted = 0
         if self._trim_again:
-            self._trim_again, self._trimmed_to = False, 0
+            self._trim_again = False
+            self._trimmed_to = 0
         asked = self._manual_rounds > 0
         self._manual_rounds = max(self._manual_rounds - 1, 0)
         hour = datetime.fromtimestamp(self.clock.now_ms() / 1000).hour
@@ -134,7 +135,8 @@ class Retention:
         ):
             then(NextStep.NOTHING)
             return
-        first, due = files[0], self.clock.now_ms() - self.rules.reserved_ms
+        first = files[0]
+        due = self.clock.now_ms() - self.rules.reserved_ms
         old: list[bool] = []
 
         def look() -> None:
@@ -176,11 +178,18 @@ class Retention:
     def trim_next(self, then: StepDone) -> None:
         """Trim a few queues to the start of the log, or delete a few of their files. In the last
         step trim the indexes."""
+        # Each call does one step, in this order: set the starts of queues, save them, delete files.
+        # A start that finds a queue without its first file, and no record of that, takes it for a
+        # loss and writes all queues again. If the save fails, no file goes, and the next round
+        # tries again.
         if self.log.start > self._trimmed_to:
             self._trimmed_to = self.log.start
-            self._to_trim, self._doomed, self._may_go = list(self.queues), [], False
+            self._to_trim = list(self.queues)
+            self._doomed = []
+            self._may_go = False
         start = self._trimmed_to
-        turn, self._to_trim = self._to_trim[:QUEUES_AT_ONCE], self._to_trim[QUEUES_AT_ONCE:]
+        turn = self._to_trim[:QUEUES_AT_ONCE]
+        self._to_trim = self._to_trim[QUEUES_AT_ONCE:]
         for queue in turn:
             queue.raise_min(start)
             self._doomed.extend((queue, file) for file in queue.files_before(start))
@@ -201,7 +210,8 @@ class Retention:
         then(NextStep.AT_ONCE)
 
     def _remove_queue_files(self, then: StepDone) -> None:
-        taken, self._doomed = self._doomed[:QUEUE_FILES_AT_ONCE], self._doomed[QUEUE_FILES_AT_ONCE:]
+        taken = self._doomed[:QUEUE_FILES_AT_ONCE]
+        self._doomed = self._doomed[QUEUE_FILES_AT_ONCE:]
         # A queue deleted meanwhile has no files. One created again has other files of the same
         # names.
         batch = [

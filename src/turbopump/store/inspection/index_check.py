@@ -107,6 +107,10 @@ class IndexCheck:
     def _expect_slowly(self, offset: int, hashes: list[int], stored_ms: int, topic: str) -> None:
         """Check the entries of a message one by one. Some crashes of Apache's broker leave entries
         out of order, twice, or mixed with wrong ones."""
+        # Both sides are in log order, so this is a merge: entries before ``offset`` are wrong,
+        # those at it are compared, and those behind it belong to later messages. One entry out of
+        # order must not make all later messages look unindexed. So an entry that points too far is
+        # taken for a wrong one if any of the next few points back.
         wanted = set(hashes)
         there = set()
         while (entry := self._cursor.peek()) is not None:
@@ -239,7 +243,8 @@ class _Cursor:
 
     def _fill(self) -> None:
         number = self._number + len(self.data) // ENTRY_SIZE
-        self.data, self.at = b"", 0
+        self.data = b""
+        self.at = 0
         while not self.data:
             if self._file < 0 or number >= self._last:
                 if self._file + 1 >= len(self._headers):
@@ -247,11 +252,9 @@ class _Cursor:
                     return
                 self._file += 1
                 header = self._headers[self._file]
-                number, self._last, self.begin_ms = (
-                    1,
-                    min(header.count, header.entries),
-                    header.begin_ms,
-                )
+                number = 1
+                self._last = min(header.count, header.entries)
+                self.begin_ms = header.begin_ms
                 continue
             header = self._headers[self._file]
             with self._disk.open_file(header.path) as file:
@@ -271,7 +274,9 @@ class _Cursor:
         first_of_file = self._number == 1 and self.at == 0
         # One entry of the piece is always left to ``advance``, which reads the next piece. The
         # file's last entry is never plain.
-        self.plain_end = 0 if first_of_file else len(self.data) - ENTRY_SIZE
+        self.plain_end = len(self.data) - ENTRY_SIZE
+        if first_of_file:
+            self.plain_end = 0
 
 
 # --- Index files one by one, each by its own content. The number of slots is the one that makes the
@@ -351,11 +356,8 @@ def slot_count(disk: ReadOnlyDisk, header: IndexHeader) -> int:
 
 def _usual_slots(size: int) -> int:
     per_slot = SLOT_SIZE + _USUAL_ENTRIES_PER_SLOT * ENTRY_SIZE
-    return (
-        (size - HEADER_SIZE) // per_slot
-        if size > HEADER_SIZE and (size - HEADER_SIZE) % per_slot == 0
-        else 0
-    )
+    slots, rest = divmod(size - HEADER_SIZE, per_slot)
+    return slots if slots > 0 and rest == 0 else 0
 
 
 def _fits(file: ReadOnlyFile, header: IndexHeader, slots: int) -> bool:
@@ -398,7 +400,9 @@ def check_chains(
         head_wrong(f"the header says {header.count - 1} entries, and the file has room for {room}")
         return
     heads = array("i", bytes(header.slots * SLOT_SIZE))
-    used, number, slots = 0, 1, header.slots
+    used = 0
+    number = 1
+    slots = header.slots
     with disk.open_file(header.path) as opened:
         while number < header.count:
             data = opened.read(

@@ -115,5 +115,9 @@ def _head_fault(size: int, magic: int, left: int) -> str:
 
 def bad_finding(bad: BadRange, store: StoreFiles) -> Finding:
     """Return the finding for a range without a good entry."""
-    kind = "unreadable" if bad.unread else "log_torn_tail" if bad.tail else "log_damaged"
+    kind = "log_damaged"
+    if bad.unread:
+        kind = "unreadable"
+    elif bad.tail:
+        kind = "log_torn_tail"
     return Finding(kind, bad.fault, store.relative(bad.segment.path), bad.start, bad.end)

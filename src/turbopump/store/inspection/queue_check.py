@@ -65,7 +65,8 @@ class QueueUnits:
 
     def _move_window(self, index: int) -> None:
         position = index * UNIT_SIZE
-        self.first, self._end, self.window = index, index, b""
+        self.first = self._end = index
+        self.window = b""
         for file in self._files:
             if file.start <= position < file.end:
                 with self._disk.open_file(file.path) as opened:
@@ -73,7 +74,8 @@ class QueueUnits:
                         opened, position - file.start, min(self._window_size, file.end - position)
                     )
                 count = len(data) // UNIT_SIZE
-                self.window, self._end = data[: count * UNIT_SIZE], index + count
+                self.window = data[: count * UNIT_SIZE]
+                self._end = index + count
                 return
 
     def _find_end(self) -> int:
@@ -118,12 +120,16 @@ class IndexRuns:
             return
         if self.start >= 0:
             self._runs.append((self.start, self.next))
-        self.start, self.next = index, index + 1
+        self.start = index
+        self.next = index + 1
         self.first = index if self.first is None else min(self.first, index)
 
     def gaps(self, low: int, high: int) -> Iterator[range]:
         """Yield the ranges of ``low`` … ``high`` that are not in the set."""
-        for start, end in sorted([*self._runs, (self.start, self.next)] if self.start >= 0 else []):
+        runs = list(self._runs)
+        if self.start >= 0:
+            runs.append((self.start, self.next))
+        for start, end in sorted(runs):
             if start > low:
                 yield range(low, min(start, high))
             low = max(low, end)

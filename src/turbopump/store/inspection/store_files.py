@@ -45,11 +45,9 @@ class StoreFiles:
 
     def relative(self, path: Path) -> str:
         """Return a path in the form used in reports."""
-        return (
-            str(path.relative_to(self.paths.root))
-            if path.is_relative_to(self.paths.root)
-            else str(path)
-        )
+        if path.is_relative_to(self.paths.root):
+            path = path.relative_to(self.paths.root)
+        return str(path)
 
     @property
     def log_start(self) -> int:

@@ -114,7 +114,8 @@ class _Check:
     def check_log(self, on_progress: Callable[[int, int], None]) -> None:
         """Walk over the log, and check the unit and index entries of every entry."""
         now, result = self._now, self.result
-        store, size = now.store, now.store.log_size
+        store = now.store
+        size = store.log_size
         index = self._index_check()
         walk = LogWalk(
             self._disk,
@@ -123,7 +124,9 @@ class _Check:
             on_bad=lambda bad: self._findings.add_finding(bad_finding(bad, store)),
             on_progress=lambda offset: on_progress(offset - store.log_start, size),
         )
-        queues, deleted, unserved = now.queues, self._known.deleted, self._unserved
+        queues = now.queues
+        deleted = self._known.deleted
+        unserved = self._unserved
         prepared = SysFlag.TRANSACTION_PREPARED
         messages = total = newest = 0
         for offset, entry in walk.entries(end=now.end):
@@ -164,7 +167,9 @@ class _Check:
                     topic,
                 )
         on_progress(size, size)
-        result.messages, result.message_bytes, result.log_end = messages, total, walk.end
+        result.messages = messages
+        result.message_bytes = total
+        result.log_end = walk.end
         self._judge_ends(index, newest)
 
     def _index_check(self) -> IndexCheck | None:
@@ -272,17 +277,17 @@ class _Check:
         if offset >= self._now.end:
             return  # written since the check began
         if not any(unit):
-            kind, what = "unit_empty", "the unit is empty"
+            kind = "unit_empty"
+            what = "the unit is empty"
         elif size == NO_MESSAGE_SIZE:
-            kind, what = "unit_gap", f"marked as a gap; the log was damaged at offset {offset}"
+            kind = "unit_gap"
+            what = f"marked as a gap; the log was damaged at offset {offset}"
         elif offset >= self.result.log_end:
             kind = "queue_ahead" if self._now.state.crashed else "unit_beyond_log"
             what = f"it points to offset {offset}; the log ends at {self.result.log_end}"
         else:
-            kind, what = (
-                "unit_wrong",
-                (f"it points to offset {offset} size {size}: {self._what_is_at(offset, size)}"),
-            )
+            kind = "unit_wrong"
+            what = f"it points to offset {offset} size {size}: {self._what_is_at(offset, size)}"
         self._findings.add(
             kind, what, topic=queue.topic, queue_id=queue.queue_id, index=index, run=index
         )
@@ -293,9 +298,7 @@ class _Check:
             return "no segment holds that"
         with self._disk.open_file(segment.path) as file:
             try:
-                entry = (
-                    file.read(offset - segment.start, min(size, segment.size)) if size > 0 else b""
-                )
+                entry = file.read(offset - segment.start, max(min(size, segment.size), 0))
             except OSError as error:
                 return str(error)
         fault = entry_fault(entry, offset)

@@ -43,6 +43,7 @@ _MAGICS: Final = (MAGIC_V1, MAGIC_V2)
 _WALK_STEP: Final = 256 * 1024
 _PAGE: Final = 4096
 _ENTRIES_AT_ONCE: Final = 64
+_NO_END: Final = 1 << 62
 
 
 class ScanResult(NamedTuple):
@@ -105,7 +106,10 @@ class LogScanner:
             if held < HEAD_SIZE:
                 return HEAD_SIZE
             fault = head_fault(self.data[begin : begin + HEAD_SIZE], offset)
-            return size if fault is None else ScanResult(offset + 1, None, fault)
+            if fault is not None:
+                return ScanResult(offset + 1, None, fault)
+            needed: int = size
+            return needed
         entry = self.data[begin : begin + size]
         fault = entry_fault(entry, offset)
         if (
@@ -115,11 +119,9 @@ class LogScanner:
             and self._requires_crc(offset)
         ):
             fault = entry_fault(entry, offset, crc_required=True)
-        return (
-            ScanResult(offset + size, entry)
-            if fault is None
-            else ScanResult(offset + 1, None, fault)
-        )
+        if fault is not None:
+            return ScanResult(offset + 1, None, fault)
+        return ScanResult(offset + size, entry)
 
     def entries(self, offset: int, end: int) -> list[tuple[int, bytes]]:
         """Return (offset, entry) of the held good entries from an offset on that are usual and end
@@ -208,7 +210,7 @@ class SegmentWalk(Generic[T]):
         """Optional faster reader: returns many items of the held bytes between two offsets, and
         moves ``end`` behind them."""
 
-    def entries(self, start: int = 0, end: int = 1 << 62) -> Iterator[T]:
+    def entries(self, start: int = 0, end: int = _NO_END) -> Iterator[T]:
         """Yield every good entry that begins in ``start`` … ``end``. Raises OSError if a segment
         cannot be opened."""
         self.end = max(self.end, start)
@@ -247,6 +249,10 @@ class SegmentWalk(Generic[T]):
     ) -> Generator[T, None, int | None]:
         """Yield the entries of one segment from an offset on. Return the offset to continue at, or
         None at the end of the log."""
+        # ``_items`` returns many usual entries at a time. Where it stops, ``judge_entry`` decides
+        # alone what is there: an entry of another kind, a blank, damage or the end. So both agree
+        # on every offset. A segment that is shorter than its entries say reads as zeros behind its
+        # end.
         segment, scanner = self._segments[number], self._scanner
         limit, room = min(segment.end, segment.start + file.size), self._room_behind(segment)
         while offset < end:
@@ -347,11 +353,9 @@ class _AtStart:
     """File of the log as ``OpenSegment``. It stays open."""
 
     def __init__(self, file: MappedFile) -> None:
-        self.size, self.read, self.data_from = (
-            file.segment.size,
-            file.read_at_start,
-            file.segment.data_from,
-        )
+        self.size = file.segment.size
+        self.read = file.read_at_start
+        self.data_from = file.segment.data_from
 
     def close(self) -> None:
         pass
@@ -376,16 +380,17 @@ class EntryWalk(SegmentWalk[ParsedEntry]):
         super().__init__(
             [StoreFile(file.start, file.segment.size, file.segment.path) for file in log.files],
             requires_crc=log.requires_crc,
-            on_bad=lambda bad: None if bad.tail else on_damage(Damage(*bad[:3])),
+            on_bad=self._report_damage,
             piece_size=_WALK_STEP,
         )
         self._log = log
         self._on_progress = on_progress
+        self._on_damage = on_damage
         self._topics: dict[bytes, str] = {}
         self._items = self._parse_usual
 
-    def entries(self, start: int = 0, end: int = 1 << 62) -> Iterator[ParsedEntry]:
-        about = end if end < 1 << 62 else _about_the_end(self._log)
+    def entries(self, start: int = 0, end: int = _NO_END) -> Iterator[ParsedEntry]:
+        about = _about_the_end(self._log) if end == _NO_END else end
         self._on_progress(start, about)
         progress_at = start + PROGRESS_STEP
         for parsed in super().entries(start, end):
@@ -393,8 +398,13 @@ class EntryWalk(SegmentWalk[ParsedEntry]):
             if parsed.offset >= progress_at:
                 progress_at = parsed.offset + PROGRESS_STEP
                 self._on_progress(parsed.offset, max(about, parsed.offset))
-        reached = end if end < 1 << 62 else self.end
-        self._on_progress(reached, reached)
+        if end == _NO_END:
+            end = self.end
+        self._on_progress(end, end)
+
+    def _report_damage(self, bad: BadRange) -> None:
+        if not bad.tail:
+            self._on_damage(Damage(bad.start, bad.end, bad.fault))
 
     def _open_segment(self, segment: StoreFile) -> OpenSegment:
         file = self._log.files.at(segment.start)

@@ -71,6 +71,9 @@ class SteppedWalk:
     def entries(self, position: int, end: int) -> ReadSteps[int]:
         """Pass on the entries that begin in a range of the log. Return the offset of the next
         entry."""
+        # At each ``yield`` other work runs. Retention may delete the segment meanwhile: a result is
+        # used only if the same file still holds ``position``. A message may be repaired too: the
+        # held bytes are dropped at both ends of a walk, so that the next one reads anew.
         log, numbers = self._log, self._numbers
         entries, slice_end = 0, position + SLICE
         self._scanner.hold_bytes(0, b"")

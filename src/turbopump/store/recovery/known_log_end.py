@@ -63,10 +63,9 @@ class KnownLogEnd:
         if self.needed <= there:
             return
         size = log.segment_size
-        first, last = (
-            segment_name(there),
-            segment_name(there + (max(self.synced, self.needed) - 1 - there) // size * size),
-        )
+        last_byte = max(self.synced, self.needed) - 1
+        first = segment_name(there)
+        last = segment_name(there + (last_byte - there) // size * size)
         which = f"segment {first}" if first == last else f"segments {first} to {last}"
         roots = log.files.roots
         raise StoreDamagedError(

@@ -59,6 +59,11 @@ class LogReplay:
     restarted_at: dict[tuple[str, int], int] = field(default_factory=dict)
     """Former ends of the queues whose offsets were seen to restart at 0."""
 
+    def end_log(self, end: int, fault: str | None) -> None:
+        """Set the end of the log, and the fault there."""
+        self.end = end
+        self.fault = fault
+
     def dispatch_entry(self, parsed: ParsedEntry) -> None:
         """Dispatch an entry. An entry with an impossible queue offset counts as damage.
 

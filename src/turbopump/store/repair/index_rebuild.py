@@ -74,6 +74,10 @@ class IndexRebuild:
 
     def _fill_file(self, damaged: IndexFile) -> ReadSteps[None]:
         """Fill a new file from the log, and replace the damaged one by it."""
+        # New messages never go into this file: the index has begun another one behind it. So its
+        # part of the log is fixed, and filling may take minutes. The new file lies beside the
+        # directory, because a broker reads every file in there as an index. It is synced before it
+        # gets the name: a crash leaves either the damaged file or a whole one.
         made: list[IndexFile] = []
 
         def make() -> None:
@@ -111,7 +115,8 @@ class IndexRebuild:
         """Return the damaged file's part of the log: its start and its end, according to the intact
         files on both sides. Also return the number of keys of the first message that the file
         before already has."""
-        index, log = self.index, self.log
+        index = self.index
+        log = self.log
         at = index.files.index(damaged)
         before = next(
             (file for file in reversed(index.files[:at]) if not file.damaged and file.count > 1),
@@ -120,9 +125,12 @@ class IndexRebuild:
         behind = next(
             (file for file in index.files[at + 1 :] if not file.damaged and file.count > 1), None
         )
-        start = max(before.end_offset, log.start) if before is not None else log.start
-        # new entries go into another file
-        end = behind.begin_offset + 1 if behind is not None else log.end
+        start = log.start
+        if before is not None:
+            start = max(before.end_offset, start)
+        end = log.end  # newer entries go into another file
+        if behind is not None:
+            end = behind.begin_offset + 1
         if before is None or before.end_offset != start:
             return start, end, 0
         return start, end, (yield from self._keys_of_last(before))
@@ -172,7 +180,10 @@ class IndexRebuild:
         self.disk.start(operation, outcome.append)
         while not outcome:
             yield []
-        return (outcome[0].strerror or str(outcome[0])) if outcome[0] is not None else None
+        error = outcome[0]
+        if error is None:
+            return None
+        return error.strerror or str(error)
 
 
 def _make_ready(file: IndexFile, count: int) -> None:

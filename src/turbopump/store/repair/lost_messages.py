@@ -159,7 +159,9 @@ class _ZeroedFile:
         self._segment = segment
         self._start = start
         self._ranges = ranges
-        self.size, self.data_from, self.close = segment.size, segment.data_from, segment.close
+        self.size = segment.size
+        self.data_from = segment.data_from
+        self.close = segment.close
 
     def read(self, at: int, size: int) -> bytes:
         parts, end = [], min(at + size, self.size)

@@ -74,10 +74,15 @@ class DamagedPart:
     def put_units(self, index: int, units: bytes) -> None:
         """Overwrite the units from ``index`` on that differ from these packed ones. Raises
         OSError."""
+        # One walk serves the parts of all queues, so it passes entries on both sides of this part:
+        # messages of a deleted topic of the same name before it, and units behind its good end.
+        # Neither may be written. Good units are compared first: an unchanged page is not made
+        # dirty, and ``rewritten`` counts real damage.
         if unpack_unit(units, len(units) - UNIT_SIZE)[0] < self.start:
             return  # of a topic that was deleted, and made anew
         while units and (index < self.first or unpack_unit(units)[0] < self.start):
-            index, units = index + 1, units[UNIT_SIZE:]
+            index += 1
+            units = units[UNIT_SIZE:]
         units = units[: max(self.end - index, 0) * UNIT_SIZE]
         while units and unpack_unit(units, len(units) - UNIT_SIZE)[0] >= self.stop:
             units = units[:-UNIT_SIZE]
@@ -85,7 +90,8 @@ class DamagedPart:
             there = self.queue.units(index, len(units) // UNIT_SIZE)
             if not there:
                 return  # deleted meanwhile
-            here, units = units[: len(there)], units[len(there) :]
+            here = units[: len(there)]
+            units = units[len(there) :]
             if there != here:
                 self.queue.overwrite(index, here)
                 self.rewritten += _differing(there, here)
@@ -197,6 +203,9 @@ class QueueRebuild:
 
     def _rebuild_marked(self) -> ReadSteps[None]:
         """Rebuild the marked queues, until no mark is left."""
+        # A queue that is marked during a walk waits for the next one: this walk may have passed its
+        # messages already. A queue of this walk is not marked again, because its part reaches from
+        # good unit to good unit. So the loop ends, although readers meet the same damage meanwhile.
         while self._marked:
             marked, self._marked = self._marked, {}
             for queue, index in marked.items():
@@ -210,7 +219,8 @@ class QueueRebuild:
                 read_size=READ_SIZE,
             )
             self._topics = {queue.topic.encode(): queue.topic for queue in self.queues}
-            self._unread, log_start = None, self.log.start
+            self._unread = None
+            log_start = self.log.start
             start = min(part.start for part in self._parts.values())
             try:
                 yield from walk.entries(start, max(part.stop for part in self._parts.values()))
@@ -232,8 +242,10 @@ class QueueRebuild:
     def _put_entry(self, entry: bytes, offset: int) -> None:
         topic, queue_id, index = queue_position(entry)
         part = self._parts.get((topic, queue_id))
-        unit = self.unit_of(entry, offset) if part is not None else None
-        if part is not None and unit is not None:
+        if part is None:
+            return
+        unit = self.unit_of(entry, offset)
+        if unit is not None:
             part.put_units(index, unit)
 
     def _note_unread(self, file: MappedFile, offset: int, error: OSError) -> None:
@@ -242,6 +254,9 @@ class QueueRebuild:
 
     def _finish_part(self, part: DamagedPart, log_start: int) -> None:
         """Log the result for a part, and remember its units without a message."""
+        # A unit without an entry counts as "no message" for ever, and readers pass over it. This
+        # needs proof: every byte between the two good units was read, and retention has not moved
+        # the start of the log since the walk began.
         queue = part.queue
         if part.rewritten:
             self.log_error(
@@ -252,7 +267,8 @@ class QueueRebuild:
             return  # another walk may find the missing entries
         if part.at_front and log_start > 0:
             first = part.found.find(1)
-            queue.min_index = max(queue.min_index, part.first + first if first >= 0 else part.end)
+            begin = part.first + first if first >= 0 else part.end
+            queue.min_index = max(queue.min_index, begin)
         if len(self.without_message) >= WITHOUT_MESSAGE_MAX:
             self.without_message.clear()
         for index in part.without_message():

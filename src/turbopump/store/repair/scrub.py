@@ -165,6 +165,10 @@ class Scrub:
 
     def _check_unit(self, entry: bytes, position: int) -> ReadSteps[None]:
         """Check that the entry's unit points to it."""
+        # A unit is rewritten only if nothing explains its difference: the entry is in no queue, its
+        # topic was deleted and made anew, the unit was trimmed, or it points to another good entry
+        # of this very queue offset. The read may have taken a while. So the unit is compared again
+        # with what was judged, in the turn in which it is overwritten.
         sys_flag = sys_flag_of(entry)
         if sys_flag & SysFlag.TRANSACTION_PREPARED:
             return  # prepared or rolled back: such an entry is in no queue
@@ -194,7 +198,8 @@ class Scrub:
             if len(self._units) >= _QUEUES_MAX:
                 self._units.clear()
             self._units[key] = (index, found)
-            units, at = found, 0
+            units = found
+            at = 0
         offset, size, tags = unit = UNIT.unpack_from(units, at)
         if (offset, size) == (position, len(entry)):
             if (
@@ -207,7 +212,8 @@ class Scrub:
             yield from self._rebuild.good_unit(queue, index)
         ) is not None:
             return  # the topic was deleted and made again
-        packed, queue = self._rebuild.unit_of(entry, position), self._queues.find(topic, queue_id)
+        packed = self._rebuild.unit_of(entry, position)
+        queue = self._queues.find(topic, queue_id)
         if packed is None or queue is None or queue.unit(index) != unit:
             return  # changed since it was read
         right = unpack_unit(packed)
