@@ -59,7 +59,7 @@ class KernelSyncs:
         """Start an fdatasync of ``fd``, then call ``done`` with None or the error. Return False if
         the kernel did not accept it: then use a thread."""
         if self._possible is None:
-            self._possible = self._set_up()
+            self._possible = self._open()
         if not self._possible or len(self._under_way) == AT_ONCE_MAX:
             return False
         self._number += 1
@@ -86,7 +86,7 @@ class KernelSyncs:
         self._under_way[self._number] = done
         return True
 
-    def _set_up(self) -> bool:
+    def _open(self) -> bool:
         """Return True if the kernel supports this and allows it."""
         numbers = (
             _NUMBERS.get(os.uname().machine)
@@ -119,7 +119,7 @@ class KernelSyncs:
         self._found_at = ctypes.addressof(self._found)
         # readable once for each completed sync
         self._ended = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC | os.EFD_SEMAPHORE)
-        self._loop.add_reader(self._ended, self._report_ended)
+        self._loop.add_reader(self._ended, self._report)
         return True
 
     def close(self) -> None:
@@ -134,7 +134,7 @@ class KernelSyncs:
         os.close(self._ended)
         self._call(self._destroy, self._context)
 
-    def _report_ended(self) -> None:
+    def _report(self) -> None:
         try:
             os.eventfd_read(self._ended)
         except BlockingIOError:

@@ -69,7 +69,7 @@ class Machine:
                 self.put()
         assert 14 < self.sent <= 100
         self.run(3)
-        with pytest.raises(StoreClosedError, match="no room"):
+        with pytest.raises(StoreClosedError, match="no space"):
             self.put()
 
     def found(self) -> int:
@@ -128,7 +128,7 @@ def test_a_start_without_room_for_the_index_serves_and_goes_on_when_there_is_roo
     machine.open()
     assert machine.store.max_offset("T", 0) == machine.sent
     machine.run(3)
-    with pytest.raises(StoreClosedError, match="no room"):
+    with pytest.raises(StoreClosedError, match="no space"):
         machine.put()
     machine.disk.capacities[INDEX] = 1 << 20
     machine.run(3)
