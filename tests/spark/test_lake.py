@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -230,21 +231,22 @@ def dying_at(number: int) -> Callable[..., None]:
     return step
 
 
+def arm(monkeypatch: pytest.MonkeyPatch, step: Callable[..., None]) -> None:
+    for name in ("replace", "link", "fsync"):
+        real = getattr(os, name)
+
+        def call(*args: Any, real: Callable[..., Any] = real) -> Any:
+            step()
+            return real(*args)
+
+        monkeypatch.setattr(os, name, call)
+
+
 @pytest.fixture
 def dying_calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[..., None]], None]]:
     """Let a function be called before each call that changes a disk."""
 
-    def arm(step: Callable[..., None]) -> None:
-        for name in ("replace", "link", "fsync"):
-            real = getattr(os, name)
-
-            def call(*args: Any, real: Callable[..., Any] = real) -> Any:
-                step()
-                return real(*args)
-
-            monkeypatch.setattr(os, name, call)
-
-    yield arm
+    yield partial(arm, monkeypatch)
     monkeypatch.undo()
 
 

@@ -42,11 +42,8 @@ class Interceptors:
     """Interceptors of a broker, in the order of their calls. Each gets the destination that the
     previous one returned."""
 
-    def __init__(self) -> None:
-        self._rules: list[Interceptor] = []
-
-    def add(self, rule: Interceptor) -> None:
-        self._rules.append(rule)
+    def __init__(self, *rules: Interceptor) -> None:
+        self._rules = rules
 
     def find(self, request: SendMessage, destination: Destination) -> Destination | Refusal:
         """Return the destination of a message. A retried message follows the same rules."""
@@ -61,10 +58,12 @@ class Interceptors:
 def added_properties(config: BrokerConfig) -> str:
     """Return the properties that this broker adds to every message, after those of the
     interceptors."""
-    trace = "true" if config.trace_on else "false"
-    return encode_properties(
-        {"MSG_REGION": config.region_id, "TRACE_ON": trace, "CLUSTER": config.broker_cluster_name}
-    )
+    return encode_properties({**region_fields(config), "CLUSTER": config.broker_cluster_name})
+
+
+def region_fields(config: BrokerConfig) -> dict[str, str]:
+    """Return the properties and answer fields that tell clients if they should trace messages."""
+    return {"MSG_REGION": config.region_id, "TRACE_ON": "true" if config.trace_on else "false"}
 
 
 _KINDS: Final = re.compile(

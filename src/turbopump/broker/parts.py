@@ -26,7 +26,7 @@ from turbopump.broker.interceptors import (
     refuse_false_inner_batch,
     refuse_unknown_kinds,
 )
-from turbopump.broker.log_repair import LogRepair, Range
+from turbopump.broker.log_repair import LogRepair
 from turbopump.broker.lost_topics import make_topic_of_waiting
 from turbopump.broker.membership import Membership
 from turbopump.broker.pop.pop import Pop
@@ -128,10 +128,12 @@ class Parts:
 async def listen(stored: Stored, authorise: Authorise | None, ends: AsyncExitStack) -> Listening:
     """Open the ports; ``ends`` closes them. No await may follow until the handlers exist: a request
     that comes before them would be refused as unknown. Raises ConfigError."""
-    config, store = stored.config, stored.store
+    config = stored.config
+    store = stored.store
     numeric = await _numeric(config.advertised_host)
     membership = Membership(stored)
-    router, vip_router = Router(authorise), Router(authorise)
+    router = Router(authorise)
+    vip_router = Router(authorise)
     server = RemotingServer(
         router,
         on_close=membership.connection_lost,
@@ -204,7 +206,10 @@ async def _take_ports(
 def make_deliveries(
     stored: Stored, listening: Listening, access: ServerAccess | None, signer: RequestSigner | None
 ) -> Delivering:
-    config, clock, store, tables = stored.config, stored.clock, stored.store, stored.tables
+    config = stored.config
+    clock = stored.clock
+    store = stored.store
+    tables = stored.tables
     flush = FlushWait(
         store.flusher,
         flushes=config.flush_disk_type == FlushDiskType.SYNC_FLUSH,
@@ -242,15 +247,8 @@ def make_deliveries(
     ):
         stored.runtime_info.add_source(source)
     stored.statistics.timers = timers.numbers.in_and_out
-    log_repair = LogRepair(
-        store,
-        stored.disk,
-        stored.turns,
-        RemotingClient(tls=config.client_tls, signer=signer),
-        config.broker_name,
-        listening.address,
-        config.namesrv_addresses,
-    )
+    remoting = RemotingClient(tls=config.client_tls, signer=signer)
+    log_repair = LogRepair(stored, remoting, listening.address)
     pop = Pop(stored, timers, forwarding, log_repair)
     return Delivering(
         forwarding,
@@ -265,22 +263,16 @@ def make_deliveries(
 
 
 def _interceptors(stored: Stored) -> Interceptors:
-    config, clock, tables = stored.config, stored.clock, stored.tables
-    interceptors = Interceptors()
-    for interceptor in (
+    config = stored.config
+    clock = stored.clock
+    return Interceptors(
         refuse_false_inner_batch,
         HalfMessageInterceptor(config),
-        retry_interceptor(
-            tables.topics,
-            tables.groups,
-            lambda group: tables.locks.locks.any_held(group, clock.monotonic()),
-        ),
+        retry_interceptor(stored.tables, clock),
         timer_interceptor(config, clock),
         delay_level_interceptor(stored.settings.delay_levels),
         refuse_unknown_kinds,
-    ):
-        interceptors.add(interceptor)
-    return interceptors
+    )
 
 
 def make_copies(
@@ -290,7 +282,9 @@ def make_copies(
     access: ServerAccess | None,
     signer: RequestSigner | None,
 ) -> Copying:
-    config, store, tables = stored.config, stored.store, stored.tables
+    config = stored.config
+    store = stored.store
+    tables = stored.tables
     records = TopicRecords(
         tables.topics, tables.offsets, store, stored.statistics, delivering.held_pulls
     )
@@ -313,15 +307,8 @@ def make_copies(
                 access, Credentials(*inner), slave_tables.remoting, lambda: tables_of_master.master
             )
     if config.scrub_bytes_per_second:
-        scrubbing = Scrubbing(
-            store,
-            stored.disk,
-            config.scrub_bytes_per_second,
-            asyncio.get_running_loop().time,
-            lambda start, end: delivering.log_repair.fetch([Range(start, end)]),
-        )
-    cleaning = Cleaning(store, config, stored.turns)
-    return Copying(records, slave_tables, slave_accounts, scrubbing, cleaning)
+        scrubbing = Scrubbing(stored, delivering.log_repair)
+    return Copying(records, slave_tables, slave_accounts, scrubbing, Cleaning(stored))
 
 
 def follow_master(
@@ -336,7 +323,8 @@ def follow_master(
 def make_announcing(
     stored: Stored, listening: Listening, copying: Copying, signer: RequestSigner | None
 ) -> Announcing:
-    config, topics = stored.config, stored.tables.topics
+    config = stored.config
+    topics = stored.tables.topics
 
     def registered(reply: RegisterBrokerReply) -> None:
         follow_master(listening, copying, reply.master_addr, reply.ha_server_addr)
@@ -352,7 +340,7 @@ def make_announcing(
         awaits_slaves=config.slave_acks > 0 and stored.store.log.end > 0,
     )
     if listening.replication.master is not None:
-        listening.replication.master.on_in_sync = registration.takes_sends
+        listening.replication.master.on_in_sync = registration.allow_sends
     return Announcing(registration, TopicRoutes(config, topics, stored.clock, signer))
 
 

@@ -387,6 +387,13 @@ async def test_a_oneway_request_arrives_and_wants_nothing(
     assert not connection.calls.waiting
 
 
+def notice(
+    heard: list[str], request: NotifyConsumerIdsChanged, _context: RequestContext
+) -> Outcome:
+    heard.append(request.consumer_group)
+    return HELD
+
+
 @in_loop
 async def test_the_server_may_ask_the_client_on_the_same_connection() -> None:
     patient = Patient()
@@ -395,11 +402,7 @@ async def test_the_server_may_ask_the_client_on_the_same_connection() -> None:
         heard: list[str] = []
         router = Router()
 
-        def notice(request: NotifyConsumerIdsChanged, _context: RequestContext) -> Outcome:
-            heard.append(request.consumer_group)
-            return HELD
-
-        router.add(NotifyConsumerIdsChanged, notice)
+        router.add(NotifyConsumerIdsChanged, partial(notice, heard))
         client = RemotingClient(router)
 
         await client.connect(address)
@@ -483,22 +486,29 @@ async def test_both_sides_may_send_more_than_their_buffers_hold() -> None:
         await client.close()
 
 
+async def slow(
+    ending: str,
+    go_on: asyncio.Event,
+    over: asyncio.Event,
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+) -> None:
+    await go_on.wait()
+    if ending == "the peer reads":
+        while await reader.read(1 << 20):
+            pass
+    writer.transport.abort()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
+    over.set()
+
+
 @pytest.mark.parametrize("ending", ["the peer reads", "the connection is lost"])
 @in_loop
 async def test_a_sender_can_wait_until_a_slow_peer_has_read(ending: str) -> None:
     go_on, over = asyncio.Event(), asyncio.Event()
 
-    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await go_on.wait()
-        if ending == "the peer reads":
-            while await reader.read(1 << 20):
-                pass
-        writer.transport.abort()
-        with contextlib.suppress(ConnectionError):
-            await writer.wait_closed()
-        over.set()
-
-    server = await asyncio.start_server(slow, "127.0.0.1", 0)
+    server = await asyncio.start_server(partial(slow, ending, go_on, over), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     client = RemotingClient()
     connection = await client.connect(f"127.0.0.1:{port}")

@@ -34,9 +34,10 @@ from turbopump.message.codec import decode_entries
 from turbopump.store.disk_space import SpaceLevel
 from turbopump.store.files import StorePaths
 from turbopump.store.log.scanner import EntryWalk
-from turbopump.store.message_store import MessageStore, NewMessage, StoreConfig
+from turbopump.store.message_store import MessageStore, NewMessage
 from turbopump.store.queues.read_result import GetStatus
 from turbopump.store.retention import MANUAL_ROUNDS, NextStep
+from turbopump.store.store_config import StoreConfig
 
 
 def test_old_segments_go_and_queues_and_indexes_begin_where_the_log_does(tmp_path: Path) -> None:

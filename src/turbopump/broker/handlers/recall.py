@@ -20,15 +20,13 @@ from turbopump.broker.schedule.timers import Timers
 from turbopump.broker.stored import Stored
 from turbopump.errors import MessageError, RoomInMakingError, StoreError
 from turbopump.message import properties as names
-from turbopump.message.codec import encode_host
 from turbopump.message.handles import RecallHandle, delete_key
-from turbopump.message.java import tags_code
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.request import ReplyT
 from turbopump.protocol.requests.send import RecallMessage, RecallMessageReply
 from turbopump.remoting.response import Refusal, Response, refusal
 from turbopump.remoting.router import Outcome, RequestContext, Router
-from turbopump.store.message_store import NewMessage, PutResult
+from turbopump.store.message_store import PutResult
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
 
 RECALL_TAG: Final = "_RECALL_TAG_"
@@ -47,8 +45,7 @@ class RecallHandler:
         self._topics = stored.tables.topics
         self._timers = timers
         self._clock = stored.clock
-        self._store_host = encode_host(*forwarding.store_host)
-        self._flush = forwarding.flush
+        self._forwarding = forwarding
 
     def add_to(self, router: Router) -> None:
         """Register the handlers of these requests."""
@@ -83,9 +80,9 @@ class RecallHandler:
                 "broker service not available: the message waits on broker "
                 f"{handle.broker_name[:100]}, and this is {self._config.broker_name}",
             )
-        return self._recall(request, handle, context.peer.host_pair)
+        return self._recall_timer(request, handle, context.peer.host_pair)
 
-    async def _recall(
+    async def _recall_timer(
         self, request: RecallMessage, handle: RecallHandle, born_host: tuple[str, int]
     ) -> Response[RecallMessageReply]:
         if (
@@ -97,24 +94,26 @@ class RecallHandler:
                 f"timestamp invalid: {handle.time_text[:40]} is not within "
                 "timerMaxDelaySec of the clock of the broker",
             )
-        out, precision = handle.time_ms - 1, self._config.timer_precision_ms
+        out = handle.time_ms - 1
+        precision = self._config.timer_precision_ms
         if out % 100:  # a time within the slot
             out = slot_ms(handle.time_ms, precision)
         due, until = slots_of(out, None, precision)
         if not self._timers.may_recall(until):
             return self._too_late(until)
         try:
-            found = await self._find(handle, out)
+            found = await self._find_timer(handle, out)
             if isinstance(found, Response):
                 return found
             if found is not None:
-                out, due = found.out, found.due
+                out = found.out
+                due = found.due
             refused = await self._store_recall(request, handle, out, due, born_host)
         except (OSError, StoreError) as error:
             return self._refuse(ResponseCode.SYSTEM_ERROR, f"execute error: {error}")
         return refused or self._answer(Response(RecallMessageReply(msg_id=handle.unique_id)))
 
-    async def _find(self, handle: RecallHandle, out: int) -> TimerMessage | Refusal | None:
+    async def _find_timer(self, handle: RecallHandle, out: int) -> TimerMessage | Refusal | None:
         """Find the message in the slot ``out`` through the index. Return the message or a refusal;
         None if the index cannot tell."""
         lookup = self._store.lookup
@@ -152,15 +151,14 @@ class RecallHandler:
                 return self._too_late(due)
             try:
                 # in the turn in which it was not too late
-                stored = self._put(request, handle, out, born_host)
+                stored = self._put_recall(request, handle, out, born_host)
                 break
             except RoomInMakingError:
                 await asyncio.sleep(ROOM_PAUSE_S)
-        self._flush.begin_soon()
-        await self._flush.confirmed(stored.log_end)
+        await self._forwarding.confirmed(stored)
         return None
 
-    def _put(
+    def _put_recall(
         self, request: RecallMessage, handle: RecallHandle, out: int, born_host: tuple[str, int]
     ) -> PutResult:
         now = self._clock.now_ms()
@@ -176,20 +174,7 @@ class RecallHandler:
             names.REAL_QUEUE_ID: "0",
         }
         text = names.encode_properties({name: value for name, value in properties.items() if value})
-        host = encode_host(*born_host)
-        flags = (names.SysFlag.BORN_HOST_V6 if len(host) == 20 else 0) | (
-            names.SysFlag.STORE_HOST_V6 if len(self._store_host) == 20 else 0
-        )
-        message = NewMessage(b"0", text.encode(), tags_code(RECALL_TAG), 0, handle.unique_id, None)
-        return self._store.put(
-            TIMER_TOPIC,
-            0,
-            message,
-            sys_flag=flags,
-            born_timestamp=now,
-            born_host=host,
-            store_host=self._store_host,
-        )
+        return self._forwarding.put_now(TIMER_TOPIC, 0, b"0", text, 0, now, born_host, own=False)
 
     def _too_late(self, due: int) -> Refusal:
         at = due + self._config.timer_precision_ms

@@ -96,9 +96,9 @@ def test_a_message_with_a_flipped_bit_is_passed_over_and_the_others_come(
         (0, (1 << 40).to_bytes(8), "where no message can be"),
         (0, ((1 << 20) - 50).to_bytes(8), "where no message can be"),
         (0, (200).to_bytes(8), "magic"),
-        (8, (1).to_bytes(4), "says that it has 1 bytes"),
-        (8, (-1).to_bytes(4, signed=True), "says that it has -1 bytes"),
-        (8, (0x7FFFFFFE).to_bytes(4), "bytes"),
+        (8, (1).to_bytes(4), "the impossible size 1"),
+        (8, (-1).to_bytes(4, signed=True), "the impossible size -1"),
+        (8, (0x7FFFFFFE).to_bytes(4), "the impossible size"),
         (8, (100).to_bytes(4), "totalSize"),
     ],
 )
