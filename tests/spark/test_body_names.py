@@ -119,7 +119,7 @@ def test_a_field_with_the_name_of_a_column_needs_another(field: str) -> None:
     check(struct="fields")
     with pytest.raises(ConfigError, match="columns date, which messages have"):
         check(struct="date")
-    with pytest.raises(ConfigError, match="a prefix or are within a struct: give one of both"):
+    with pytest.raises(ConfigError, match="a prefix and a struct exclude each other"):
         check(prefix="p_", struct="s")
 
 

@@ -192,7 +192,7 @@ def test_delayed_rows_travel_alone() -> None:
         ({"body": [b"x"] * 2, "properties": [[], [("b", None)]]}, 1, "'b' has no value"),
         ({"body": [b"x"] * 2, "properties": [[], [("", "v")]]}, 1, "has no name"),
         ({"body": [b"x"] * 2, "tags": ["a", "b" * 32768]}, 1, "more than 32767 bytes"),
-        ({"body": [b"x"] * 2, "delayLevel": [1, -1]}, 1, "its delayLevel is not a level"),
+        ({"body": [b"x"] * 2, "delayLevel": [1, -1]}, 1, "its delayLevel is out of range"),
         ({"body": [b"x"] * 2, "deliverAt": [None, datetime(1971, 1, 1)]}, 1, "before 1973"),
         (
             {"body": [b"x"], "delayLevel": [1], "deliverAt": [datetime(2031, 1, 1)]},

@@ -331,5 +331,5 @@ def test_marks_of_an_older_write_are_not_copied(broker: BrokerThread) -> None:
     plan = write_options({"nameServer": broker.namesrv, "topic": "copied"})
     told = attempt_of(None, plan, PLANNED, 0)
     write_task(iter([batch]), plan, layout(batch.schema, plan), told)
-    found = ReadBack(plan, attempt_of(in_stream(0), plan, PLANNED, 0)).look_up("copied")
+    found = ReadBack(plan, attempt_of(in_stream(0), plan, PLANNED, 0)).find_sent_keys("copied")
     assert not found.ids

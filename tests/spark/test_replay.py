@@ -293,7 +293,7 @@ def test_a_name_is_of_one_selection(run: Replay, lake: Path) -> None:
         run("named", name="n", keys=["k1"], options={"sendBatch": "1"})
     with pytest.raises(ConfigError, match=r"was of another selection .*: give another name"):
         run("named", name="n", keys=["k2"])
-    with pytest.raises(ConfigError, match="a replay's name has letters"):
+    with pytest.raises(ConfigError, match="is not a name of a replay: use letters"):
         run("named", name="../x")
     (lake / "_replays" / "n.json").write_text('{"v": 1}')
     with pytest.raises(ConfigError, match=r"cannot be read .*: give the replay another name"):

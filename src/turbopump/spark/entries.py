@@ -123,7 +123,7 @@ class Entries:
                 magic = int(self.int_view[at + MAGIC_AT]) & 0xFFFFFFFF
                 raise StoredMessageError(f"no stored message at byte {at}: magic {magic:#010x}")
             raise StoredMessageError(
-                f"the stored message at byte {at} does not end where {what} say(s)"
+                f"the lengths of the stored message at byte {at} do not add up: {what}"
             )
 
     def _walk(self) -> tuple[Ints, Ints]:

@@ -122,7 +122,7 @@ def ranges_between(
     ]
 
 
-def split(
+def split_ranges(
     ranges: Iterable[OffsetRange],
     tasks_max: int | None,
     tasks_min: int | None = None,
@@ -167,7 +167,7 @@ def split(
     return tasks
 
 
-def admit(
+def limit_ends(
     begins: Mapping[MessageQueue, int], ends: Mapping[MessageQueue, int], rows_max: int
 ) -> dict[MessageQueue, int]:
     """Return ends that admit at most ``rows_max`` messages, each queue in proportion to its waiting

@@ -160,7 +160,7 @@ class ReadBack:
     def __post_init__(self) -> None:
         self._mark = SenderMark(MARK, f"{self.attempt.write}/", KEY)
 
-    def look_up(self, topic: str) -> SentKeys:
+    def find_sent_keys(self, topic: str) -> SentKeys:
         """Return the keys that earlier attempts have sent to a topic. Raises the errors of reading
         the topic."""
         found = SentKeys()
@@ -176,7 +176,7 @@ class ReadBack:
         while left:  # all queues in parallel: a find in one limits the search in the others
             for queue, end in list(left.items()):
                 begin = max(lows[queue], end - step)
-                oldest_ms, older_ms = self._count(OffsetRange(queue, begin, end), found)
+                oldest_ms, older_ms = self._count_keys(OffsetRange(queue, begin, end), found)
                 if older_ms is not None:
                     since_ms = max(since_ms, older_ms - CLOCKS_DIFFER_MS)
                 if older_ms is not None or begin == lows[queue] or oldest_ms < since_ms:
@@ -186,12 +186,12 @@ class ReadBack:
             step = min(step * 4, _STEP_MAX)
         return found
 
-    def _count(self, wanted: OffsetRange, found: SentKeys) -> tuple[int, int | None]:
+    def _count_keys(self, wanted: OffsetRange, found: SentKeys) -> tuple[int, int | None]:
         """Count the keys of this batch in a range. Return the time of its oldest message, and the
         time of a message of an older batch of this write or None."""
         mine = self.attempt
         oldest_ms = older_ms = None
-        for times, marked in self._read(wanted):
+        for times, marked in self._read_marks(wanted):
             if oldest_ms is None and len(times):
                 oldest_ms = times[0].value // 1000
             for at, mark, key in marked:
@@ -203,37 +203,39 @@ class ReadBack:
                     found.again |= same_partition
         return (0 if oldest_ms is None else oldest_ms), older_ms
 
-    def strays(self, found: SentKeys) -> Counter[str]:
+    def stray_keys(self, found: SentKeys) -> Counter[str]:
         """Return the keys that an older attempt of this partition has sent after ``found`` was
         read. This attempt may have sent them too."""
         mine = self.attempt
         return Counter(
             key
-            for mark, key in self._since(found.read_to)
+            for mark, key in self._marks_since(found.read_to)
             if (mark.batch, mark.partition) == (mine.batch, mine.partition)
             and mark.token != f"{mine.run}.{mine.token}"
         )
 
-    def own(self, queue: MessageQueue, begin: int) -> Counter[str]:
+    def own_keys(self, queue: MessageQueue, begin: int) -> Counter[str]:
         """Return the keys that this attempt has sent to a queue, from an offset on."""
         token = f"{self.attempt.run}.{self.attempt.token}"
-        return Counter(key for mark, key in self._since({queue: begin}) if mark.token == token)
+        return Counter(
+            key for mark, key in self._marks_since({queue: begin}) if mark.token == token
+        )
 
     def _cluster(self) -> Cluster:
         options = self.options
         return Cluster(options.name_servers, credentials=options.credentials, tls=options.tls)
 
-    def _since(self, begins: Mapping[MessageQueue, int]) -> Iterator[tuple[Mark, str]]:
+    def _marks_since(self, begins: Mapping[MessageQueue, int]) -> Iterator[tuple[Mark, str]]:
         """Yield the marks and keys of this write from these offsets to the ends of the queues."""
         with self._cluster() as cluster:
             ends = {queue: cluster.offset_max(queue) for queue in begins}
         for queue, begin in begins.items():
             if ends[queue] > begin:
-                for _, marked in self._read(OffsetRange(queue, begin, ends[queue])):
+                for _, marked in self._read_marks(OffsetRange(queue, begin, ends[queue])):
                     for _, mark, key in marked:
                         yield mark, key
 
-    def _read(
+    def _read_marks(
         self, wanted: OffsetRange
     ) -> Iterator[tuple[pa.TimestampArray, list[tuple[int, Mark, str]]]]:
         """Yield the times of all messages of a range. With them, yield the number, the mark and the

@@ -69,7 +69,7 @@ def connected(
 KEPT_S: Final = 30.0
 """Seconds for which connections stay open between tasks. Brokers and name servers close idle ones
 after two minutes."""
-_kept: dict[Hashable, tuple[Cluster, float]] = {}
+_kept_clusters: dict[Hashable, tuple[Cluster, float]] = {}
 
 
 @contextmanager
@@ -79,7 +79,7 @@ def connected_in_task(options: ReadOptions, *, kept: bool) -> Iterator[Cluster]:
     routes again."""
     # workers are forked
     key = os.getpid(), options.name_servers, options.credentials, options.tls
-    cluster, until = _kept.pop(key, (None, 0.0))
+    cluster, until = _kept_clusters.pop(key, (None, 0.0))
     if cluster is not None and time.monotonic() > until:
         cluster.close()
         cluster = None
@@ -91,7 +91,7 @@ def connected_in_task(options: ReadOptions, *, kept: bool) -> Iterator[Cluster]:
         cluster.close()
         raise
     if kept:
-        _kept[key] = cluster, time.monotonic() + KEPT_S
+        _kept_clusters[key] = cluster, time.monotonic() + KEPT_S
     else:
         cluster.close()
 
@@ -138,7 +138,7 @@ def read_ranges(
                 for batch in decode(chunk, broker, columns, queue_offsets=offsets):
                     if says_fault:
                         _warn_of_faults(batch, part)
-                    yield (_tagged(batch, tags) if tags else batch).select(options.columns)
+                    yield (_rows_with_tags(batch, tags) if tags else batch).select(options.columns)
 
 
 def _warn_of_faults(batch: pa.RecordBatch, part: OffsetRange) -> None:
@@ -165,7 +165,7 @@ def _read_unless_gone(
     except (RouteNotFoundError, ResponseError) as error:
         if options.fail_on_data_loss or not _is_gone(cluster, part.queue.topic):
             raise
-        lose(False, str(error), "", f"the rest of {part.queue} is skipped")
+        report_loss(False, str(error), "", f"the rest of {part.queue} is skipped")
 
 
 def _is_gone(cluster: Cluster, topic: str) -> bool:
@@ -176,7 +176,7 @@ def _is_gone(cluster: Cluster, topic: str) -> bool:
     return False
 
 
-def _tagged(batch: pa.RecordBatch, tags: frozenset[str]) -> pa.RecordBatch:
+def _rows_with_tags(batch: pa.RecordBatch, tags: frozenset[str]) -> pa.RecordBatch:
     """Return only the rows with one of these tags. Brokers compare hashes of tags, and other tags
     may have the same hash."""
     import pyarrow.compute as pc  # 50 ms; planning and most reads do not need it
@@ -230,7 +230,7 @@ def read_range(
                 break
             reply = answer.header(PullMessageReply)
             if answer.code == ResponseCode.SUCCESS and reply.next_begin_offset > offset:
-                chunk += _whole(wanted, offset, reply.next_begin_offset, answer.body, fail)
+                chunk += _good_messages(wanted, offset, reply.next_begin_offset, answer.body, fail)
                 offset = reply.next_begin_offset
             else:
                 offset = _after_gap(wanted, offset, reply, fail)
@@ -277,7 +277,7 @@ def _read_filtered(
         else:
             good = _all_good(answer.body)
             if good is None:
-                entries = _undamaged(wanted, answer.body, options.fail_on_data_loss)
+                entries = _undamaged_messages(wanted, answer.body, options.fail_on_data_loss)
                 chunk += b"".join(entries)
                 rows += len(entries)
             else:
@@ -305,12 +305,12 @@ def _all_good(body: bytes) -> int | None:
     return len(positions) // 8 if end == len(body) else None
 
 
-def _undamaged(wanted: OffsetRange, body: bytes, fail: bool) -> list[bytes]:
+def _undamaged_messages(wanted: OffsetRange, body: bytes, fail: bool) -> list[bytes]:
     """Return the good messages of an answer. A damaged message counts as lost."""
     damaged: list[DamagedEntry] = []
     entries = list(pulled_entries(body, damaged.append))
     if damaged:
-        lose(
+        report_loss(
             fail,
             f"{wanted.queue}: damaged in the broker's store: offset {damaged[0].queue_offset} or "
             f"near it ({damaged[0].fault})",
@@ -324,7 +324,7 @@ _NAMED_MAX: Final = 10
 """Maximum number of lost offsets listed for one answer."""
 
 
-def _whole(wanted: OffsetRange, begin: int, end: int, body: bytes, fail: bool) -> bytes:
+def _good_messages(wanted: OffsetRange, begin: int, end: int, body: bytes, fail: bool) -> bytes:
     """Return the good messages of an answer that covers ``begin`` to ``end``. Missing offsets count
     as lost."""
     if _all_good(body) == end - begin:
@@ -350,7 +350,7 @@ def _whole(wanted: OffsetRange, begin: int, end: int, body: bytes, fail: bool) -
             if damaged
             else "the broker has skipped them: read the reason in its log"
         )
-        lose(
+        report_loss(
             fail,
             f"{wanted.queue}: damaged in the broker's store: offsets {named}{more} ({cause})",
             ". Set the option failOnDataLoss to false to continue without them",
@@ -375,7 +375,7 @@ def _after_gap(wanted: OffsetRange, offset: int, reply: PullMessageReply, fail: 
     go_on = max(reply.next_begin_offset, reply.min_offset)
     if go_on <= offset:
         go_on = wanted.end
-    lose(
+    report_loss(
         fail,
         f"{wanted.queue}: messages {offset} to {min(go_on, wanted.end) - 1} of the asked "
         f"{wanted.begin} to {wanted.end - 1} are not there: "
@@ -388,7 +388,7 @@ def _after_gap(wanted: OffsetRange, offset: int, reply: PullMessageReply, fail: 
     return go_on
 
 
-def lose(fail: bool, what: str, advice: str, instead: str) -> None:
+def report_loss(fail: bool, what: str, advice: str, instead: str) -> None:
     """Raise DataLossError with ``what`` and ``advice``; or, if not ``fail``, log a warning with
     ``what`` and what is done ``instead``."""
     if fail:

@@ -114,8 +114,8 @@ def layout(schema: pa.Schema, options: WriteOptions) -> Layout:
                 )
             hint = did_you_mean(field.name, WRITE_COLUMNS) or ":"
             raise ConfigError(
-                f"a message has no place for the column {field.name!r}{hint} drop it, or put it "
-                f"into body or properties; columns: {', '.join(WRITE_COLUMNS)}"
+                f"unknown column {field.name!r}{hint} drop it, or put it into body or properties; "
+                f" columns: {', '.join(WRITE_COLUMNS)}"
             )
         if name in columns:
             raise ConfigError(f"there are two columns {name!r}: drop one of them")

@@ -32,7 +32,7 @@ from turbopump.errors import (
 )
 from turbopump.message.message import MessageQueue
 from turbopump.spark import planning
-from turbopump.spark.offsets import Offsets, admit
+from turbopump.spark.offsets import Offsets, limit_ends
 from turbopump.spark.options import BODY_FAULT, COLUMN_NAMES, ReadOptions, read_options
 from turbopump.spark.pipelines.lake import (
     DATA,
@@ -243,7 +243,7 @@ def _source_options(
     """Return the options of the source. Raises ConfigError if there is no topic, or if an option
     would leave messages out."""
     if not topics:
-        raise ConfigError("an archive needs a topic at least")
+        raise ConfigError("no topic is given: name at least one")
     needed = {"nameServer": name_server, "topic": ",".join(topics)}
     fails = {"failOnDataLoss": str(fail_on_data_loss).lower()}
     known = read_options({**options, **fails, **needed})
@@ -251,8 +251,8 @@ def _source_options(
     chosen = [name for name in _CHOOSING if getattr(known, name) != getattr(plain, name)]
     if chosen:
         raise ConfigError(
-            "an archive has every message of its topics: options can say how to "
-            f"reach and read brokers, but cannot select messages ({', '.join(chosen)})"
+            "an archive stores every message of its topics: remove the options that select "
+            f"messages ({', '.join(chosen)})"
         )
     return known
 
@@ -300,7 +300,9 @@ def _definition(
     if wanted.format not in FORMATS:
         raise ConfigError(f"unknown format {format!r}: use {' or '.join(FORMATS)}")
     if wanted.bodies is not None and "body" not in wanted.columns:
-        raise ConfigError("bodies become columns only where the column body is read")
+        raise ConfigError(
+            "bodies can become columns only with the column body: add it to the columns"
+        )
     if there is None:
         check_names(wanted)
     else:
@@ -356,7 +358,7 @@ class ArchiveRun:
             except (RemotingError, RouteNotFoundError) as error:
                 if not (follows and _was_offline(type(error))):
                     raise
-                _log.warning("%s; the archive continues when it is back", error)
+                _log.warning("%s; the archive waits and tries again", error)
                 stop.wait(interval)
                 continue
             if is_idle and not follows:
@@ -423,7 +425,7 @@ class ArchiveRun:
         }
         if at_end:
             return at_end, at_end
-        ends = admit(begins, ends, self.rows_per_batch)
+        ends = limit_ends(begins, ends, self.rows_per_batch)
         read = [queue for queue, end in ends.items() if begins[queue] < end]
         return {queue: begins[queue] for queue in read}, {queue: ends[queue] for queue in read}
 
@@ -460,7 +462,9 @@ class ArchiveRun:
             except PySparkException as error:
                 if attempt == ATTEMPTS or not _was_offline(error_inside(error)):
                     raise
-                _log.warning("a batch has failed as a broker was away; attempt %d", attempt + 1)
+                _log.warning(
+                    "a broker was offline, so the batch is repeated; attempt %d", attempt + 1
+                )
                 self.queues.wait_for_brokers()
         raise AssertionError("unreachable")
 
@@ -477,7 +481,7 @@ class ArchiveRun:
                 if not within or each.offset_max >= ends.get(queue, 0):
                     raise OffsetGapError(
                         f"{queue}: rows of the offsets {each.offset_min} to {each.offset_max} were "
-                        f"written, which were not asked for; nothing was committed"
+                        f"written, outside the range of the batch; nothing was committed"
                     )
                 rows[queue] += each.rows
         missing = {queue: ends[queue] - begins[queue] - rows[queue] for queue in ends}
@@ -506,7 +510,7 @@ class ArchiveRun:
                     "must be in a directory that all share"
                 ) from None
             if rows != file.rows:
-                raise LakeError(f"{path} has {rows} rows, not {file.rows}: is the disk sound?")
+                raise LakeError(f"{path} has {rows} rows, not {file.rows}: check the disk")
 
     def _count_rows(self) -> None:
         """Count the rows in all files that were added since the last count."""

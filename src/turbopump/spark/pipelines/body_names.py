@@ -54,7 +54,7 @@ def named(
     """Return the bodies with names for their columns. Raises ConfigError for a prefix together with
     a struct, and for an empty name."""
     if prefix and struct:
-        raise ConfigError("bodies' columns have a prefix or are within a struct: give one of both")
+        raise ConfigError("a prefix and a struct exclude each other: give one of them")
     columns = tuple(names.get(field, f"{prefix}{field}") for field in fields)
     if columns == tuple(fields):
         columns = ()

@@ -155,7 +155,7 @@ def replay(
         raise ConfigError(f"rows_per_batch is {rows_per_batch}: expected 1 or more")
     if rate is not None:
         if rate <= 0:
-            raise ConfigError(f"the rate is {rate}: expected more than 0 messages a second")
+            raise ConfigError(f"the rate is {rate}: expected more than 0 messages per second")
         rows_per_batch = max(1, min(rows_per_batch, int(rate * PACED_S)))
     keys = [keys] if isinstance(keys, str) else keys
     selection: dict[str, Any] = {
@@ -191,7 +191,7 @@ def _name_of(selection: dict[str, Any]) -> str:
 
 def _checked_name(name: str) -> str:
     if not all(each.isalnum() or each in "-_." for each in name) or name.startswith("."):
-        raise ConfigError(f"a replay's name has letters, digits, - and _, not {name!r}")
+        raise ConfigError(f"{name!r} is not a name of a replay: use letters, digits, - and _")
     return name
 
 
@@ -461,7 +461,9 @@ class ReplayRun:
             rows = _stored(rows, None, end_s * 1000)
         if selection["keys"]:
             if "keys" not in columns:
-                raise LakeError(f"{self.lake} has no column keys to select by")
+                raise LakeError(
+                    f"{self.lake} has no column keys: select the messages with a condition instead"
+                )
             words = split(col("keys"), " ")
             wanted = [array_contains(words, key) for key in selection["keys"]]
             condition = wanted[0]

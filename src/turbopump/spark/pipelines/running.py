@@ -78,7 +78,9 @@ class RowProgress:
     def line(self) -> str:
         """Return the progress as a line: ``120,000 rows 40,000/s lag 80,000 2 s left``"""
         text = f"{self.done:,} rows  {self.rate:,.0f}/s  lag {self.lag:,}"
-        return f"{text}  {_span(self.lag / self.rate)} left" if self.done and self.lag else text
+        return (
+            f"{text}  {_time_text(self.lag / self.rate)} left" if self.done and self.lag else text
+        )
 
 
 class ProgressLine:
@@ -327,7 +329,7 @@ appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex{short.message}%
 """
 
 
-def _span(seconds: float) -> str:
+def _time_text(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
