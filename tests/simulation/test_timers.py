@@ -227,7 +227,7 @@ class Races:
             return
         if answer.code != ResponseCode.SUCCESS:
             assert answer.code == ResponseCode.ILLEGAL_OPERATION, answer
-            assert "too late" in (answer.remark or "")
+            assert "timestamp invalid" in (answer.remark or "")
         self.won[number] = answer.code == ResponseCode.SUCCESS
 
     async def round(self, numbers: range) -> None:

@@ -80,7 +80,7 @@ async def test_after_a_clean_stop_nothing_comes_twice_and_what_waits_comes_when_
     await asyncio.sleep(60)
     assert len(await world.delivered()) == 51
     assert (await world.delivered())[50:] == [b"last"]
-    assert world.broker.parts.delivering.timers.numbers.taken_in == 0  # type: ignore[union-attr]
+    assert world.broker.parts.delivering.timers.numbers.received == 0  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("power_cut", [False, True])

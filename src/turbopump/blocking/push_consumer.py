@@ -177,7 +177,8 @@ class _Messages(Iterator[Delivery]):
 
     def __next__(self) -> Delivery:
         now = time.monotonic()
-        current, self._current = self._current, None
+        current = self._current
+        self._current = None
         if current is not None:
             if not current.settled:
                 current.handled_s = now - self._began
@@ -191,11 +192,14 @@ class _Messages(Iterator[Delivery]):
             except NoMoreMessages:
                 raise StopIteration from None
             now = time.monotonic()
-        self._current, self._began = message, now
+        self._current = message
+        self._began = now
         return message
 
     def __del__(self) -> None:
-        finished, current, client = self._finished, self._current, self._consumer._client
+        finished = self._finished
+        current = self._current
+        client = self._consumer._client
         finished.report_soon()
         if current is not None:
             self._consumer._on_loop(lambda: client.give_back([current]))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 from turbopump.disk.disk import Found, Piece
 from turbopump.errors import ReadsRefusedError, StoreError
@@ -34,6 +34,9 @@ from turbopump.store.queues.read_result import GetResult
 
 T = TypeVar("T")
 
+REBUILD_WAIT_S: Final = 5.0
+"""Longest wait in seconds for the rebuild of a damaged queue. The queue of a log of 1 GB takes
+about two seconds."""
 
 BUSY = refusal(
     ResponseCode.SYSTEM_BUSY, "broker busy: too many reads wait for the disk; try again later"
@@ -128,14 +131,24 @@ async def read_queue(
     matches: PropertyFilter | None = None,
 ) -> GetResult:
     """Read at most ``count`` messages from queue offset ``start`` on, filtered by tag ``codes`` and
-    ``matches``. Raises StoreError if too many reads wait for the disk, or if the disk fails."""
+    ``matches``.
+
+    A damaged part of the queue is waited for ``REBUILD_WAIT_S``. Raises StoreError if it is not
+    rebuilt then, if too many reads wait for the disk, or if the disk fails.
+    """
+    deadline = asyncio.get_running_loop().time() + REBUILD_WAIT_S
     while True:
         steps = store.reader.steps(topic, queue_id, start, count, code_filter(codes), matches)
         result = await read(store.cold_reads, steps)
         if result.unreadable is None:
             return result
-        if result.unreadable is not REBUILDING or not await _rebuilt(store):
+        over: asyncio.Future[None]
+        over, done, _ = awaited()
+        if result.unreadable is not REBUILDING or not when_rebuilt(
+            store, deadline, partial(done, None)
+        ):
             raise StoreError(result.unreadable)
+        await over
 
 
 async def read_units(
@@ -152,14 +165,26 @@ async def read_units(
     return units
 
 
-async def _rebuilt(store: MessageStore) -> bool:
-    """Wait for the end of the running rebuild. Return False if there is none."""
-    over: asyncio.Future[None]
-    over, done, _ = awaited()
-    if not store.rebuild.when_over(partial(done, None)):
+def when_rebuilt(store: MessageStore, deadline: float, then: Callable[[], object]) -> bool:
+    """Call ``then`` at the end of the running rebuild, or at ``deadline`` in seconds of the loop.
+    Return False if there is no rebuild, or the deadline has passed."""
+    loop = asyncio.get_running_loop()
+    if loop.time() >= deadline:
         return False
-    await over
-    return True
+
+    def over() -> None:
+        timer.cancel()
+        then()
+
+    def too_late() -> None:
+        store.rebuild.stop_waiting(over)
+        then()
+
+    timer = loop.call_at(deadline, too_late)
+    if store.rebuild.when_over(over):
+        return True
+    timer.cancel()
+    return False
 
 
 def _start(

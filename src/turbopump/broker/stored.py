@@ -24,6 +24,7 @@ from turbopump.remoting.turns import Turns
 from turbopump.remoting.wire import Wire
 from turbopump.store.log.cold_reads import ReadPace
 from turbopump.store.message_store import MessageStore, StoreConfig
+from turbopump.store.repair.queue_rebuild import REBUILD_SHARE_PERCENT
 
 log = logging.getLogger(__name__)
 
@@ -70,9 +71,14 @@ def open_stored(
     with ExitStack() as undo:
         undo.callback(store.close)
         undo.callback(store.finish_background)
-        pace = ReadPace(config.cold_read_share / 100, lambda: store.log.end, loop.call_later)
         store.log.files.read_ahead(enabled=config.data_read_ahead_enable)
-        store.cold_reads.take_turns(loop.call_soon, clock.monotonic, pace)
+        rebuild_share = min(config.cold_read_share, REBUILD_SHARE_PERCENT)
+        for reads, share in (
+            (store.cold_reads, config.cold_read_share),
+            (store.rebuild.reads, rebuild_share),
+        ):
+            pace = ReadPace(share / 100, lambda: store.log.end, loop.call_later)
+            reads.take_turns(loop.call_soon, clock.monotonic, pace)
         log.info("hot functions: %s", KIND)
         tables = Tables(config, store, settings.paths, disk, clock, log_error, log_info, turns)
         kinds.table = tables.topics

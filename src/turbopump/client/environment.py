@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from turbopump.client.setting_rules import SettingRule, is_collection
+from turbopump.client.setting_rules import SettingRule, is_a, is_collection
 from turbopump.clock import Clock, SystemClock
 from turbopump.config.addresses import outward_address, parse_address, parse_addresses
 from turbopump.errors import ConfigError
@@ -45,8 +45,7 @@ CLOCK: Final = SettingRule(
     _is_clock, "must be a clock: an object with now_ms() and monotonic()"
 ).or_none()
 RANDOM: Final = SettingRule(
-    lambda value: isinstance(value, random.Random),
-    "must be a random.Random, as in random.Random(7)",
+    is_a(random.Random), "must be a random.Random, as in random.Random(7)"
 ).or_none()
 LOCAL_IP: Final = SettingRule(
     lambda value: value is None or _is_address(value),

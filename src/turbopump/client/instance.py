@@ -212,7 +212,8 @@ class ClientInstance:
             permits=settings.async_permits,
         )
         self.unit_mode = settings.unit_mode
-        servers, random = settings.name_servers, environment.random
+        servers = settings.name_servers
+        random = environment.random
         self.routes = Routes(
             self.remoting,
             servers,
@@ -247,12 +248,12 @@ class ClientInstance:
         self._loop = this_loop()
         self._pid = self.environment.pid()
         self._forks = ForkCount.count
-        self.spawn(self._every(self._heartbeat_interval, self._heartbeat_all), name="heartbeats")
-        self.spawn(self._every(self.route_interval, self.routes.refresh_all), name="routes")
+        self.spawn(self._repeat(self._heartbeat_interval, self._heartbeat_all), name="heartbeats")
+        self.spawn(self._repeat(self.route_interval, self.routes.refresh_all), name="routes")
         servers = ";".join(self.routes.name_servers)
         log.debug("client started client_id=%s namesrv=%s", self.client_id, servers)
         self.stalls = LoopStalls(self._loop.time)
-        self.spawn(self._look_for_stalls(), name="stalls")
+        self.spawn(self._watch_stalls(), name="stalls")
 
     async def close(self) -> None:
         """Unregister from the brokers, then close every connection. May be called twice."""
@@ -280,7 +281,7 @@ class ClientInstance:
         if ForkCount.count != self._forks:
             raise errors.NotStartedError(
                 f"this {what} was started in process {self._pid} and is used in its fork "
-                f"{self.environment.pid()}, where its connections must not be touched; start a "
+                f"{self.environment.pid()}, which must not use its connections; start a "
                 "new one after the fork"
             )
         if asyncio.get_running_loop() is not self._loop:
@@ -301,15 +302,15 @@ class ClientInstance:
         if not task.cancelled() and task.exception() is not None:
             log.error("background task failed name=%s", task.get_name(), exc_info=task.exception())
 
-    async def _every(self, interval: float, work: Any) -> None:
+    async def _repeat(self, interval: float, work: Any) -> None:
         while True:
             await asyncio.sleep(interval)
             await work()
 
-    async def _look_for_stalls(self) -> None:
+    async def _watch_stalls(self) -> None:
         while True:
             await asyncio.sleep(LOOK_INTERVAL_S)
-            self.stalls.look()
+            self.stalls.measure_delay()
 
     # --- members
 
@@ -491,6 +492,11 @@ class ClientInstance:
         await asyncio.shield(self._introduce(address))
 
     async def _heartbeat(self, address: str) -> None:
+        # The broker knows this client only if the heartbeat that it has is (1) of the present
+        # members and (2) came on the connection that is still open. Both may change while the
+        # answer is awaited. So the connection and the number of the membership are kept from before
+        # the request, and compared after the answer. If one has changed, the broker stays unknown,
+        # and ``introduced`` or ``_introduction_ended`` sends another heartbeat.
         connection = await self.remoting.connect(address, timeout=self.call_timeout)
         membership = self._membership
         body = heartbeat_data(self.client_id, self._members, unit_mode=self.unit_mode)
@@ -504,11 +510,11 @@ class ClientInstance:
         self._languages[address] = answer.language
         if answer.code != ResponseCode.SUCCESS:
             raise refused_by(address, request, answer)
-        self._warn(address, answer.remark or "")
+        self._log_complaint(address, answer.remark or "")
         if not connection.closed and membership == self._membership:
             self._introduced.add(address)
 
-    def _warn(self, address: str, remark: str) -> None:
+    def _log_complaint(self, address: str, remark: str) -> None:
         """Log a broker's complaint about this client's groups once. Our brokers add it to a
         successful answer."""
         if remark and remark != self._warned.get(address):

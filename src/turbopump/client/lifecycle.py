@@ -95,8 +95,9 @@ class Lifecycle(Generic[RunningT]):
 def no_copy(client: object) -> TypeError:
     """Return the error for pickling or copying a client."""
     return TypeError(
-        f"a {type(client).__name__} cannot be pickled or copied, for its connections are of one "
-        "process: make it where it is used, as in a function that each worker calls once"
+        f"a {type(client).__name__} cannot be pickled or copied, because its connections "
+        "belong to one process: create it where it is used, as in a function that each "
+        "worker calls once"
     )
 
 

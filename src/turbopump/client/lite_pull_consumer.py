@@ -165,7 +165,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         """Call ``listener(topic, queues)`` when the readable queues of ``topic`` change. The
         consumer checks every 30 s. May be called before and after ``start``. A plain function runs
         in a thread."""
-        await self._listeners.add(wrap(self._namespace, topic), listener)
+        await self._listeners.add_listener(wrap(self._namespace, topic), listener)
 
     # --- reading
 
@@ -190,44 +190,48 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         """Set the offset of the next message that ``poll`` returns from ``queue``. Raises
         ConfigError if the queue is not assigned to this consumer or has no such offset."""
         OFFSET.check("offset", offset)
-        self._ours(queue)
-        store, wire = self.lifecycle.ready().offsets, wrapped(self._namespace, queue)
-        first, end = await store.min_offset(wire), await store.max_offset(wire)
+        self._assigned_queue(queue)
+        store = self.lifecycle.ready().offsets
+        wire = wrapped(self._namespace, queue)
+        first = await store.min_offset(wire)
+        end = await store.max_offset(wire)
         if not first <= offset <= end:
             raise ConfigError(
                 f"offset={offset} is outside of {queue}, which has {first} to {end} (its end)"
             )
-        self._ours(queue).seek(offset)
+        self._assigned_queue(queue).seek(offset)
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
         """Seek to the oldest message of the queue. Raises ConfigError if the queue is not assigned
         to this consumer."""
-        offsets, wire = self.lifecycle.ready().offsets, self._ours(queue).queue
-        self._ours(queue).seek(await offsets.min_offset(wire))
+        offsets = self.lifecycle.ready().offsets
+        wire = self._assigned_queue(queue).queue
+        self._assigned_queue(queue).seek(await offsets.min_offset(wire))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
         """Seek behind the newest message of the queue. Raises ConfigError if the queue is not
         assigned to this consumer."""
-        offsets, wire = self.lifecycle.ready().offsets, self._ours(queue).queue
-        self._ours(queue).seek(await offsets.max_offset(wire))
+        offsets = self.lifecycle.ready().offsets
+        wire = self._assigned_queue(queue).queue
+        self._assigned_queue(queue).seek(await offsets.max_offset(wire))
 
     def pause(self, queues: Collection[MessageQueue]) -> None:
         """Stop returning messages of these queues until ``resume``. Prefetched messages are kept.
         Raises ConfigError if one is not assigned to this consumer."""
-        for prefetched in [self._ours(queue) for queue in queues]:
+        for prefetched in [self._assigned_queue(queue) for queue in queues]:
             prefetched.paused = True
 
     def resume(self, queues: Collection[MessageQueue]) -> None:
         """Start returning messages of these queues again. Raises ConfigError if one is not assigned
         to this consumer."""
-        for prefetched in [self._ours(queue) for queue in queues]:
+        for prefetched in [self._assigned_queue(queue) for queue in queues]:
             prefetched.paused = False
-        self.lifecycle.ready().prefetching.wake()
+        self.lifecycle.ready().prefetching.wake_polls()
 
     def position(self, queue: MessageQueue) -> int | None:
         """Return the offset of the next message that ``poll`` returns from the queue. Return None
         until the group's offset is known."""
-        return self._ours(queue).position
+        return self._assigned_queue(queue).position
 
     # --- offsets
 
@@ -245,11 +249,11 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         """
         prefetching = self.lifecycle.ready().prefetching
         if offsets is None:
-            chosen = [self._ours(queue) for queue in self.assigned]
+            chosen = [self._assigned_queue(queue) for queue in self.assigned]
             for prefetched in chosen:
-                prefetched.settle()
+                prefetched.settle_polled()
         else:
-            chosen = [self._ours(queue) for queue in offsets]
+            chosen = [self._assigned_queue(queue) for queue in offsets]
             for prefetched, (queue, offset) in zip(chosen, offsets.items(), strict=True):
                 OFFSET.check("offset", offset)
                 if prefetched.next_offset is not None and offset > prefetched.next_offset:
@@ -259,8 +263,8 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
                     )
                 if prefetched.done_offset is not None and offset < prefetched.done_offset:
                     raise ConfigError(
-                        f"{queue} is done up to {prefetched.done_offset}; "
-                        f"offset={offset} goes back: use seek"
+                        f"{queue} is done up to {prefetched.done_offset}; offset={offset} "
+                        "is before that: use seek"
                     )
             for prefetched, offset in zip(chosen, offsets.values(), strict=True):
                 prefetched.done_offset = offset
@@ -280,8 +284,8 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
 
     # --- internals
 
-    def _ours(self, queue: MessageQueue) -> PrefetchedQueue:
-        found = self.lifecycle.ready().prefetching.find(wrapped(self._namespace, queue))
+    def _assigned_queue(self, queue: MessageQueue) -> PrefetchedQueue:
+        found = self.lifecycle.ready().prefetching.find_queue(wrapped(self._namespace, queue))
         if found is None:
             ours = ", ".join(map(str, self.assigned)) or "none"
             raise ConfigError(

@@ -31,14 +31,16 @@ class LoopStalls:
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._looked = now()
-        self._ended, self._seconds = float("-inf"), 0.0
+        self._ended = float("-inf")
+        self._seconds = 0.0
 
-    def look(self) -> None:
+    def measure_delay(self) -> None:
         """Record and log a stall that has just ended."""
         late = self._lateness()
         self._looked = self._now()
         if late > STALL_S:
-            self._ended, self._seconds = self._looked, late
+            self._ended = self._looked
+            self._seconds = late
             _stood_still(late)
 
     def explanation(self, began: float) -> str:

@@ -87,8 +87,8 @@ class LoopThread:
             self.loop.run_forever()
         except (SystemExit, KeyboardInterrupt) as error:
             log.error(
-                "the loop of all blocking clients goes on, though something on it raised %r; "
-                "sys.exit() belongs on the main thread",
+                "the loop of all blocking clients continues after %r was raised on it; "
+                "call sys.exit() on the main thread",
                 error,
                 exc_info=error,
             )

@@ -21,7 +21,15 @@ from turbopump.client.consumer.pull import pull, pull_request, wanted_messages
 from turbopump.client.consumer.subscription import ALL, tag_subscription
 from turbopump.client.instance import ClientInstance
 from turbopump.client.lifecycle import InContext
-from turbopump.client.setting_rules import OFFSET, TOPIC, SettingRule, is_name, is_whole, whole_from
+from turbopump.client.setting_rules import (
+    OFFSET,
+    TOPIC,
+    SettingRule,
+    is_a,
+    is_name,
+    is_whole,
+    whole_from,
+)
 from turbopump.client.settings import ClientSettings, keywords_of
 from turbopump.client.topic_route import TopicRoute
 from turbopump.config.addresses import join_address
@@ -51,8 +59,7 @@ _TIME: Final = SettingRule(
     "must be ms since 1970, or a datetime",
 )
 _QUEUE: Final = SettingRule(
-    lambda value: isinstance(value, MessageQueue),
-    "must be a MessageQueue: one of `await finder.queues(topic)`",
+    is_a(MessageQueue), "must be a MessageQueue: one of `await finder.queues(topic)`"
 )
 _MESSAGE_ID: Final = SettingRule(is_name, "must be a message id: text, such as SendResult.msg_id")
 _KEY: Final = SettingRule(
@@ -139,7 +146,8 @@ class MessageFinder(InContext):
             try:
                 message, why = await self._view_at(route, address, offset)
             except errors.RemotingError as error:
-                message, why = None, "it cannot be asked"
+                message = None
+                why = "it cannot be asked"
                 missing[address] = str(error)
             if message is not None and message.topic == topic:
                 return message
@@ -152,8 +160,8 @@ class MessageFinder(InContext):
             return found.messages[0]
         said = f": {_reasons(found.remarks)}" if found.remarks else ""
         tried.append(
-            "as a unique id no broker of the topic "
-            f"({', '.join(sorted(route.addresses))}) finds it{said}"
+            "as a unique id it is unknown to the brokers of the topic "
+            f"({', '.join(sorted(route.addresses))}){said}"
         )
         missing.update(found.missing)
         if missing:
@@ -178,7 +186,7 @@ class MessageFinder(InContext):
             raise errors.MessageNotFoundError(
                 f"no message at offset {offset} of queue {queue}, which has {_range(reply)}"
                 + (
-                    ": it is damaged, or a filler between messages"
+                    ": the message is damaged, or the offset is a filler between messages"
                     if reply.min_offset <= offset < reply.max_offset
                     else ""
                 )
@@ -268,7 +276,7 @@ class MessageFinder(InContext):
         names = [name for name, members in route.addresses.items() if address in members.values()]
         messages = good_messages(answer.body, names[0] if names else "", address)
         if len(messages) != 1 or messages[0].commit_log_offset != offset:
-            return None, "what the broker gives is damaged"
+            return None, "the broker returned damaged bytes"
         return messages[0], ""
 
     async def _query(

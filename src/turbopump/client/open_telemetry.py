@@ -163,7 +163,8 @@ def _links(messages: Sequence[ReceivedMessage]) -> list[Link]:
 
 
 def _single_attributes(message: ReceivedMessage) -> dict[str, AttributeValue]:
-    kind, properties = _kind_of(message), dict(message.properties)
+    kind = _kind_of(message)
+    properties = dict(message.properties)
     if message.reconsume_times:
         properties.pop(names.DELAY_TIME_LEVEL, None)  # the broker's
     return {

@@ -280,7 +280,9 @@ class Producer(InContext):
         elif self._accumulator is not None and self._accumulator.accepts(message):
             piece = self._pack.piece(message)
             if self._limiter.bounded:
-                future = self._limiter.batch(self._accumulator, message, piece, queue, timeout)
+                future = self._limiter.add_to_batch(
+                    self._accumulator, message, piece, queue, timeout
+                )
                 return await (await future)
             limit = self._rules.timeout if timeout is None else timeout
             return await self._accumulator.add_message(message, piece, queue, limit)
@@ -299,7 +301,8 @@ class Producer(InContext):
         none. Raises MessageError for a batch that is too large: it is not split. Other errors as
         for ``send``."""
         check_timeout(timeout)
-        sender, batch = self._ready(), self._pack.pack_batch(messages)
+        sender = self._ready()
+        batch = self._pack.pack_batch(messages)
         return await self._limiter.deliver(sender, batch, queue, timeout)
 
     async def _send_together(
@@ -337,7 +340,9 @@ class Producer(InContext):
             and self._accumulator.accepts(message)
         ):
             piece = self._pack.piece(message)
-            future = await self._limiter.batch(self._accumulator, message, piece, queue, timeout)
+            future = await self._limiter.add_to_batch(
+                self._accumulator, message, piece, queue, timeout
+            )
             if self._accumulator.wants_a_turn():
                 # let the loop write, because a caller that only starts sends would never yield
                 await asyncio.sleep(0)
@@ -418,7 +423,8 @@ class Producer(InContext):
         is closed meanwhile or too many requests wait. A failed send raises its error at once.
         """
         check_timeout(timeout)
-        sender, message = self._ready(), as_message(message, body, parts)
+        sender = self._ready()
+        message = as_message(message, body, parts)
         message, target = self._chooser.choose_target(message, queue, selector, sharding_key)
         if self._requester is None:
             self._requester = Requester(sender, self._member, self._pack)

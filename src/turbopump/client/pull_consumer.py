@@ -31,7 +31,7 @@ from turbopump.client.heartbeat import InstanceMember
 from turbopump.client.instance import ClientInstance
 from turbopump.client.lifecycle import InContext
 from turbopump.client.namespace import unwrapped, wrap, wrapped
-from turbopump.client.setting_rules import OFFSET, TIMEOUT, SettingRule, is_whole, whole_from
+from turbopump.client.setting_rules import OFFSET, TIMEOUT, SettingRule, is_a, is_whole, whole_from
 from turbopump.client.settings import GroupSettings, keywords_of
 from turbopump.client.shared_instances import join_instance
 from turbopump.errors import ConnectError, NotStartedError
@@ -50,8 +50,7 @@ _TIME: Final = SettingRule(
     "must be ms since 1970, or a datetime",
 )
 _QUEUE: Final = SettingRule(
-    lambda value: isinstance(value, MessageQueue),
-    "must be a MessageQueue: one of `await consumer.queues(topic)`",
+    is_a(MessageQueue), "must be a MessageQueue: one of `await consumer.queues(topic)`"
 )
 _PULLED_OFFSET: Final = SettingRule(is_whole, "must be a whole number, an offset in the queue")
 _MESSAGES: Final = whole_from(1)
@@ -131,7 +130,8 @@ class PullConsumer(InContext):
         TIMEOUT.check("wait", wait)
         TIMEOUT.check("timeout", timeout)
         instance = self._ready()
-        given, queue = queue, wrapped(self._namespace, queue)
+        given = queue
+        queue = wrapped(self._namespace, queue)
         subscription = self._subscription(queue.topic, tags)
         address = await self._address(queue)
         instance.announce(self._member)
@@ -141,7 +141,8 @@ class PullConsumer(InContext):
         damaged = [replace(one, queue=given) for one in answer.damaged]
         log_damaged(damaged)
         messages = wanted_messages(answer, subscription, queue.broker_name, self._namespace)
-        status, reply = answer.status, answer.reply
+        status = answer.status
+        reply = answer.reply
         return PullResult(
             PullStatus.NO_MATCHED_MESSAGE
             if status is PullStatus.FOUND and not messages

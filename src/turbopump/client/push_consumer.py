@@ -208,7 +208,7 @@ class PushConsumer(GroupConsumer["RunningPush"]):
         running = self.lifecycle.running
         if running is None or self._settings.handler is not None:
             return None
-        message = running.ready.begin()
+        message = running.ready.next_ready()
         assert message is None or isinstance(message, Delivery)
         return message
 
@@ -323,18 +323,21 @@ class RunningPush(RunningConsumer):
         *,
         concurrency: int,
     ) -> None:
-        group, namespace = member.group, settings.namespace
+        group = member.group
+        namespace = settings.namespace
         self.closed = asyncio.Event()
         self._subscriptions = subscriptions
-        self._concurrency, self._namespace = concurrency, namespace
-        self._ordered, self._consume_timeout = settings.ordered, settings.consume_timeout
+        self._concurrency = concurrency
+        self._namespace = namespace
+        self._ordered = settings.ordered
+        self._consume_timeout = settings.consume_timeout
         self._close_timeout = settings.close_timeout
         self._replier: Replier | None = None
         self.consumption = Consumption(
             asyncio.get_running_loop().time, tracing.of_consumer() if tracing is not None else None
         )
         self.ready = ReadyMessages(
-            self.consumption.began, batch=settings.handler_batch, ordered=settings.ordered
+            self.consumption.handling_began, batch=settings.handler_batch, ordered=settings.ordered
         )
         self._offsets: OffsetStore | LocalOffsets = OffsetStore(instance, group)
         self._backs: SendBack | None = None
@@ -370,12 +373,12 @@ class RunningPush(RunningConsumer):
 
     # --- start and close
 
-    async def begin(self) -> None:
+    async def begin_consuming(self) -> None:
         """Assign queues to this member and start handling their messages. Raises NotStartedError if
         the consumer is closed meanwhile."""
-        await super().begin()
+        await super().begin_consuming()
         if self.assignment.locks is not None:
-            self._spawn(self.assignment.locks.keep(), "locks")
+            self._spawn(self.assignment.locks.renew_for_ever(), "locks")
         if self.handlers is not None:
             self.handlers.start()
             if not self._ordered:
@@ -393,7 +396,11 @@ class RunningPush(RunningConsumer):
 
     def is_handling(self, task: asyncio.Task[Any] | None, thread: int | None) -> bool:
         """Return True if this task or thread is running the handler."""
-        return self.handlers is not None and task is not None and self.handlers.has(task, thread)
+        return (
+            self.handlers is not None
+            and task is not None
+            and self.handlers.is_handling_in(task, thread)
+        )
 
     def replier(self) -> Replier:
         """Return the sender of replies, made at the first one."""
@@ -404,7 +411,7 @@ class RunningPush(RunningConsumer):
     def resume(self) -> None:
         """Start delivering and pulling messages again."""
         self.ready.resume()
-        self.assignment.look()
+        self.assignment.wake_loops()
 
     async def close(self) -> None:
         """Stop pulling, wait at most ``close_timeout`` for running handlers, commit, and leave the

@@ -43,14 +43,15 @@ async def recall_message(
     if fault is not None:
         raise errors.MessageError(fault)
     if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-        shown = sender.shown(topic)
+        shown = sender.shown_topic(topic)
         raise errors.MessageError(
-            f"messages of {shown} cannot be recalled: it is a retry or dead-letter topic"
+            f"messages of {shown}, a retry or dead-letter topic, cannot be recalled"
         )
     if handle is None:  # of a SendResult, whose type says that it may be
         raise errors.MessageError(
-            "there is no recall handle: only a message with a time that is still ahead has one "
-            "(delay= or deliver_at=, not delay_level=), from a broker with recallMessageEnable=true"
+            "recall_handle is None: only a message with a future delivery time has a "
+            "handle (delay= or deliver_at=, not delay_level=), from a broker with "
+            "recallMessageEnable=true"
         )
     if not isinstance(handle, str):
         raise errors.MessageError(
@@ -61,7 +62,8 @@ async def recall_message(
     deadline = asyncio.get_running_loop().time() + timeout
     with sender.under_way:
         route, address = await _broker_address(sender, topic, decoded.broker_name, deadline)
-        began_ms, good = sender.instance.environment.clock.now_ms(), False
+        began_ms = sender.instance.environment.clock.now_ms()
+        good = False
         try:
             msg_id = await _ask_broker(
                 sender, request, decoded.broker_name, route, address, deadline
@@ -69,7 +71,8 @@ async def recall_message(
             good = True
         finally:
             if tracing is not None:
-                told, group = decoded.unique_id, sender.group
+                told = decoded.unique_id
+                group = sender.group
                 tracing.dispatcher.recalled(
                     topic, told, group=group, time_ms=began_ms, success=good
                 )
@@ -90,7 +93,7 @@ async def _broker_address(
     if address is None:
         raise errors.RouteNotFoundError(
             f"the broker {broker_name[:100]} that the recall handle names is not among those of "
-            f"topic {sender.shown(topic)}; is it up, and registered with these name servers?"
+            f"topic {sender.shown_topic(topic)}; is it up, and registered with these name servers?"
         )
     return route, address
 
@@ -103,6 +106,11 @@ async def _ask_broker(
     address: str,
     deadline: float,
 ) -> str:
+    # A recall can be repeated: the broker answers a second one as the first. After a lost
+    # connection the outcome is unknown, so the request is repeated until an answer comes or the
+    # time is over, and every error after that says so. If the connection is refused or the broker
+    # does not know the topic, nothing was recalled: the broker's new address is tried once, if the
+    # name servers know one. Any other answer is final.
     loop = asyncio.get_running_loop()
     moved = False
     lost: errors.ConnectionLostError | None = None
@@ -120,7 +128,8 @@ async def _ask_broker(
                 ):
                     raise
                 route = await sender.instance.routes.renewed(route, deadline - loop.time())
-                before, address = address, _address(sender, route, broker_name) or address
+                before = address
+                address = _address(sender, route, broker_name) or address
                 if isinstance(error, errors.ConnectionLostError):
                     lost = error
                 elif address != before and not moved:

@@ -69,10 +69,13 @@ class Requester:
         correlation_id = str(uuid.UUID(int=self._random.getrandbits(128), version=4))
         outgoing = self._pack.pack(self._addressed(message, correlation_id, timeout))
         if timeout <= 0:
-            raise no_time(outgoing.msg_id, self._sender.shown(outgoing.topic), timeout)
+            raise no_time(outgoing.msg_id, self._sender.shown_topic(outgoing.topic), timeout)
         if self._closed:
             raise errors.RequestError(_CLOSED)
         requests = self._instance.requests
+        # The reply may overtake the answer of the send: the consumer replies as soon as it has the
+        # message, on another connection. So the reply is expected before the message is sent, and
+        # the caller waits for whichever comes first. A failed send ends the wait at once.
         reply = requests.add(correlation_id)
         self._waiting.add(reply)
         sending = asyncio.get_running_loop().create_task(self._send(outgoing, target, timeout))
@@ -138,12 +141,13 @@ class Requester:
     def _too_late(
         self, outgoing: Outgoing, broker: str, spent_ms: float
     ) -> errors.RequestTimeoutError:
-        topic = self._sender.shown(outgoing.topic)
+        topic = self._sender.shown_topic(outgoing.topic)
         return errors.RequestTimeoutError(
-            f"no reply to message {outgoing.msg_id} of topic {topic!r} within {spent_ms:.0f} ms; "
-            f"broker {broker} has the message. Check that a consumer of the topic is running, that "
-            "it replies (consumer.reply) and needs no longer than that, and its log; replies that "
-            f"came too late at this client so far: {self._instance.requests.late}",
+            f"no reply to message {outgoing.msg_id} of topic {topic!r} within "
+            f"{spent_ms:.0f} ms; broker {broker} has the message. Check that a consumer "
+            "of the topic is running and replies in that time (consumer.reply), and "
+            "check its log; late replies at this client so far: "
+            f"{self._instance.requests.late}",
             topic=topic,
             broker=broker,
             spent_ms=spent_ms,
@@ -154,10 +158,12 @@ class Requester:
         connection."""
         if self._waiting and address not in self._returning:
             name = f"return to {address}"
-            task = self._returning[address] = self._instance.spawn(self._return(address), name=name)
+            task = self._returning[address] = self._instance.spawn(
+                self._reconnect(address), name=name
+            )
             task.add_done_callback(lambda _: self._returning.pop(address, None))
 
-    async def _return(self, address: str) -> None:
+    async def _reconnect(self, address: str) -> None:
         while self._waiting and address in self._instance.routes.addresses(slaves=False):
             try:
                 await self._instance.introduced(address)
@@ -223,8 +229,9 @@ def reply_to(
     missing = [name for name in (REPLY_TO_CLIENT, CORRELATION_ID, CLUSTER) if name not in asked]
     if missing:
         raise errors.MessageError(
-            f"message {request.msg_id} of topic {request.topic!r} wants no reply: it has no "
-            f"property {missing[0]}. Only what was sent by a producer's request can be replied to"
+            f"message {request.msg_id} of topic {request.topic!r} expects no reply, "
+            f"because property {missing[0]} is missing. Reply only to messages that were "
+            "sent with a producer's request"
         )
     names = (CORRELATION_ID, REPLY_TO_CLIENT, TTL)
     back = {name: asked[name] for name in names if name in asked} | {MESSAGE_TYPE: REPLY}

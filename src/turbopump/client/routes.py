@@ -167,6 +167,10 @@ class Routes:
             self._question(doubtful.topic, inherit=True)
 
     def _is_in_doubt(self, doubtful: TopicRoute, pause: float) -> bool:
+        # A broker that dies makes thousands of sends fail at once, each with the same route in
+        # hand. Without a limit, each of them would ask the name servers. A route that was replaced
+        # since needs no request: the caller gets the newer one. A request that is in flight is
+        # shared, because its answer is newer than the failure. Else one request a pause must do.
         topic = doubtful.topic
         if self.known.get(topic, doubtful) is not doubtful:
             return False
@@ -246,7 +250,8 @@ class Routes:
         return route
 
     def _ask_again(self, shrunk: TopicRoute) -> None:
-        loop, topic = asyncio.get_running_loop(), shrunk.topic
+        loop = asyncio.get_running_loop()
+        topic = shrunk.topic
         if topic in self._shrunk:
             self._shrunk[topic].cancel()
         self._shrunk[topic] = loop.call_later(SHRUNK_S, self._ask_now, topic, shrunk.inherited)
@@ -330,7 +335,8 @@ class Routes:
                 f"Start a broker, or check that its namesrvAddr names this name server; `{doctor}` "
                 "shows more"
             )
-        names, also = ", ".join(sorted(brokers)), ""
+        names = ", ".join(sorted(brokers))
+        also = ""
         if answers.unreachable:
             also = f" (not asked, for they do not answer: {', '.join(answers.unreachable)})"
         create = f"turbopump topic create {topic} -n {answers.ignorant[0]}"
@@ -379,9 +385,9 @@ def refuse_other_than_name_server(address: str, answer: Command) -> None:
     """Raise RemotingError if the server at this address does not support a name server's
     request."""
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        remark = (answer.remark or "").strip()
         raise errors.RemotingError(
-            f"{address} is no name server, it answers as a broker does "
-            f"({(answer.remark or '').strip()})"
+            f"{address} is not a name server; it answers like a broker ({remark})"
         )
 
 

@@ -15,10 +15,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from hashlib import md5
 from typing import Final, TypeVar
 
-from turbopump.client.setting_rules import SettingRule, is_whole
+from turbopump.client.setting_rules import SettingRule, is_text, is_whole_above_0
 from turbopump.message.java import java_hash, java_hash_code
 from turbopump.message.message import Message, MessageQueue
-from turbopump.message.rules import is_unicode
 
 __all__ = ["HashRing", "Selector", "at_random", "by_hash", "in_rooms", "java_hash"]
 
@@ -76,12 +75,9 @@ def _room(queue: MessageQueue) -> str | None:
 
 
 _VIRTUAL_NODES: Final = SettingRule(
-    lambda count: is_whole(count) and count > 0,
-    "must be a whole number of points of each queue, 1 or more",
+    is_whole_above_0, "must be a whole number of points of each queue, 1 or more"
 )
-_RING_KEY: Final = SettingRule(
-    lambda key: isinstance(key, str) and is_unicode(key), "must be text, as in str(order_id)"
-)
+_RING_KEY: Final = SettingRule(is_text, "must be text, as in str(order_id)")
 
 
 class HashRing:

@@ -9,6 +9,8 @@ exist.
 from __future__ import annotations
 
 import inspect
+import os
+import sys
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar
@@ -33,10 +35,11 @@ class SettingRule:
 
     def or_none(self) -> SettingRule:
         """Return the same rule, which also accepts None."""
-        fits = self.fits
-        return SettingRule(
-            lambda value: value is None or fits(value), f"{self.wants}, or None", self.unit
-        )
+
+        def fits(value: object) -> bool:
+            return value is None or self.fits(value)
+
+        return SettingRule(fits, f"{self.wants}, or None", self.unit)
 
     def check(self, name: str, value: object) -> None:
         """Raise ConfigError if ``value`` is unusable."""
@@ -62,6 +65,11 @@ def is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def is_whole_above_0(value: object) -> bool:
+    """Return True for a whole number above 0."""
+    return is_whole(value) and value > 0  # type: ignore[operator]
+
+
 def is_seconds(value: object) -> bool:
     """Return True for a finite number above 0."""
     return is_number(value) and 0 < value < float("inf")  # type: ignore[operator]
@@ -78,6 +86,47 @@ def is_name(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip()) and is_unicode(value)
 
 
+def is_text(value: object) -> bool:
+    """Return True for text that can be encoded as UTF-8."""
+    return isinstance(value, str) and is_unicode(value)
+
+
+def is_path(value: object) -> bool:
+    """Return True for a path that is not empty."""
+    return isinstance(value, str | os.PathLike) and bool(str(value))
+
+
+def is_a(*kinds: type) -> Callable[[object], bool]:
+    """Return a function that returns True for an object of one of these classes."""
+
+    def fits(value: object) -> bool:
+        return isinstance(value, kinds)
+
+    return fits
+
+
+def whole_between(least: int, most: int) -> Callable[[object], bool]:
+    """Return a function that returns True for a whole number in this range, with both ends."""
+
+    def fits(value: object) -> bool:
+        return is_whole(value) and least <= value <= most  # type: ignore[operator]
+
+    return fits
+
+
+def number_between(least: float, most: float) -> Callable[[object], bool]:
+    """Return a function that returns True for a number in this range, with both ends."""
+
+    def fits(value: object) -> bool:
+        return is_number(value) and least <= value <= most  # type: ignore[operator]
+
+    return fits
+
+
+def _is_function(value: object) -> bool:
+    return callable(value) and not _is_generator_function(value)
+
+
 def _is_generator_function(value: object) -> bool:
     functions = (value, getattr(value, "__call__", None))  # noqa: B004
     return any(
@@ -90,31 +139,22 @@ def whole_from(least: int, of: str = "") -> SettingRule:
     """Return the rule of a whole number of at least ``least``, which must fit in 32 signed bits as
     in requests."""
     return SettingRule(
-        lambda value: is_whole(value) and least <= value < 2**31,
-        f"must be a whole number{of}, {least} or more",
+        whole_between(least, 2**31 - 1), f"must be a whole number{of}, {least} or more"
     )
 
 
 SECONDS: Final = SettingRule(is_seconds, "must be a number of seconds above 0", "s")
 SECONDS_OR_0: Final = SettingRule(
-    lambda value: is_number(value) and 0 <= value < float("inf"),
-    "must be a number of seconds, 0 or more",
-    "s",
+    number_between(0, sys.float_info.max), "must be a number of seconds, 0 or more", "s"
 )
-BYTES: Final = SettingRule(
-    lambda value: is_whole(value) and value > 0, "must be a number of bytes above 0", "bytes"
-)
-SWITCH: Final = SettingRule(lambda value: isinstance(value, bool), "must be True or False")
+BYTES: Final = SettingRule(is_whole_above_0, "must be a number of bytes above 0", "bytes")
+SWITCH: Final = SettingRule(is_a(bool), "must be True or False")
 FUNCTION: Final = SettingRule(
-    lambda value: callable(value) and not _is_generator_function(value),
-    "must be a function without yield: a call of a generator function runs nothing",
+    _is_function, "must be a function without yield: a call of a generator function runs nothing"
 )
-TOPIC: Final = SettingRule(
-    lambda value: isinstance(value, str), "must be the name of a topic, as in 'orders'"
-)
+TOPIC: Final = SettingRule(is_a(str), "must be the name of a topic, as in 'orders'")
 OFFSET: Final = SettingRule(
-    lambda value: is_whole(value) and 0 <= value < 2**63,
-    "must be a whole number, an offset in the queue",
+    whole_between(0, 2**63 - 1), "must be a whole number, an offset in the queue"
 )
 TIMEOUT: Final = SettingRule(
     lambda value: is_number(value) and value < float("inf"),

@@ -32,6 +32,7 @@ from turbopump.client.setting_rules import (
     SWITCH,
     SettingRule,
     check_settings,
+    is_a,
     is_name,
     is_seconds,
     setting,
@@ -49,8 +50,8 @@ _NAME: Final = SettingRule(
 )
 _HEARTBEAT: Final = SettingRule(
     lambda value: is_seconds(value) and value < 120,
-    "must be a number of seconds above 0 and below 120: brokers forget a client that is silent for "
-    "so long",
+    "must be a number of seconds above 0 and below 120: brokers remove a client after "
+    "120 s without a heartbeat",
     "s",
 )
 _HEADER_FORM: Final = SettingRule(
@@ -58,12 +59,9 @@ _HEADER_FORM: Final = SettingRule(
     "must be 'JSON' or 'ROCKETMQ'",
 )
 _TLS: Final = SettingRule(
-    lambda value: isinstance(value, bool | ClientTls),
-    "must be True, False or a ClientTls, as in ClientTls(trust='ca.pem')",
+    is_a(bool, ClientTls), "must be True, False or a ClientTls, as in ClientTls(trust='ca.pem')"
 )
-_GROUP: Final = SettingRule(
-    lambda value: isinstance(value, str), "must be the name of a group, as in 'billing'"
-)
+_GROUP: Final = SettingRule(is_a(str), "must be the name of a group, as in 'billing'")
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,15 +162,16 @@ def _refuse_second(
             differences.append("on another event loop")
         if not differences:
             raise ConfigError(
-                f"this process has a {member.kind} of group {member.group!r} under "
-                f"instance_name={name!r} already; give another instance_name, or none: then each "
-                "gets what it needs"
+                f"this process already has a {member.kind} of group {member.group!r} "
+                f"under instance_name={name!r}; pass another instance_name, or omit it: "
+                "then each client gets a name of its own"
             )
         if name != BROADCAST_INSTANCE or not instance.admits(member):
             raise ConfigError(
                 f"instance_name={name!r} is in use in this process {' and '.join(differences)}, "
-                "and brokers would take the two for one client (replies go to the other, messages "
-                "are handled twice); give another instance_name, or close the other first"
+                "and brokers would treat both as one client (replies reach the wrong "
+                "one, messages are handled twice); pass another instance_name, or close "
+                "the other client first"
             )
 
 

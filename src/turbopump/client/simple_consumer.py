@@ -190,7 +190,8 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
 def _refuse_others(message: object) -> None:
     if not isinstance(message, PoppedMessage):
         raise TypeError(
-            f"{message!r:.80} is no message of a SimpleConsumer: give what `receive` returned"
+            f"{message!r:.80} is not a message of a SimpleConsumer: pass a message that "
+            "`receive` returned"
         )
 
 
@@ -212,7 +213,8 @@ class RunningSimple(RunningMember):
         subscriptions: Mapping[str, Subscription],
     ) -> None:
         super().__init__(instance, member)
-        retries_max, namespace = settings.max_reconsume_times, settings.namespace
+        retries_max = settings.max_reconsume_times
+        namespace = settings.namespace
         self._backs = SendBack(instance, member.group, retries_max, namespace)
         self.requests = PopRequests(
             instance,
@@ -281,9 +283,9 @@ class RunningSimple(RunningMember):
             try:
                 route = await self.instance.routes.get(topic)
             except errors.RouteNotFoundError as error:
-                self._fail(topic, error)
+                self._source_failed(topic, error)
                 continue
-            self._works(topic)
+            self._source_works(topic)
             brokers = sorted({queue.broker_name for queue in route.subscribe_queues})
             sources += [
                 MessageQueue(topic, name, ANY_QUEUE)
@@ -297,10 +299,10 @@ class RunningSimple(RunningMember):
     def _may_ask(self, source: str) -> bool:
         return self._asked_again_at.get(source, 0.0) <= self._loop.time()
 
-    def _fail(self, source: str, error: Error) -> None:
+    def _source_failed(self, source: str, error: Error) -> None:
         if source not in self._failed:  # one line when it begins and one when it ends
             log.warning(
-                "nothing to receive here, goes on trying group=%s source=%s cause=%s",
+                "receiving failed, is repeated group=%s source=%s cause=%s",
                 self._group,
                 source,
                 error,
@@ -309,7 +311,7 @@ class RunningSimple(RunningMember):
         self._failed[source] = error
         self._asked_again_at[source] = self._loop.time() + PAUSE_S
 
-    def _works(self, source: str) -> None:
+    def _source_works(self, source: str) -> None:
         if self._failed.pop(source, None) is not None:
             log.info("receiving works again group=%s source=%s", self._group, source)
         self._asked_again_at.pop(source, None)
@@ -346,18 +348,24 @@ class RunningSimple(RunningMember):
         while len(messages) < count and self._may_ask(str(source)):
             batch = min(count - len(messages), BATCH_MAX)
             try:
-                found = await self._pop(source, batch, invisible_s)
+                found = await self._pop_once(source, batch, invisible_s)
             except (errors.RemotingError, errors.ProtocolError) as error:
-                self._fail(str(source), error)
+                self._source_failed(str(source), error)
                 break
-            self._works(str(source))
+            self._source_works(str(source))
             messages += found.messages
             if found.came < batch:
                 break
 
-    async def _pop(
+    async def _pop_once(
         self, source: MessageQueue, batch: int, invisible_s: float
     ) -> PopResult[PoppedMessage]:
+        # A pop makes messages invisible at the broker, even if the caller of ``receive`` is gone
+        # when the answer arrives. So the request runs in a task of its own, which a cancellation of
+        # the caller does not reach (``shield``). Its messages are then returned to the broker,
+        # instead of being invisible for a minute. An ordered pop blocks its queue until its
+        # messages are acknowledged. If its answer is lost, the next pop repeats the attempt id, and
+        # the broker returns the same messages again.
         attempt_id = None
         if self._ordered:
             new = f"{self.instance.environment.random.getrandbits(128):032x}"
@@ -438,7 +446,7 @@ class RunningSimple(RunningMember):
                 raise refused_by(address, request, command)
             has_something = command.header(NotificationReply).has_msg
         except (errors.RemotingError, errors.ProtocolError) as error:
-            self._fail(str(source), error)
+            self._source_failed(str(source), error)
             return False
         if not has_something:  # not even held, if too many wait already
             await asyncio.sleep(max(min(seconds, PAUSE_S) - (self._loop.time() - asked), 0.0))

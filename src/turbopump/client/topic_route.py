@@ -91,7 +91,8 @@ def topic_route(topic: str, data: TopicRouteData) -> TopicRoute:
     subscribe: list[MessageQueue] = []
     heirs: dict[str, int] = {}
     for queues in data.queue_datas:
-        name, writable = queues.broker_name or "", queues.write_queue_nums
+        name = queues.broker_name or ""
+        writable = queues.write_queue_nums
         if queues.perm & WRITABLE and MASTER_ID in addresses.get(name, {}):
             publish += [MessageQueue(topic, name, number) for number in range(writable)]
         if queues.perm & READABLE:

@@ -89,11 +89,13 @@ class Tracing:
         same = replace(settings, local_ip=environment.ip).shared_with(ClientSettings)
         group = trace_group(self.group, self.kind)
         self._producer = make(**same, group=group, send_timeout=SEND_TIMEOUT_S)
-        send, now_ms = self._producer.send, environment.clock.now_ms
+        send = self._producer.send
+        now_ms = environment.clock.now_ms
         self.dispatcher = TraceDispatcher(send, self.topic, self.namespace, now_ms)
 
     def of_consumer(self) -> ConsumeTraces:
-        next_id, now_ms = self.environment.unique_ids().next, self.environment.clock.now_ms
+        next_id = self.environment.unique_ids().next
+        now_ms = self.environment.clock.now_ms
         group = unwrap(self.namespace, self.group)
         return ConsumeTraces(self.dispatcher.append, group, self.namespace, next_id, now_ms)
 
@@ -143,7 +145,9 @@ class TraceDispatcher(SendHook):
         if result is None or not result.trace_on:
             return
         cost_ms = max(self.now_ms() - context.started_ms, 0)
-        time_ms, region, group = context.started_ms, result.region_id, context.group
+        time_ms = context.started_ms
+        region = result.region_id
+        group = context.group
         sent = _sent(context, result)
         if len(sent) > 1:
             room = (HELD_MAX - len(self._held)) // 2
@@ -222,7 +226,8 @@ class TraceDispatcher(SendHook):
 
     async def _send_held(self) -> None:
         while self._held:
-            held, self._held = self._held, []
+            held = self._held
+            self._held = []
             for part in trace_parts(held):
                 await self._send_part(part)
             if len(self._held) < BATCH:
@@ -259,7 +264,8 @@ class _Sent(NamedTuple):
 def _sent(context: SendContext, result: SendResult) -> list[_Sent]:
     """Return the messages of a batch. An inner batch, whose messages share one id, is returned as
     one."""
-    msg_ids, offset_msg_ids = result.msg_ids, result.offset_msg_id.split(",")
+    msg_ids = result.msg_ids
+    offset_msg_ids = result.offset_msg_id.split(",")
     items = [] if context.batch is None else decode_batch(context.batch)
     if len(items) != len(msg_ids):
         return [_Sent(result.msg_id, result.offset_msg_id, context.body_size, context.properties)]
@@ -287,7 +293,9 @@ def trace_parts(records: list[TraceRecord]) -> list[list[TraceRecord]]:
             size = sum(_fitting(traced.trace_keys).values())
             if part and (keys_size + size > KEYS_SIZE_MAX or text_size >= SIZE_MAX):
                 parts.append(part)
-                part, keys_size, text_size = [], 0, 0
+                part = []
+                keys_size = 0
+                text_size = 0
             part.append((traced, record))
             keys_size += size
             text_size += len(record)
@@ -407,7 +415,8 @@ class ConsumeTraces:
             properties.get(names.MSG_REGION, DEFAULT_REGION),
             self.group,
         )
-        id_, times = began.request_id, message.reconsume_times
+        id_ = began.request_id
+        times = message.reconsume_times
         self.append(traced, sub_before_record(traced, request_id=id_, retry_times=times))
         return _Begun(traced, began.request_id, began.count)
 

@@ -97,7 +97,7 @@ _checker_failed = RepeatedLine(
 _not_told = RepeatedLine(
     log,
     logging.WARNING,
-    "a broker could not be told of a transaction, it will ask state=%s msg_id=%s cause=%s",
+    "transaction state not reported, the broker will ask state=%s msg_id=%s cause=%s",
 )
 _executor_failed = RepeatedLine(
     log,
@@ -233,8 +233,8 @@ def state_of(returned: object, who: str) -> TransactionState:
     if isinstance(returned, TransactionState):
         return returned
     raise TypeError(
-        f"the {who} returned {returned!r}; TransactionState.COMMIT, ROLLBACK or "
-        "UNKNOWN (or None) is expected"
+        f"the {who} returned {returned!r}; expected TransactionState.COMMIT, ROLLBACK or "
+        "UNKNOWN (or None)"
     )
 
 
@@ -278,7 +278,8 @@ class TransactionProducer(Producer):
         begins = self._sender is None
         await super().start()
         if begins:
-            sender, name = self._started(), "introduction of a transaction producer"
+            sender = self._started()
+            name = "introduction of a transaction producer"
             sender.tasks.append(sender.instance.spawn(self._introduce(sender), name=name))
 
     async def _learn_routes(self) -> None:
@@ -378,9 +379,11 @@ class TransactionProducer(Producer):
                     )
                 state = state_of(await run.call(half, arg), "executor")
             except NotCalledError as error:
-                state, failed = TransactionState.UNKNOWN, error
+                state = TransactionState.UNKNOWN
+                failed = error
             except Exception as error:
-                state, failed = TransactionState.UNKNOWN, error
+                state = TransactionState.UNKNOWN
+                failed = error
                 _executor_failed(
                     sent.msg_id, message.topic, repr(error), kind=type(error), exc_info=True
                 )
@@ -394,7 +397,8 @@ class TransactionProducer(Producer):
     ) -> bool:
         """Report the state to the broker. Return True if the report was written to the
         connection."""
-        topic, sent = wrap(self._namespace, half.topic), result.sent
+        topic = wrap(self._namespace, half.topic)
+        sent = result.sent
         request = EndTransaction(
             topic=topic,
             producer_group=self._member.group,
@@ -424,7 +428,8 @@ class TransactionProducer(Producer):
     async def _connect(sender: Sender, topic: str, broker_name: str) -> tuple[str, Wire]:
         """Return the master's address and a connection to it, with a new route if the broker has
         moved. Raises ConnectError."""
-        routes, connect = sender.instance.routes, sender.instance.remoting.connect
+        routes = sender.instance.routes
+        connect = sender.instance.remoting.connect
         route = routes.known.get(topic)
         address = None if route is None else route.master(broker_name)
         refused = ConnectError(f"broker {broker_name} has no master at the moment")
@@ -455,7 +460,8 @@ class TransactionProducer(Producer):
         sender = self._started()
         if sender.under_way.closed:
             return
-        message, peer = asked.message, asked.peer
+        message = asked.message
+        peer = asked.peer
         self._write_report(sender, peer, answer, remark, peer.peer, message, state)
 
     def _write_report(

@@ -42,7 +42,8 @@ class UserFunction:
 
     def __init__(self, function: Callable[..., object], *, threads: int, name: str) -> None:
         self._function = function
-        self._threads, self._name = threads, name
+        self._threads = threads
+        self._name = name
         self._pool = None
         if not is_coroutine_function(function):
             self._pool = CallThreads(threads, f"turbopump-{name}")
@@ -181,8 +182,7 @@ def _end_calls() -> None:
         names.append("and perhaps others")
     if names:
         log.warning(
-            "the process ends while functions still run in its threads; what they were doing is "
-            "cut off threads=%s",
+            "process ends and stops functions that still run in threads threads=%s",
             ", ".join(names),
         )
 

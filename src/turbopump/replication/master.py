@@ -249,15 +249,11 @@ class Replicas:
         self.look(now, confirmed)
 
     def is_in_sync(self, slave: str, now: float, *, proved: bool = True) -> bool:
+        """Return True if the slave counts, and had all of the log recently."""
         one = self._slaves.get((slave, proved))
-        return one is not None and self._keeps_up(one, now)
-
-    def _keeps_up(self, one: _Progress, now: float) -> bool:
-        return not one.counts_from and now - one.caught_up <= self._settings.catch_up
-
-    def in_sync(self, now: float) -> int:
-        """Return the number of slaves in sync."""
-        return len({slave for (slave, _), one in self._slaves.items() if self._keeps_up(one, now)})
+        if one is None or one.counts_from:
+            return False
+        return now - one.caught_up <= self._settings.catch_up
 
     def look(self, now: float, confirmed: int = 0) -> None:
         """Update ``copied`` and ``alone``, and remove slaves that were silent for long. Sends

@@ -25,6 +25,7 @@ from turbopump.errors import (
     StoreError,
 )
 from turbopump.remoting.tls import ClientContext, failure_words
+from turbopump.remoting.turns import awaited
 from turbopump.replication.comparison import (
     Outcome,
     Range,
@@ -227,9 +228,10 @@ class SlaveLink:
 
     async def _copies_from_anyone(self) -> None:
         """Record in the history that bytes of an unknown log follow. Raises CopyError."""
-        saved: asyncio.Future[OSError | None] = asyncio.get_running_loop().create_future()
+        saved: asyncio.Future[OSError | None]
+        saved, done, _ = awaited()
         self.history.begin_own(self.store.log.end)
-        self.history.save(lambda error: None if saved.done() else saved.set_result(error))
+        self.history.save(done)
         if (error := await saved) is not None:
             raise CopyError(_not_saved(error))
 

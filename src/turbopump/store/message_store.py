@@ -193,7 +193,7 @@ class MessageStore:
         )
         self.cold_reads = ColdReads(disk)
         self.rebuild = QueueRebuild(
-            self.log, self.queues, self.cold_reads, self.dispatcher.unit_tags, log_error
+            self.log, self.queues, ColdReads(disk), self.dispatcher.unit_tags, log_error
         )
         self.reader = QueueReader(
             self.log,
@@ -349,6 +349,7 @@ class MessageStore:
         """Wait for running syncs and saves of tables, and start no more. This is the first step of
         closing."""
         self.cold_reads.close()
+        self.rebuild.reads.close()
         if self.index is not None:
             self.index.write_waiting()  # it may need a new file, whose name is then recorded
         self._disk.close()

@@ -163,7 +163,7 @@ async def test_a_name_server_that_is_not_there() -> None:
 async def test_a_broker_that_is_given_as_a_name_server() -> None:
     async with running_broker() as running:
         finding = only(await examined(running.broker_address))
-    assert "is no name server, it answers as a broker does" in finding.message
+    assert "is not a name server; it answers like a broker" in finding.message
     assert "-n" in finding.fix
 
 

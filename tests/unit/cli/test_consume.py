@@ -125,6 +125,8 @@ def test_that_it_waits_for_a_topic_is_said_once_with_the_nearest_name(
     named = ("ordesr", "--group", "waits", "--idle", "1.5")
     done = run("consume", *named, "-n", broker.namesrv, *options)
     assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr.startswith("turbopump: nothing to consume yet, goes on trying group=")
+    assert done.stderr.startswith(
+        "turbopump: no queues to consume yet, division is repeated group="
+    )
     assert "it does not exist (did you mean orders?)" in done.stderr
     assert done.stderr.count("\n") == 1

@@ -105,7 +105,7 @@ def test_who_answers_but_is_another_server_is_named_as_such(
     broker = rocketmq.broker_address
     assert main(["topic", "list", "-n", broker]) == 1
     assert (
-        f"{broker} is no name server, it answers as a broker does (request type 206 not supported)"
+        f"{broker} is not a name server; it answers like a broker (request type 206 not supported)"
         in capsys.readouterr().err
     )
     assert main(["topic", "create", "T", "-n", rocketmq.namesrv, "--broker", rocketmq.namesrv]) == 1

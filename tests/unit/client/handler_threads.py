@@ -38,7 +38,7 @@ class Queue:
             f"failed delay={delay} level={level} cause={message.cause!r}"
         )
 
-    def delivery_left(self, message: Delivery) -> None:
+    def delivery_abandoned(self, message: Delivery) -> None:
         self.left.append(message.queue_offset)
 
 

@@ -147,7 +147,7 @@ async def test_more_members_than_can_share_queues_are_a_warning_and_queues_stay_
             (message,) = await consumer.take(1)
             message.done()
     said = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
-    assert any(f"has {MEMBERS_MAX + 1} members" in text for text in said)
+    assert any(f"lists {MEMBERS_MAX + 1} members" in text for text in said)
 
 
 QUEUE = MessageQueue("T", "b", 0)

@@ -316,8 +316,8 @@ def test_tags_that_are_of_no_topic_are_not_passed_over(kind: type, tags: Any) ->
     for make in (kind, getattr(blocking, kind.__name__)):
         with pytest.raises(
             ConfigError,
-            match=r"tags=.* without topic=.* give the topic, too, or "
-            r"subscribe\(topic, tags\)",
+            match=r"tags=.* without topic=.* pass the topic too, or "
+            r"call subscribe\(topic, tags\)",
         ):
             make("127.0.0.1:9876", group="g", tags=tags)
         make("127.0.0.1:9876", group="g", tags="*")

@@ -182,8 +182,8 @@ async def test_what_is_not_there_is_said_with_where_it_was_looked_for(here: Worl
     finder = here.finder
     with pytest.raises(
         MessageNotFoundError,
-        match=r"no broker of the topic \(broker-a, broker-b\) finds "
-        r"it.*fileReservedTime",
+        match=r"unknown to the brokers of the topic \(broker-a, "
+        r"broker-b\).*fileReservedTime",
     ):
         await finder.view("T", "0A0B0C0D0E0F00000000000000000001")
     host, port = here.one.address.rsplit(":", 1)
@@ -292,7 +292,7 @@ async def test_what_comes_damaged_is_not_handed_over(
             Response(body=one.replace(b"good", b"g00d"))
         )
         host, port = broker.address.rsplit(":", 1)
-        with pytest.raises(MessageNotFoundError, match="what the broker gives is damaged"):
+        with pytest.raises(MessageNotFoundError, match="the broker returned damaged bytes"):
             await finder.view("orders", offset_msg_id(host, int(port), 0))
         assert [request.offset for request in broker.requests(ViewMessageById)] == [0]
 

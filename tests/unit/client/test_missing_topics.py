@@ -159,7 +159,7 @@ async def test_a_brokers_address_given_as_a_name_servers_is_called_that(
 ) -> None:
     async with scripted_cluster(simulation) as cluster:
         cluster.name_server.address = cluster.broker.address
-        called = f"{cluster.broker.address} is no name server, it answers as a broker does"
+        called = f"{cluster.broker.address} is not a name server; it answers like a broker"
         with pytest.raises(RouteNotFoundError, match=called):
             await push_consumers.consumer_of(cluster).start()
         async with producer_of(cluster) as producer:

@@ -237,7 +237,7 @@ def test_pulling_waits_for_messages_bytes_and_span() -> None:
     for limits in (
         PullLimits(messages=1),
         PullLimits(bytes=50),
-        PullLimits(topic_messages=7).shared(5),
+        PullLimits(topic_messages=7).divided_by(5),
     ):
         queue.limits = limits
         assert queue.full()
@@ -245,9 +245,9 @@ def test_pulling_waits_for_messages_bytes_and_span() -> None:
 
 def test_the_queues_of_a_topic_share_its_limits_and_keep_their_own() -> None:
     limits = PullLimits(1000, 1 << 20, 2000, topic_messages=100, topic_bytes=10)
-    assert limits.shared(4) == (25, 2, 2000, None, None)
-    assert limits.shared(200)[:2] == (1, 1), "each may have one message"
-    assert PullLimits(10, topic_messages=100).shared(2).messages == 10
+    assert limits.divided_by(4) == (25, 2, 2000, None, None)
+    assert limits.divided_by(200)[:2] == (1, 1), "each may have one message"
+    assert PullLimits(10, topic_messages=100).divided_by(2).messages == 10
 
 
 @pytest.mark.parametrize("text", ["*", "", "  "])

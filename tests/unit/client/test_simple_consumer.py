@@ -444,8 +444,10 @@ async def test_what_was_not_received_cannot_be_acknowledged_nor_put_off(
     async with popping(simulation) as (cluster, (_,)), consumer_of(cluster) as consumer:
         for wrong in ("a message id", [b"a body"]):
             with pytest.raises(
-                TypeError, match="is no message of a SimpleConsumer: give what `receive` returned"
+                TypeError,
+                match="is not a message of a SimpleConsumer: pass a message that `receive` "
+                "returned",
             ):
                 await consumer.ack(wrong)  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match="is no message of a SimpleConsumer"):
+        with pytest.raises(TypeError, match="is not a message of a SimpleConsumer"):
             await consumer.change_invisible_time("a message id", 60)  # type: ignore[arg-type]

@@ -88,7 +88,7 @@ async def test_a_plain_listener_is_told_after_a_start_that_was_called_again() ->
         return SimpleNamespace(subscribe_queues=())
 
     listeners = QueueListeners(None)
-    await listeners.add("orders", listen)
+    await listeners.add_listener("orders", listen)
     listeners.close()
     spawn = lambda work, name: loop.create_task(work, name=name)  # noqa: E731
     running = loop.create_task(
@@ -147,7 +147,7 @@ async def test_a_start_that_is_overtaken_by_a_close_says_so_and_nothing_goes_on(
         start = asyncio.ensure_future(consumer.start())
         await until(cluster.broker.requests, GetConsumerListByGroup)
         await consumer.close()
-        with pytest.raises(NotStartedError, match="closed while it was started"):
+        with pytest.raises(NotStartedError, match="closed during its start"):
             await start
         told = len(cluster.broker.received)
         await asyncio.sleep(70)
@@ -173,7 +173,9 @@ async def test_an_allocation_that_raises_is_told_and_the_next_one_counts(
         assert isinstance(consumer, PushConsumer | LitePullConsumer)
         async with consumer:
             await asyncio.sleep(30)
-            told = [record for record in caplog.records if "not rebalanced" in record.getMessage()]
+            told = [
+                record for record in caplog.records if "rebalance failed" in record.getMessage()
+            ]
             assert [
                 ("KeyError('everybody')" in record.getMessage(), bool(record.exc_info))
                 for record in told

@@ -117,7 +117,7 @@ async def test_a_handler_that_raises_it_gets_the_message_again_and_the_next_one_
 
     pool = HandlerPool(handle, ready, concurrency=1)
     pool.start()
-    ready.put(messages_of(queue, 3))
+    ready.add_messages(messages_of(queue, 3))
     await until_count(queue.said, 3)
     with pytest.raises((RuntimeError, StopIteration)):  # as when an operator has one handled
         await pool.call(message_of(queue, 1))

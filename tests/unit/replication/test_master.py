@@ -123,7 +123,8 @@ def test_two_connections_of_one_slave_count_once() -> None:
     both = replicas(acks=2)
     both.acknowledged("a", 500, 500, 0.0)
     both.acknowledged("a", 500, 500, 0.1)
-    assert (both.copied, both.in_sync(0.1), both.alone) == (0, 1, True)
+    assert both.is_in_sync("a", 0.1)
+    assert (both.copied, both.alone) == (0, True)
 
 
 def test_a_slave_that_lost_its_log_does_not_count_for_what_it_had() -> None:
@@ -231,4 +232,6 @@ def test_two_slaves_of_one_address_count_once_proved_or_not() -> None:
     two.begins("a", proved=False, end=0, now=0.0)
     unproved(two, 500, 500, 0.0)
     two.acknowledged("a", 500, 500, 0.0)
-    assert (two.copied, two.in_sync(0.0), two.alone) == (0, 1, True)
+    assert two.is_in_sync("a", 0.0, proved=True)
+    assert two.is_in_sync("a", 0.0, proved=False)
+    assert (two.copied, two.alone) == (0, True)

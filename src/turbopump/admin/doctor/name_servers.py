@@ -110,7 +110,7 @@ def _problem(error: Exception) -> tuple[str, str]:
     if isinstance(error, ConnectError):
         start = "start it (turbopump namesrv), or check -n, NAMESRV_ADDR and the network"
         return str(error), fix_for_tls(error) or start
-    if "is no name server" in str(error):
+    if "is not a name server" in str(error):
         return str(error), "give the name server's address with -n; its usual port is 9876"
     if isinstance(error, ResponseError):
         return str(error), fix_for_refusal(error)

@@ -19,7 +19,7 @@ from turbopump.broker.cold_flow import ColdFlow
 from turbopump.broker.held_pulls import HeldPulls
 from turbopump.broker.log_repair import LogRepair, damaged_ranges
 from turbopump.broker.read_checks import EVERYTHING, PullChecks, PullFilters
-from turbopump.broker.reading import answer
+from turbopump.broker.reading import REBUILD_WAIT_S, answer, when_rebuilt
 from turbopump.broker.stored import Stored
 from turbopump.message.entry import physical_offset_of
 from turbopump.protocol.codes import ResponseCode
@@ -90,6 +90,8 @@ class _Pull:
 
     - ``deadline``: end of the hold (event loop's seconds); None until the pull finds nothing.
     - ``is_cold``: the bytes read are counted as cold.
+    - ``rebuilt_by``: end of the wait for the rebuild of its queue (event loop's seconds). Then the
+      pull is answered with the error, and its client asks again. None until it meets damage.
     - ``revocations``: number of revocations of held pulls when the pull arrived.
     """
 
@@ -99,6 +101,7 @@ class _Pull:
         "handler",
         "is_cold",
         "offset",
+        "rebuilt_by",
         "request",
         "revocations",
         "wants",
@@ -118,6 +121,7 @@ class _Pull:
         self.offset = request.queue_offset
         self.deadline: float | None = None
         self.is_cold = False
+        self.rebuilt_by: float | None = None
         self.revocations = handler.held.revocations
 
     def __call__(self, expired: bool) -> None:
@@ -247,10 +251,11 @@ class PullHandler:
             damaged_ranges(result.damages), partial(self.read_later, pull)
         ):
             return HELD
-        if result.unreadable is REBUILDING and self.store.rebuild.when_over(
-            partial(self.read_later, pull)
-        ):
-            return HELD
+        if result.unreadable is REBUILDING:
+            if pull.rebuilt_by is None:
+                pull.rebuilt_by = asyncio.get_running_loop().time() + REBUILD_WAIT_S
+            if when_rebuilt(self.store, pull.rebuilt_by, partial(self.read_later, pull)):
+                return HELD
         if result.count or result.unreadable is not None or pull.context.peer.closed:
             return self._answer(pull, offset, result)
         beyond = self._is_slave and result.status in _ONLY_A_MASTER_KNOWS

@@ -78,14 +78,16 @@ class Delays(SavedTable[DelayOffsetTable]):
         self._has_moved = False
         self._saving: asyncio.Task[None] | None = None
         self._next_save = 0.0
-        shared = store, forwarding, clock, asyncio.Lock(), self._moved
         numbers = set(range(1, levels.highest + 1))
         # of a table that was longer
         numbers |= {queue.queue_id + 1 for queue in store.queues if queue.topic == SCHEDULE_TOPIC}
-        self.levels = [
-            DelayLevel(number, levels.delays_ms[min(number, levels.highest) - 1], *shared)
-            for number in sorted(numbers)
-        ]
+        turn = asyncio.Lock()
+        self.levels = []
+        for number in sorted(numbers):
+            delay_ms = levels.delays_ms[min(number, levels.highest) - 1]
+            self.levels.append(
+                DelayLevel(number, delay_ms, store, forwarding, clock, turn, self._save_soon)
+            )
 
     def load(self) -> None:
         """Read the positions. A position outside of its recovered queue is set to the queue's end
@@ -101,9 +103,10 @@ class Delays(SavedTable[DelayOffsetTable]):
                 f"before messages={there}"
             )
         for level in self.levels:
-            first, end = level.queue.min_index, level.queue.max_index
+            first = level.queue.min_index
+            end = level.queue.max_index
             wanted = self._saved.get(level.number, 0)
-            level.begin_at(min(max(wanted, first), end))
+            level.set_position(min(max(wanted, first), end))
             if level.position != wanted and level.number in self._saved:
                 log.warning(
                     "position of a delay level is outside its recovered queue "
@@ -118,14 +121,14 @@ class Delays(SavedTable[DelayOffsetTable]):
             return
         for level in self.levels:
             if level.number in positions:
-                level.begin_at(positions[level.number])
+                level.set_position(positions[level.number])
         self._saved.update(positions)
         self._dirty = True
         self.save()
 
     def start(self) -> None:
         """Start the deliveries."""
-        self._store.retention.needed_from.append(self.pending_from)
+        self._store.retention.needed_from.append(self.needed_from)
         for level in self.levels:
             level.task.start()
 
@@ -133,11 +136,6 @@ class Delays(SavedTable[DelayOffsetTable]):
         """Stop the deliveries. May be called twice."""
         await asyncio.gather(*(level.task.stop() for level in self.levels))
         await stop_task(self._saving)
-
-    @property
-    def pending(self) -> int:
-        """Number of waiting messages."""
-        return sum(level.queue.max_index - level.position for level in self.levels)
 
     def positions(self) -> dict[str, str]:
         """Return the position of each level and the end of its queue, for the broker's runtime
@@ -147,15 +145,13 @@ class Delays(SavedTable[DelayOffsetTable]):
             for level in self.levels
         }
 
-    def pending_from(self) -> int | None:
+    def needed_from(self) -> int | None:
         """Return the log offset of the first message that is still needed, or None if no message
         waits."""
-        return min(
-            (offset for level in self.levels if (offset := level.needed_from()) is not None),
-            default=None,
-        )
+        offsets = [level.needed_from() for level in self.levels]
+        return min((offset for offset in offsets if offset is not None), default=None)
 
-    def _moved(self) -> None:
+    def _save_soon(self) -> None:
         """Schedule a save after a delivery, or after the first message of an empty level. Save at
         once if the last save is older than the interval."""
         self._has_moved = True
@@ -164,10 +160,12 @@ class Delays(SavedTable[DelayOffsetTable]):
 
     async def _save(self) -> None:
         """Save the delivered positions once they are on the disk. Repeat until nothing changes."""
-        loop, durable = asyncio.get_running_loop(), self._store.durable
+        loop = asyncio.get_running_loop()
+        durable = self._store.durable
         while self._has_moved:
             await asyncio.sleep(self._next_save - loop.time())
-            self._next_save, self._has_moved = loop.time() + self._save_interval, False
+            self._next_save = loop.time() + self._save_interval
+            self._has_moved = False
             delivered = [level.unflushed[-1][0] for level in self.levels if level.unflushed]
             log_end = max(delivered, default=0)
             if durable.value < log_end and durable.error is None:
@@ -233,7 +231,7 @@ class DelayLevel:
             again=f"delayed messages are delivered again level={self.number}",
         )
 
-    def begin_at(self, position: int) -> None:
+    def set_position(self, position: int) -> None:
         self.position = self._safe = position
 
     def safe_position(self) -> int:
@@ -266,7 +264,8 @@ class DelayLevel:
         units = await read_units(
             self.store, queue, begin, min(SLICE, queue.end.value - begin), self.forwarding.turns
         )
-        now, due_count = self.clock.now_ms(), 0
+        now = self.clock.now_ms()
+        due_count = 0
         for at in range(0, len(units), UNIT_SIZE):
             _, size, due_ms = unpack_unit(units, at)
             wait_ms = self._due_ms(begin + due_count, due_ms, now) - now
@@ -288,15 +287,20 @@ class DelayLevel:
         """Return the due time of a message, limited to its level's delay from now on. The limit
         applies if the clock was set back, or the table of levels was changed. RocketMQ delivers
         these messages at once."""
+        # The limit is determined once for all messages that are in the queue now. Otherwise it
+        # would move on with the clock, and the messages would never become due.
         if due_ms > now + self.delay_ms and index >= self._odd_end:
-            self._odd_end, self._odd_due = self.queue.max_index, now + self.delay_ms
-        return min(due_ms, self._odd_due) if index < self._odd_end else due_ms
+            self._odd_end = self.queue.max_index
+            self._odd_due = now + self.delay_ms
+        if index < self._odd_end:
+            return min(due_ms, self._odd_due)
+        return due_ms
 
     async def _deliver(self, found: GetResult) -> None:
         for damage in found.damages:
-            self._pass_over(damage.queue_offset, damage.fault)
+            self._skip(damage.queue_offset, damage.fault)
         if found.gaps > len(found.damages):
-            self._pass_over(
+            self._skip(
                 self.position, f"{found.gaps - len(found.damages)} messages were damaged in the log"
             )
         log_end = 0
@@ -306,7 +310,7 @@ class DelayLevel:
                 self.position = message.queue_offset + 1
             self.position = max(self.position, found.next_offset)
         except StoredMessageError as error:
-            self._pass_over(self.position, str(error))
+            self._skip(self.position, str(error))
             # if that was a gap before the damaged one, it is the next one's turn
             self.position += 1
         finally:
@@ -333,8 +337,8 @@ class DelayLevel:
             else:
                 self.task.works()
                 return stored.log_end
-        self._pass_over(message.queue_offset, fault)
+        self._skip(message.queue_offset, fault)
         return None
 
-    def _pass_over(self, queue_offset: int, cause: str) -> None:
+    def _skip(self, queue_offset: int, cause: str) -> None:
         _not_delivered(self.number, queue_offset, cause, kind=self.number)

@@ -57,14 +57,14 @@ def first_slice(positions: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 @dataclass(slots=True, eq=False)
 class TimerRepair:
-    """Reader, checker and repairer of messages for one ``Timers``. ``pass_over`` is called for a
+    """Reader, checker and repairer of messages for one ``Timers``. ``skip`` is called for a
     message that cannot be delivered, with its queue offset (-1: unknown), its log offset and the
     fault."""
 
     pending: PendingTimers
     store: MessageStore
     queue: ConsumeQueue
-    pass_over: Callable[[int, int, str], None]
+    skip: Callable[[int, int, str], None]
     turns: Turns
     _unread: dict[int, int] = field(default_factory=dict)
     _doubted: set[int] = field(default_factory=set)
@@ -78,7 +78,9 @@ class TimerRepair:
         if old is not None:
             self._position, self._left = old.start, old.delivered
 
-    async def read(self, positions: list[tuple[int, int]]) -> dict[int, TimerMessage | str]:
+    async def read_messages(
+        self, positions: list[tuple[int, int]]
+    ) -> dict[int, TimerMessage | str]:
         """Return the messages at (offset, size) by offset, or the fault of each that cannot be
         delivered. Raises OSError if the disk cannot read one now."""
         found: dict[int, TimerMessage | str] = {}
@@ -111,7 +113,7 @@ class TimerRepair:
         except StoredMessageError as error:
             return str(error)
 
-    def put(self, offset: int, size: int, slot: DueSlot, now: int) -> int:
+    def put_in_slot(self, offset: int, size: int, slot: DueSlot, now: int) -> int:
         """Put a message into its slot, or into the next one if that slot is delivered. Return the
         slot. Raises OSError, StoreError."""
         pending = self.pending
@@ -121,7 +123,7 @@ class TimerRepair:
 
     # --- checks
 
-    def check(self, due: SlotUnits, first: int, messages: list[TimerMessage | str]) -> None:
+    def check_units(self, due: SlotUnits, first: int, messages: list[TimerMessage | str]) -> None:
         """Check units of a slot, from number ``first`` on, against their messages. ``messages``:
         the message or the fault at each unit's position.
 
@@ -137,7 +139,7 @@ class TimerRepair:
     def _fits(self, due: SlotUnits, number: int, message: TimerMessage | str) -> bool:
         magic = due.magics[number]
         if isinstance(message, str):
-            return self._has(due.offsets[number], due.sizes[number])
+            return self._queue_has(due.offsets[number], due.sizes[number])
         if bool(magic & MAGIC_DELETE) != message.recalls:
             return False
         until = message.until
@@ -150,7 +152,7 @@ class TimerRepair:
     def _check_old(self, unit: TimerUnit, message: TimerMessage | str) -> None:
         """Check a unit of another precision, which may be unknown."""
         if isinstance(message, str):
-            fits = self._has(unit.offset, unit.size)
+            fits = self._queue_has(unit.offset, unit.size)
         elif unit.recalls != message.recalls:
             fits = False
         elif unit.rolls:
@@ -161,7 +163,7 @@ class TimerRepair:
         if not fits:
             raise _damaged(unit.time, unit.offset, unit.size)
 
-    def _has(self, offset: int, size: int) -> bool:
+    def _queue_has(self, offset: int, size: int) -> bool:
         """Return True if the queue has a message at this place."""
         unit = self.queue.unit(self.queue.first_at(offset))
         return unit is not None and unit[:2] == (offset, size)
@@ -192,20 +194,20 @@ class TimerRepair:
             if unit.time >= old.read_time:
                 waiting.append(unit)
             if len(waiting) == SLICE:
-                await self._put_again(old, waiting, now)
+                await self._move_units(old, waiting, now)
                 waiting = []
         if pending.log.scanned_to < old.end:
             raise StoreDamagedError(
                 f"the timer log is damaged at position {pending.log.scanned_to}"
             )
-        await self._put_again(old, waiting, now)
+        await self._move_units(old, waiting, now)
         pending.finish_old_slots()
         return True
 
-    async def _put_again(self, old: OldSlots, units: list[TimerUnit], now: int) -> None:
+    async def _move_units(self, old: OldSlots, units: list[TimerUnit], now: int) -> None:
         while units:
             positions = first_slice((unit.offset, unit.size) for unit in units)
-            found = await self.read(positions)
+            found = await self.read_messages(positions)
             for unit in units[: len(positions)]:
                 message = found[unit.offset]
                 self._check_old(unit, message)
@@ -213,10 +215,10 @@ class TimerRepair:
                 self._left -= delivered
                 if isinstance(message, str):
                     if not delivered:
-                        self.pass_over(-1, unit.offset, message)
+                        self.skip(-1, unit.offset, message)
                 # a recall counts for its whole slot, and may have several units in a row
                 elif unit.offset != self._last_offset and (unit.recalls or not delivered):
-                    self.put(unit.offset, unit.size, message.slot, now)
+                    self.put_in_slot(unit.offset, unit.size, message.slot, now)
                     self._last_offset = unit.offset
                 self._position = unit.position + TIMER_UNIT_SIZE
             units = units[len(positions) :]
@@ -230,11 +232,11 @@ class TimerRepair:
     # read to its end: if no copy has come, it still waits.
 
     @property
-    def active(self) -> bool:
+    def rebuilds(self) -> bool:
         """True during a rebuild; nothing may be delivered or saved until its end."""
         return self.pending.redo_before > 0
 
-    def begin_anew(self, why: str) -> None:
+    def begin_rebuild(self, why: str) -> None:
         self._held.clear()
         self.pending.begin_anew(self.queue.min_index, why)
 
@@ -254,14 +256,14 @@ class TimerRepair:
         self._held[key] = (offset, size, message.slot)
         return False
 
-    def finish(self, end: int, now: int) -> bool:
+    def finish_rebuild(self, end: int, now: int) -> bool:
         """Finish the rebuild when the queue is read up to ``end``; the held messages still wait.
         Return False if there is more to read."""
         pending = self.pending
         if pending.queue_offset < max(pending.redo_before, end):
             return False
         for offset, size, slot in self._held.values():
-            self.put(offset, size, slot, now)
+            self.put_in_slot(offset, size, slot, now)
         self._held.clear()
         pending.redo_before = 0
         return True

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from turbopump.broker.background import wait_for
@@ -18,7 +18,7 @@ from turbopump.broker.reading import ask
 from turbopump.clock import Clock
 from turbopump.disk.disk import Disk
 from turbopump.errors import StoreError
-from turbopump.remoting.turns import Turns
+from turbopump.remoting.turns import Turns, awaited
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.consume_queue import ConsumeQueue
 from turbopump.store.timers.pending_timers import PendingTimers
@@ -49,18 +49,18 @@ class TimerSaving:
     """Earliest time of the next save, by the event loop's clock."""
     _failed: bool = False
     _stopped: bool = False
-    _copies: bool = False
+    _holds_copy: bool = False
     """True if the file holds a master's checkpoint."""
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Lock held while a checkpoint is being written."""
     _oldest: int = 0
-    _looking: asyncio.Task[None] | None = None
-    _looked_at: float = -OLDEST_EVERY_S
+    _search: asyncio.Task[None] | None = None
+    _searched_at: float = -OLDEST_EVERY_S
 
     def __post_init__(self) -> None:
         self._exists = self.pending.saved.timestamp > 0
 
-    async def begin(self) -> None:
+    async def ensure_checkpoint(self) -> None:
         """Write a first checkpoint before the first message is accepted. Without a checkpoint, a
         start after a crash could not tell which messages were delivered. Raises OSError."""
         if not self._exists:
@@ -71,14 +71,14 @@ class TimerSaving:
 
     async def copy(self, checkpoint: TimerCheckpoint) -> None:
         """Save a master's checkpoint instead of our own from now on. Raises OSError."""
-        saved, self._copies = self.pending.saved, True
+        saved, self._holds_copy = self.pending.saved, True
         if (saved.read_time, saved.redo_before) == (checkpoint.read_time, checkpoint.redo_before):
             return
         error = await self._write(checkpoint)
         if error is not None:
             raise error
 
-    def touch(self) -> None:
+    def save_soon(self) -> None:
         """Schedule a save after a change. Save at once if the last save is older than the
         interval."""
         self._changed = True
@@ -87,17 +87,17 @@ class TimerSaving:
 
     def stop(self) -> None:
         self._stopped = True
-        for task in (self._task, self._looking):
+        for task in (self._task, self._search):
             if task is not None:
                 task.cancel()
 
     def save_now(self) -> None:
         """Save in this thread. Raises OSError."""
         pending = self.pending
-        if self._copies:
+        if self._holds_copy:
             pending.close()
             return
-        # the first ones came too late to be taken in
+        # without a checkpoint: the first messages arrived too late to get slots
         if not self._exists and self.queue.max_index > self.queue.min_index:
             pending.write_checkpoint(pending.checkpoint(self.clock.now_ms()))
         elif pending.moved and self._exists and not self._failed and not pending.rebuilding:
@@ -108,7 +108,7 @@ class TimerSaving:
                 pending.write_checkpoint(pending.checkpoint(self.clock.now_ms()))
         pending.close()
 
-    async def settled(self) -> None:
+    async def wait_for_write(self) -> None:
         """Wait until no checkpoint is being written."""
         async with self._writing:
             pass
@@ -146,21 +146,21 @@ class TimerSaving:
         if unit is None and saved and not waiting:
             return None
         loop = asyncio.get_running_loop()
-        due = loop.time() >= self._looked_at + OLDEST_EVERY_S
-        if self._looking is None and due and not self._stopped:
-            self._looking = loop.create_task(self._look(), name="oldest timer")
+        due = loop.time() >= self._searched_at + OLDEST_EVERY_S
+        if self._search is None and due and not self._stopped:
+            self._search = loop.create_task(self._find_oldest(), name="oldest timer")
         return min(self._oldest, unit[0]) if unit is not None else self._oldest
 
-    async def _look(self) -> None:
+    async def _find_oldest(self) -> None:
         try:
-            end = self.store.log.end  # what comes meanwhile lies behind it
+            end = self.store.log.end  # new messages are stored behind it
             found = await ask(self.store.cold_reads, self.pending.oldest(), self.turns)
             self._oldest = end if found is None else found
         except StoreError as error:
             log.warning("oldest timer message cannot be found now cause=%s", error)
         finally:
-            self._looked_at = asyncio.get_running_loop().time()
-            self._looking = None
+            self._searched_at = asyncio.get_running_loop().time()
+            self._search = None
 
     async def _run(self) -> None:
         """Save repeatedly, until nothing changes any more."""
@@ -174,10 +174,17 @@ class TimerSaving:
         self._task = None
 
     async def _save(self) -> None:
-        pending, flushed = self.pending, self.store.durable
+        # The checkpoint is made first, then everything that it names is synced: the commit log,
+        # the timer log, the wheel. Changes made meanwhile are on the disk too early, which does no
+        # harm: the next start goes back to the positions of the checkpoint. After a failed sync
+        # nothing is saved any more: the kernel may have dropped the pages that it could not write,
+        # so that a later sync succeeds without them.
+        pending = self.pending
+        flushed = self.store.durable
         self._changed = False
         pending.log.prepare()
-        checkpoint, log_end = pending.checkpoint(self.clock.now_ms()), self.store.log.end
+        checkpoint = pending.checkpoint(self.clock.now_ms())
+        log_end = self.store.log.end
         if flushed.error is None and flushed.value < log_end:
             self.store.flusher.flush_log()
             await wait_for((flushed, log_end))
@@ -185,8 +192,10 @@ class TimerSaving:
             self._failed = True
             return
         segments = pending.dirty_segments()
-        error = await self._done(lambda done: self.disk.start_sync(segments, done))
-        # the pages may be gone from memory: what is written from now on proves nothing
+        synced: asyncio.Future[OSError | None]
+        synced, done, _ = awaited()
+        self.disk.start_sync(segments, done)
+        error = await synced
         if error is not None:
             self._failed = True
             pending.report(
@@ -203,31 +212,23 @@ class TimerSaving:
                 "checkpoint of the timers could not be saved, trying again "
                 f"({error.strerror or error})"
             )
-        self._trim()
+        self._delete_old_files()
 
     async def _write(self, checkpoint: TimerCheckpoint) -> OSError | None:
         async with self._writing:
-            error = await self._done(
-                lambda done: self.disk.start(
-                    lambda: self.pending.write_checkpoint(checkpoint), done
-                )
-            )
+            written: asyncio.Future[OSError | None]
+            written, done, _ = awaited()
+            self.disk.start(partial(self.pending.write_checkpoint, checkpoint), done)
+            error = await written
             if error is None:
                 self.pending.saved = checkpoint
         return error
 
-    async def _done(
-        self, start: Callable[[Callable[[OSError | None], None]], None]
-    ) -> OSError | None:
-        outcome: asyncio.Future[OSError | None] = asyncio.get_running_loop().create_future()
-        start(lambda error: None if outcome.done() else outcome.set_result(error))
-        return await outcome
-
-    def _trim(self) -> None:
+    def _delete_old_files(self) -> None:
         timer_log = self.pending.log
-        files = timer_log.files_before(self.pending.saved.log_begin) or timer_log.drop_before(
-            self.store.log.start
-        )
+        files = timer_log.files_before(self.pending.saved.log_begin)
+        if not files:
+            files = timer_log.drop_before(self.store.log.start)
         if not files:
             return
 

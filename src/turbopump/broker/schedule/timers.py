@@ -61,18 +61,18 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class TimerNumbers:
-    """Numbers of messages since the start. ``rolled``: moved to a later slot. ``passed_over``:
+    """Numbers of messages since the start. ``rolled``: moved to a later slot. ``skipped``:
     could not be delivered; the log names them."""
 
-    taken_in: int = 0
+    received: int = 0
     delivered: int = 0
     rolled: int = 0
     recalled: int = 0
-    passed_over: int = 0
+    skipped: int = 0
 
     def in_and_out(self) -> tuple[int, int]:
         """Numbers of messages moved into slots, and out of slots."""
-        return self.taken_in, self.delivered + self.rolled
+        return self.received, self.delivered + self.rolled
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Timers:
         self._saving = TimerSaving(
             pending, store, self._queue, disk, clock, flush_interval, forwarding.turns
         )
-        self._repair = TimerRepair(pending, store, self._queue, self._pass_over, forwarding.turns)
+        self._repair = TimerRepair(pending, store, self._queue, self._skip, forwarding.turns)
         self._task = RetryingTask(
             "timers",
             self._step,
@@ -122,11 +122,11 @@ class Timers:
         """Slot that may hold messages whose own slot had already passed."""
         self._begun = -1
         """Newest slot whose delivery has begun."""
-        self._ahead: PrefetchedSlot | None = None
+        self._prefetched: PrefetchedSlot | None = None
 
     def start(self) -> None:
         """Start the deliveries."""
-        if self._repair.active:
+        if self._repair.rebuilds:
             self._saving.save_redo()
         self._store.retention.needed_from.append(self._saving.needed_from)
         self._task.start()
@@ -174,11 +174,9 @@ class Timers:
         """
         pending = self.pending
         next_time = pending.next_time()
-        overdue = (
-            0
-            if next_time is None
-            else self._clock.now_ms() - next_time - pending.config.precision_ms
-        )
+        overdue = 0
+        if next_time is not None:
+            overdue = self._clock.now_ms() - next_time - pending.config.precision_ms
         return {
             "timerReadBehind": str(max(overdue, 0) // 1000),
             "timerOffsetBehind": str(max(self.queue_end - pending.queue_offset, 0)),
@@ -200,13 +198,13 @@ class Timers:
         """Move new messages into slots, deliver the due ones, then sleep."""
         try:
             if await self._repair.give_new_slots(self._clock.now_ms()):
-                self._saving.touch()
-            await self._take_in()
+                self._saving.save_soon()
+            await self._fill_slots()
             wait = await self.deliver_due()
         except StoreDamagedError as error:
-            await self._saving.settled()
-            self._ahead = None
-            self._repair.begin_anew(str(error))
+            await self._saving.wait_for_write()
+            self._prefetched = None
+            self._repair.begin_rebuild(str(error))
             self._saving.save_redo()
             return
         if wait:
@@ -215,11 +213,11 @@ class Timers:
 
     # --- in
 
-    async def _take_in(self) -> None:
+    async def _fill_slots(self) -> None:
         """Move every visible message of the queue into its slot."""
         pending, queue = self.pending, self._queue
         while pending.queue_offset < queue.end.value:
-            await self._saving.begin()
+            await self._saving.ensure_checkpoint()
             if pending.queue_offset < queue.min_index:
                 log.error(
                     "timer messages are lost, they were deleted with the log "
@@ -237,48 +235,56 @@ class Timers:
             positions = first_slice(
                 unpack_unit(units, at)[:2] for at in range(0, len(units), UNIT_SIZE)
             )
-            found = await self._repair.read(
+            found = await self._repair.read_messages(
                 [position for position in positions if position[1] != NO_MESSAGE_SIZE]
             )
             for number, (offset, size) in enumerate(positions, first):
                 message = found.get(offset, "it was damaged in the log")
                 if isinstance(message, str):
-                    self._pass_over(number, offset, message)
+                    self._skip(number, offset, message)
                 else:
-                    await self._take(number, offset, size, message)
+                    await self._add_message(number, offset, size, message)
                 pending.queue_offset = number + 1
-            self._saving.touch()
+            self._saving.save_soon()
             await self._forwarding.turns.pause()
-        if self._repair.active and self._repair.finish(queue.end.value, self._clock.now_ms()):
-            self._saving.touch()
+        if self._repair.rebuilds and self._repair.finish_rebuild(
+            queue.end.value, self._clock.now_ms()
+        ):
+            self._saving.save_soon()
 
-    async def _take(self, index: int, offset: int, size: int, message: TimerMessage) -> None:
-        pending, now = self.pending, self._clock.now_ms()
+    async def _add_message(self, index: int, offset: int, size: int, message: TimerMessage) -> None:
+        """Put a message of the queue into its slot, or deliver it if that slot is over."""
+        # Messages that are overdue fall into three kinds. One that arrived while the broker runs is
+        # delivered at once; an overdue recall has no effect. One that the start found in the queue
+        # may have a recall behind it, so it goes into the first undelivered slot, which is
+        # delivered after the whole queue is read; ``_overdue_in`` remembers that slot for
+        # ``has_delivered``. One far before ``read_time``, while that is ahead of the clock, shows
+        # that the clock was set back.
+        pending = self.pending
+        now = self._clock.now_ms()
         if offset in pending.known:
             pending.known.discard(offset)
             return
-        self.numbers.taken_in += 1
-        if self._repair.active and not self._repair.is_pending(index, offset, size, message):
+        self.numbers.received += 1
+        if self._repair.rebuilds and not self._repair.is_pending(index, offset, size, message):
             return
         precision = pending.config.precision_ms
         overdue = message.until < pending.read_time and message.until + precision <= now
-        if overdue and index >= self._found_end and not self._repair.active:
+        if overdue and index >= self._found_end and not self._repair.rebuilds:
             if not message.recalls:
                 await self._deliver(message, NEVER_WAITED, rolls=False)
             return
-        if (
-            message.until < pending.read_time - 2 * precision
-            and pending.read_time > now + precision
-        ):
+        is_far_behind = message.until < pending.read_time - 2 * precision
+        if is_far_behind and pending.read_time > now + precision:
             self._rewind(now)
-        due = self._repair.put(offset, size, message.slot, now)
-        if overdue:  # its recall may stand behind it, whose slot had passed as well
+        due = self._repair.put_in_slot(offset, size, message.slot, now)
+        if overdue:
             self._overdue_in = max(self._overdue_in, due)
 
     def _rewind(self, now: int) -> None:
         """Handle a clock that was set back. Raises StoreError until the progress is saved."""
         if self.pending.saved.read_time < self.pending.read_time:
-            self._saving.touch()
+            self._saving.save_soon()
             raise StoreError("the clock was set back; the timers wait until this is saved")
         log.warning("clock was set back, slots of the past accept messages again")
         self.pending.rewind(now)
@@ -289,41 +295,52 @@ class Timers:
     async def deliver_due(self) -> float:
         """Deliver the first slot if it is due, and return 0. Else return the seconds until the next
         slot is due."""
-        pending, now = self.pending, self._clock.now_ms()
-        time, precision = pending.next_time(), pending.config.precision_ms
-        complete = pending.queue_offset == self._queue.max_index and not self._repair.active
-        if time is None or time + precision > now:
+        # A slot is delivered only when every stored message of the queue is in a slot, also those
+        # that are not visible yet, because one of them may be a recall. From ``_begun`` on no
+        # recall for the slot is accepted (``may_recall``). It is set before the first await of the
+        # delivery: a recall accepted later would be answered and have no effect. The slot counts as
+        # passed only after its last message; until then ``delivered`` says where to continue.
+        pending = self.pending
+        now = self._clock.now_ms()
+        time = pending.next_time()
+        complete = pending.queue_offset == self._queue.max_index and not self._repair.rebuilds
+        if time is None:
             if complete:
-                pending.idle_until(min(now, time) if time is not None else now)
-            if time is None:
-                return SLEEP_IDLE_S
-            if time + precision - now <= AHEAD_S * 1000:
-                await self._look_ahead(time)
-                return max((time + precision - self._clock.now_ms()) / 1000, 0.001)
-            return min((time + precision - now) / 1000 - AHEAD_S, SLEEP_MAX_S)
-        if not complete:  # what is not on the disk yet (SYNC_FLUSH) may be a recall
+                pending.idle_until(now)
+            return SLEEP_IDLE_S
+        left_ms = time + pending.config.precision_ms - now
+        if left_ms > 0:
+            if complete:
+                pending.idle_until(min(now, time))
+            if left_ms > AHEAD_S * 1000:
+                return min(left_ms / 1000 - AHEAD_S, SLEEP_MAX_S)
+            await self._prefetch(time)
+            return max((now + left_ms - self._clock.now_ms()) / 1000, 0.001)
+        if not complete:
             return GATHER_S if self._store.durable.error is None else SLEEP_MAX_S
         if time > pending.read_time:
             pending.idle_until(time)
         self._begun = max(self._begun, time)
-        slot = await self._look_ahead(time)
-        await self._deliver_all(slot.due, await self._recalls(slot), slot.found)
-        self._ahead = None
+        slot = await self._prefetch(time)
+        await self._deliver_slot(slot.due, await self._read_recalls(slot), slot.found)
+        self._prefetched = None
         pending.passed(time)
-        self._saving.touch()
+        self._saving.save_soon()
         return 0.0
 
-    async def _look_ahead(self, time: int) -> PrefetchedSlot:
+    async def _prefetch(self, time: int) -> PrefetchedSlot:
         """Read a slot, unless it was read already and has no new messages."""
         newest = self.pending.newest(time)
-        if self._ahead is None or (self._ahead.time, self._ahead.newest) != (time, newest):
-            self._ahead = None
-            due = await ask(self._store.cold_reads, self.pending.due(time), self._forwarding.turns)
-            found = await self._repair.read(_slice_of(due, self.pending.delivered))
-            self._ahead = PrefetchedSlot(time, newest, due, found)
-        return self._ahead
+        known = self._prefetched
+        if known is not None and known.time == time and known.newest == newest:
+            return known
+        self._prefetched = None
+        due = await ask(self._store.cold_reads, self.pending.due(time), self._forwarding.turns)
+        found = await self._repair.read_messages(_slice_of(due, self.pending.delivered))
+        self._prefetched = PrefetchedSlot(time, newest, due, found)
+        return self._prefetched
 
-    async def _recalls(self, slot: PrefetchedSlot) -> Recalls:
+    async def _read_recalls(self, slot: PrefetchedSlot) -> Recalls:
         """Read the recalls of a slot."""
         names: Recalls = {}
         due = slot.due
@@ -333,15 +350,15 @@ class Timers:
             offset = due.offsets[number]
             message = slot.found.get(offset)
             if message is None:
-                message = (await self._repair.read([(offset, due.sizes[number])]))[offset]
-            self._repair.check(due, number, [message])
+                message = (await self._repair.read_messages([(offset, due.sizes[number])]))[offset]
+            self._repair.check_units(due, number, [message])
             if isinstance(message, TimerMessage) and message.recalled is not None:
                 meant = names.setdefault((message.topic, message.recalled), set())
                 meant.add((message.due, message.until))
             await self._forwarding.turns.pause()
         return names
 
-    async def _deliver_all(
+    async def _deliver_slot(
         self, due: SlotUnits, recalls: Recalls, found: dict[int, TimerMessage | str]
     ) -> None:
         """Deliver the messages of a slot. Continue where a stop or a refusal has interrupted the
@@ -351,26 +368,34 @@ class Timers:
             first = pending.delivered
             positions = _slice_of(due, first)
             if not all(offset in found for offset, _ in positions):
-                found = await self._repair.read(positions)
-            self._repair.check(due, first, [found[offset] for offset, _ in positions])
+                found = await self._repair.read_messages(positions)
+            self._repair.check_units(due, first, [found[offset] for offset, _ in positions])
             for number, (offset, _) in enumerate(positions, first):
-                magic, message = due.magics[number], found[offset]
-                rolls = magic & MAGIC_ROLL != 0
-                if isinstance(message, str):
-                    self._pass_over(-1, offset, message)
-                elif not rolls and message.due > due.time:
-                    self._pass_over(
-                        message.message.queue_offset, offset, "another message is at its offset"
-                    )
-                elif magic & MAGIC_DELETE and not rolls:
-                    pass
-                elif recalls and not rolls and is_recalled(message, recalls):
-                    self.numbers.recalled += 1
-                else:
-                    await self._deliver(message, due.written[number], rolls=rolls)
+                await self._deliver_unit(due, number, found[offset], recalls)
                 pending.delivered = number + 1
-            self._saving.touch()
+            self._saving.save_soon()
             await self._forwarding.turns.pause()
+
+    async def _deliver_unit(
+        self, due: SlotUnits, number: int, message: TimerMessage | str, recalls: Recalls
+    ) -> None:
+        """Deliver the message of one unit, unless it is recalled, or is a recall. A unit that rolls
+        is put into a later slot."""
+        if isinstance(message, str):
+            self._skip(-1, due.offsets[number], message)
+            return
+        magic = due.magics[number]
+        if magic & MAGIC_ROLL:
+            await self._deliver(message, due.written[number], rolls=True)
+        elif message.due > due.time:
+            queue_offset = message.message.queue_offset
+            self._skip(queue_offset, due.offsets[number], "another message is at its offset")
+        elif magic & MAGIC_DELETE:
+            return
+        elif recalls and is_recalled(message, recalls):
+            self.numbers.recalled += 1
+        else:
+            await self._deliver(message, due.written[number], rolls=False)
 
     async def _deliver(self, timer: TimerMessage, written: int, *, rolls: bool) -> None:
         message = timer.message
@@ -382,7 +407,7 @@ class Timers:
             try:  # perhaps the properties are full: without those that are added here
                 await self._forwarding.forward(message, topic, queue_id)
             except MessageError as error:
-                self._pass_over(message.queue_offset, message.commit_log_offset, str(error))
+                self._skip(message.queue_offset, message.commit_log_offset, str(error))
                 return
         if rolls:
             self.numbers.rolled += 1
@@ -397,9 +422,9 @@ class Timers:
         if end.value > self.pending.queue_offset:
             await asyncio.sleep(min(GATHER_S, seconds))
 
-    def _pass_over(self, queue_offset: int, offset: int, cause: str) -> None:
-        self.numbers.passed_over += 1
-        if self.numbers.passed_over <= LOGGED_MAX:
+    def _skip(self, queue_offset: int, offset: int, cause: str) -> None:
+        self.numbers.skipped += 1
+        if self.numbers.skipped <= LOGGED_MAX:
             log.error(
                 f"timer message not delivered queue_offset={queue_offset} offset={offset} "
                 f"cause={cause}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, Protocol
 
-from turbopump.client.setting_rules import SettingRule, is_number, is_whole
+from turbopump.client.setting_rules import SettingRule, is_a, is_number, whole_between
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import failure_text
 
@@ -20,13 +20,11 @@ _DELAY: Final = SettingRule(
     "must be a number of seconds, or a timedelta",
 ).or_none()
 _LEVEL: Final = SettingRule(
-    lambda value: is_whole(value) and -(2**31) <= value < 2**31,
+    whole_between(-(2**31), 2**31 - 1),
     "must be a whole number: a delay level, 0 for one that grows with each attempt, -1 for a dead "
     "letter at once",
 )
-_REASON: Final = SettingRule(
-    lambda value: isinstance(value, BaseException | str), "must be text or an exception"
-).or_none()
+_REASON: Final = SettingRule(is_a(BaseException, str), "must be text or an exception").or_none()
 
 
 class LateHandlerError(TimeoutError):
@@ -43,7 +41,7 @@ class DeliveryOwner(Protocol):
 
     def delivery_failed(self, message: Delivery, delay: float | None, level: int) -> None: ...
 
-    def delivery_left(self, message: Delivery) -> None: ...
+    def delivery_abandoned(self, message: Delivery) -> None: ...
 
 
 class Delivery(ReceivedMessage):
@@ -95,10 +93,10 @@ class Delivery(ReceivedMessage):
         """Deliver the message once more by the same owner, as the next attempt."""
         self.deliver(self._owner, self.attempt + 1)
 
-    def left(self) -> None:
+    def abandon(self) -> None:
         """Abandon a message that was not settled and is no longer wanted."""
         self.taken = False
-        self._owner.delivery_left(self)
+        self._owner.delivery_abandoned(self)
 
     def goes_with(self, other: Delivery) -> bool:
         """Return True if both may be in one handler call: they have the same queue and original
@@ -242,11 +240,11 @@ class DeliveryBatch:
             if not message.settled:
                 message.handled_s = seconds
 
-    def left(self) -> None:
+    def abandon(self) -> None:
         """Abandon the unsettled messages."""
         for message in self.messages:
             if not message.settled:
-                message.left()
+                message.abandon()
 
     def done(self) -> None:
         """Settle the remaining messages as done. In an ordered queue, messages behind a failed one

@@ -84,30 +84,30 @@ class DeliveryPolicy(ABC):
         self._ready = shared.ready
         self._settings = shared.settings
         self._consumption = shared.consumption
-        self._statistics = shared.consumption.of(queue.topic)
+        self._statistics = shared.consumption.statistics_of(queue.topic)
 
     def delivery_done(self, message: Delivery) -> None:
         if get_ident() != self._thread:  # said by a plain handler in its own thread
             self._loop.call_soon_threadsafe(self.delivery_done, message)
             return
-        self.done_at = self._consumption.ended(message, self._statistics, ok=True)
+        self.done_at = self._consumption.handling_ended(message, self._statistics, ok=True)
         self._done(message)
 
     def delivery_failed(self, message: Delivery, delay: float | None, level: int) -> None:
         if get_ident() != self._thread:
             self._loop.call_soon_threadsafe(self.delivery_failed, message, delay, level)
             return
-        self._consumption.ended(message, self._statistics, ok=False)
+        self._consumption.handling_ended(message, self._statistics, ok=False)
         self._failed(message, delay, level)
 
-    def delivery_left(self, message: Delivery) -> None:
+    def delivery_abandoned(self, message: Delivery) -> None:
         if get_ident() != self._thread:
             try:
-                self._loop.call_soon_threadsafe(self.delivery_left, message)
+                self._loop.call_soon_threadsafe(self.delivery_abandoned, message)
             except RuntimeError:  # the loop is closed
                 return
         else:
-            self._left(message)
+            self._abandoned(message)
 
     @abstractmethod
     def drop(self) -> None:
@@ -122,7 +122,7 @@ class DeliveryPolicy(ABC):
         """Have a failed message delivered again, as ``Delivery.retry`` describes."""
 
     @abstractmethod
-    def _left(self, message: Delivery) -> None:
+    def _abandoned(self, message: Delivery) -> None:
         """Handle a message that was abandoned without being settled."""
 
 
@@ -141,7 +141,7 @@ class PulledPolicy(DeliveryPolicy):
         self._process_queue = process_queue
 
     @abstractmethod
-    def put(self, messages: Sequence[Delivery]) -> None:
+    def add_messages(self, messages: Sequence[Delivery]) -> None:
         """Add pulled messages, in the order of their offsets."""
 
     async def wait_for_handlers(self) -> None:
@@ -167,8 +167,8 @@ class Unordered(PulledPolicy):
         super().__init__(shared, queue, on_room, process_queue)
         self._again: dict[int, asyncio.Handle] = {}
 
-    def put(self, messages: Sequence[Delivery]) -> None:
-        self._ready.put(messages)
+    def add_messages(self, messages: Sequence[Delivery]) -> None:
+        self._ready.add_messages(messages)
 
     def drop(self) -> None:
         self.dropped = True
@@ -176,16 +176,18 @@ class Unordered(PulledPolicy):
             timer.cancel()
         self._again.clear()
 
-    def _left(self, message: Delivery) -> None:
+    def _abandoned(self, message: Delivery) -> None:
         pass
 
     def _failed(self, message: Delivery, delay: float | None, level: int) -> None:
         if self.dropped:
             return
         if delay is not None:
-            self._keep(message, delay)
+            self._retry_later(message, delay)
         elif self._backs is not None:
-            self._backs.begin(message, self._queue, level, partial(self._sent_back, message))
+            self._backs.send_back_later(
+                message, self._queue, level, partial(self._sent_back, message)
+            )
         else:
             self._done(message)
 
@@ -193,9 +195,11 @@ class Unordered(PulledPolicy):
         if taken:
             self._done(message)
         elif not self.dropped:
-            self._keep(message, RETRY_DELAYS_S[min(message.attempt, len(RETRY_DELAYS_S)) - 1])
+            self._retry_later(
+                message, RETRY_DELAYS_S[min(message.attempt, len(RETRY_DELAYS_S)) - 1]
+            )
 
-    def _keep(self, message: Delivery, delay: float) -> None:
+    def _retry_later(self, message: Delivery, delay: float) -> None:
         self._again[id(message)] = self._loop.call_later(
             max(delay, 0.0), self._deliver_again, message
         )
@@ -204,7 +208,7 @@ class Unordered(PulledPolicy):
         del self._again[id(message)]
         again = copy(message)  # its first handler may still settle that delivery
         again.deliver_again()
-        self._ready.put([again])
+        self._ready.add_messages([again])
 
 
 class InOrder(PulledPolicy):
@@ -240,11 +244,11 @@ class InOrder(PulledPolicy):
     def dropped(self, dropped: bool) -> None:
         self._dropped = dropped
 
-    def put(self, messages: Sequence[Delivery]) -> None:
+    def add_messages(self, messages: Sequence[Delivery]) -> None:
         if not self._dropped:
             self._waiting.extend(messages)
             if not self._out and not self._again:
-                self._hand_out()
+                self._deliver_next()
 
     def drop(self) -> None:
         self._dropped = True
@@ -253,18 +257,19 @@ class InOrder(PulledPolicy):
             self._timer.cancel()
 
     @property
-    def _in_hand(self) -> bool:
+    def _is_handling(self) -> bool:
         return any(message.taken for message in self._out)
 
     async def wait_for_handlers(self) -> None:
-        while self._in_hand:
+        while self._is_handling:
             waiter = self._loop.create_future()
             self._waiters.append(waiter)
             await waiter
 
-    def _left(self, message: Delivery | None = None) -> None:
-        if self._waiters and not self._in_hand:
-            waiters, self._waiters = self._waiters, []
+    def _abandoned(self, message: Delivery | None = None) -> None:
+        if self._waiters and not self._is_handling:
+            waiters = self._waiters
+            self._waiters = []
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(None)
@@ -273,7 +278,7 @@ class InOrder(PulledPolicy):
         self._process_queue.done(message.queue_offset)
         if message in self._out:
             del self._out[message]
-            self._go_on()
+            self._continue_delivery()
         self._on_room()
 
     def _failed(self, message: Delivery, delay: float | None, level: int) -> None:
@@ -283,59 +288,65 @@ class InOrder(PulledPolicy):
         retries_max = settings.max_reconsume_times
         spent = retries_max is not None and message.reconsume_times >= retries_max
         if self._dropped:
-            self._retry(message, 0.0)
+            self._retry_in_place(message, 0.0)
         elif self._backs is not None and (spent or level < 0):
-            self._backs.begin(message, None, level, partial(self._given_up, message))
+            self._backs.send_back_later(message, None, level, partial(self._given_up, message))
         elif self._backs is None and spent:
             self._done(message)
         else:
             message.reconsume_times += 1
-            self._retry(message, settings.suspend_time if delay is None else delay)
+            self._retry_in_place(message, settings.suspend_time if delay is None else delay)
 
     def _given_up(self, message: Delivery, taken: bool) -> None:
         if taken:
             self._done(message)
         else:
-            self._retry(message, self._settings.suspend_time)
+            self._retry_in_place(message, self._settings.suspend_time)
 
-    def _retry(self, message: Delivery, delay: float) -> None:
+    def _retry_in_place(self, message: Delivery, delay: float) -> None:
         """Deliver failed messages again after the longest of their delays, once all messages of the
         call have ended."""
+        # The next message may start only when every message before it is done. So a failed message
+        # leaves ``_out`` but not the queue: it waits in ``_again`` until the others of its call
+        # have ended, and then goes back in front of ``_waiting``. If it were delivered at once, it
+        # would overtake a message of its own call that is still being handled and may fail, too.
         message.taken = False
         if message in self._out:
             del self._out[message]
             self._again.append(message)
             self._delay = max(self._delay, delay)
-            self._go_on()
+            self._continue_delivery()
 
-    def _go_on(self) -> None:
+    def _continue_delivery(self) -> None:
         if not self._out and not self._dropped:
             if self._again:
-                self._timer = self._loop.call_later(self._delay, self._hand_out_again)
+                self._timer = self._loop.call_later(self._delay, self._deliver_failed_again)
             else:
-                self._hand_out()
-        self._left()
+                self._deliver_next()
+        self._abandoned()
 
-    def _hand_out(self) -> None:
-        waiting, batch = self._waiting, list[Delivery]()
+    def _deliver_next(self) -> None:
+        waiting = self._waiting
+        batch = list[Delivery]()
         while waiting and len(batch) < self._count:
             if batch and not waiting[0].goes_with(batch[0]):
                 break
             batch.append(waiting.popleft())
         if batch:
             self._out = dict.fromkeys(batch)
-            self._ready.put(batch)
+            self._ready.add_messages(batch)
 
-    def _hand_out_again(self) -> None:
+    def _deliver_failed_again(self) -> None:
         self._timer = None
         failed = sorted(self._again, key=lambda message: message.queue_offset)
-        self._again, self._delay = [], 0.0
+        self._again = []
+        self._delay = 0.0
         for message in reversed(failed):
             # a handler that has called retry may still settle that earlier delivery
             again = copy(message)
             again.deliver_again()
             self._waiting.appendleft(again)
-        self._hand_out()
+        self._deliver_next()
 
 
 class PoppedMessages(DeliveryPolicy):
@@ -363,11 +374,13 @@ class PoppedMessages(DeliveryPolicy):
         self._closed = False
 
     @property
-    def room(self) -> int:
+    def places_left(self) -> int:
         """Number of messages that may be popped now."""
         return int(self._window) - len(self.held)
 
-    def put(self, messages: list[PoppedDelivery], deadline: float, *, stopped: bool) -> None:
+    def add_messages(
+        self, messages: list[PoppedDelivery], deadline: float, *, stopped: bool
+    ) -> None:
         """Deliver messages that become visible to others at ``deadline``. If the queue is
         ``stopped``, return them to the broker instead."""
         for message in messages:
@@ -375,17 +388,18 @@ class PoppedMessages(DeliveryPolicy):
             message.invisible_until(deadline, self._loop.time)
             self.held[message] = None
         if not stopped:
-            self._ready.put(messages)
+            self._ready.add_messages(messages)
             return
         for message in messages:
             self._give_back(message)
 
-    def let_go(self) -> None:
+    def drop_overdue(self) -> None:
         """Drop messages that no handler or reader got in time."""
         late = [message for message in self.held if not message.taken and message.overdue]
         if late:
             log.warning(
-                "not handled in its time, comes again group=%s queue=%s count=%d",
+                "messages not handled in their invisible time, will be delivered again "
+                "group=%s queue=%s count=%d",
                 self._group,
                 self._queue,
                 len(late),
@@ -395,7 +409,7 @@ class PoppedMessages(DeliveryPolicy):
             del self.held[message]
 
     @property
-    def let_go_at(self) -> float | None:
+    def next_overdue_at(self) -> float | None:
         """Loop time at which the next message that no handler or reader has is dropped; None if
         there is none."""
         return min((message.deadline for message in self.held if not message.taken), default=None)
@@ -432,7 +446,7 @@ class PoppedMessages(DeliveryPolicy):
         if message.overdue or self._closed:
             return  # it comes again anyway
         if level < 0 or message.reconsume_times >= self._settings.retries_max:
-            self._requests.bury(message, message.deadline)
+            self._requests.make_dead_letter(message, message.deadline)
             return
         if delay is None and level:
             delay = LEVELS_S[min(level, len(LEVELS_S)) - 1]
@@ -440,12 +454,12 @@ class PoppedMessages(DeliveryPolicy):
             delay = LADDER_S[min(message.reconsume_times, len(LADDER_S) - 1)]
         self._requests.change_later(message, max(delay, 0.0))
 
-    def _left(self, message: Delivery) -> None:
+    def _abandoned(self, message: Delivery) -> None:
         assert isinstance(message, PoppedDelivery)
         if message not in self.held:
             return
         if message.overdue:
-            self.let_go()
+            self.drop_overdue()
             self._on_room()
         else:
             self._give_back(message)

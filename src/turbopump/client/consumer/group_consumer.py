@@ -44,7 +44,7 @@ class RunningMember(ABC):
         """Fetch the routes of ``topics``. Raises RouteNotFoundError if no name server answers."""
         await self.instance.routes.find_routes(list(topics))
 
-    async def begin(self) -> None:  # noqa: B027 - a simple consumer has nothing to begin
+    async def begin_consuming(self) -> None:  # noqa: B027 - a simple consumer has nothing to begin
         """Start to consume."""
 
     @abstractmethod
@@ -104,7 +104,7 @@ class GroupConsumer(InContext, Generic[RunningT]):
         try:
             await running.prepare(self._subscriptions)
             await instance.introduce_all()
-            await running.begin()
+            await running.begin_consuming()
         except BaseException:
             await self.lifecycle.undo_start()
             raise
@@ -183,14 +183,12 @@ class RunningConsumer(RunningMember):
             await self._tracing.start()
         await super().prepare(topics)
 
-    async def begin(self) -> None:
+    async def begin_consuming(self) -> None:
         """Assign queues to this member and start reading them. Raises NotStartedError if the
         consumer is closed meanwhile."""
         complete = not self.closing and await self._first_queues()
         if self.closing:
-            raise NotStartedError(
-                f"this {self.what} was closed while it was started; start a new one"
-            )
+            raise NotStartedError(f"this {self.what} was closed during its start; start a new one")
         self._spawn(self.balancer.run(complete=complete), "balancer")
         self._spawn(self._table.commit_for_ever(), "commits")
 
@@ -233,7 +231,7 @@ class RunningConsumer(RunningMember):
         """Run the handler now with a message from an operator, if there is a handler."""
         return consumers.ConsumeMessageDirectlyResult(
             consume_result=consumers.ConsumeResult.CR_THROW_EXCEPTION,
-            remark=f"this {self.what} has no handler that a message could be given to",
+            remark=f"this {self.what} has no handler, so it cannot handle a message directly",
         )
 
 
@@ -250,7 +248,7 @@ class _Nobody:
     def delivery_failed(self, message: Delivery, delay: float | None, level: int) -> None:
         self.wanted_again = True
 
-    def delivery_left(self, message: Delivery) -> None:
+    def delivery_abandoned(self, message: Delivery) -> None:
         pass
 
 

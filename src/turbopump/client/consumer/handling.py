@@ -78,7 +78,7 @@ class _HandlerCall(NamedTuple):
     seconds: float
 
 
-class _Run:
+class _Worker:
     """Worker that handles one message after another, in a task or a thread.
 
     - ``begun``: True once it has asked for its first message.
@@ -107,10 +107,10 @@ class HandlerPool:
     - ``consequence``: text for log lines, what happens to a message after a failure.
     """
 
-    # Workers (``_Run``) handle messages: a worker handles one after another, and ends when none is
-    # ready. For a coroutine function it is a task. For a plain function it is one call in an
-    # executor. A thread gets a message only when its handler starts. So no message waits behind a
-    # slow one while a thread is idle, and no message costs a change of threads.
+    # A worker handles one message after another, and ends when none is ready. For a coroutine
+    # function it is a task. For a plain function it is one call in an executor. A thread gets a
+    # message only when its handler starts. So no message waits behind a slow one while a thread is
+    # idle, and no message costs a change of threads.
     #
     # One worker is enough for handlers that never wait. So one starts when messages arrive. While
     # messages are left, the number of workers doubles: in each cycle of the loop, or for threads,
@@ -141,7 +141,7 @@ class HandlerPool:
         self._threads: CallThreads | None = None
         if not is_coroutine_function(handler):
             self._threads = CallThreads(concurrency, "turbopump-handler")
-        self.runs: dict[_Run, asyncio.Task[None]] = {}
+        self.workers: dict[_Worker, asyncio.Task[None]] = {}
         self._idle: asyncio.Future[None] | None = None
         """Future of the one idle worker on the loop. Waking it is cheaper than starting another."""
         self._timer: asyncio.Handle | None = None
@@ -159,8 +159,8 @@ class HandlerPool:
     def start(self) -> None:
         """Start handling messages."""
         self._going = True
-        self._ready.listen(self._begin_runs)
-        self._begin_runs()
+        self._ready.set_listener(self._start_needed)
+        self._start_needed()
 
     def resize(self, concurrency: int) -> None:
         """Change the maximum number of concurrent calls. Surplus workers end after their current
@@ -168,16 +168,16 @@ class HandlerPool:
         if self._threads is not None:
             self._threads.count = max(self._threads.count, concurrency)
         self.concurrency = concurrency
-        self._begin_runs()
+        self._start_needed()
 
-    def in_hand(self) -> list[Handled]:
+    def handled_now(self) -> list[Handled]:
         """Messages that are being handled."""
-        return [message for run in self.runs if (message := run.unsettled) is not None]
+        return [message for worker in self.workers if (message := worker.unsettled) is not None]
 
-    def has(self, task: asyncio.Task[object], thread: int | None) -> bool:
+    def is_handling_in(self, task: asyncio.Task[object], thread: int | None) -> bool:
         """Return True if this task or thread is running the handler."""
-        return task in self.runs.values() or any(
-            run.thread == thread is not None for run in self.runs
+        return task in self.workers.values() or any(
+            worker.thread == thread is not None for worker in self.workers
         )
 
     async def stop(self, patience: float) -> None:
@@ -188,24 +188,24 @@ class HandlerPool:
         self._wake_idle()
         if self._timer is not None:
             self._timer.cancel()
-        if self.runs:
-            _, late = await asyncio.wait(self.runs.values(), timeout=patience)
+        if self.workers:
+            _, late = await asyncio.wait(self.workers.values(), timeout=patience)
             while self._outcomes:
-                self._collect()
+                self._collect_outcomes()
             self._abandoned = True
             if late:
-                await self._cancel(late, patience)
+                await self._cancel_late(late, patience)
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
         self._failed.report()
 
-    async def _cancel(self, late: set[asyncio.Task[None]], patience: float) -> None:
+    async def _cancel_late(self, late: set[asyncio.Task[None]], patience: float) -> None:
         if self._threads is not None:
             self._threads.leave_after(max(patience, CANCELLED_S))
         log.warning(
             "handlers have not ended at close, their messages will be delivered again count=%d %s",
             len(late),
-            named(self.in_hand()),
+            named(self.handled_now()),
         )
         go_on = await cancelled(late, patience)
         self._over = True
@@ -214,7 +214,7 @@ class HandlerPool:
                 "handlers still run after the close has cancelled them; their messages will be "
                 "delivered again count=%d %s",
                 len(go_on),
-                named(self.in_hand()),
+                named(self.handled_now()),
             )
 
     async def call(self, message: Delivery) -> object:
@@ -234,15 +234,15 @@ class HandlerPool:
         while True:
             now = self._loop.time()
             next_due = now + timeout
-            for message in self.in_hand():
+            for message in self.handled_now():
                 due = message.taken_at + timeout
                 if due > now:
                     next_due = min(next_due, due)
                     continue
                 seconds = now - message.taken_at
                 log.warning(
-                    "handler has not ended for %.0f s, its message is given back, what it says "
-                    "later does not count %s",
+                    "handler has not ended for %.0f s, its message was sent back and its "
+                    "later result is ignored %s",
                     seconds,
                     keys_of(message),
                 )
@@ -252,117 +252,124 @@ class HandlerPool:
 
     # --- workers
 
-    def _begin_runs(self) -> None:
+    def _start_needed(self) -> None:
         """Start workers for the waiting messages."""
         waiting = self._ready.waiting
         if not self._going or not waiting:
             return
         self._wake_idle()
-        room = self.concurrency - len(self.runs)
+        room = self.concurrency - len(self.workers)
         if room <= 0:
             return
-        coming = sum(not run.begun for run in self.runs)
+        coming = sum(not worker.begun for worker in self.workers)
         if self._threads is not None and self._mean_s > SLOW_S:
-            self._begin(min(waiting - coming, room))
-        elif not coming and (self._threads is None or not self.runs):
-            self._begin(1)
+            self._start_workers(min(waiting - coming, room))
+        elif not coming and (self._threads is None or not self.workers):
+            self._start_workers(1)
         if self._timer is None:
             self._collected_before = self._collected + len(self._outcomes)
             if self._threads is None:
-                self._timer = self._loop.call_soon(self._begin_more)
+                self._timer = self._loop.call_soon(self._start_more)
             else:
-                self._timer = self._loop.call_later(LOOK_AGAIN_S, self._begin_more)
+                self._timer = self._loop.call_later(LOOK_AGAIN_S, self._start_more)
 
     def _wake_idle(self) -> None:
-        idle, self._idle = self._idle, None
+        idle = self._idle
+        self._idle = None
         if idle is not None and not idle.done():
             idle.set_result(None)
 
-    def _begin_more(self) -> None:
+    def _start_more(self) -> None:
         """Start more workers if messages still wait and the running ones make no progress."""
         self._timer = None
         if not self._ready.waiting:
             return
         handled = self._collected + len(self._outcomes) - self._collected_before
-        if handled <= len(self.runs) and self._going and all(run.begun for run in self.runs):
-            room = self.concurrency - len(self.runs)
-            self._begin(min(max(len(self.runs), 1), self._ready.waiting, room))
-        self._begin_runs()
+        if (
+            handled <= len(self.workers)
+            and self._going
+            and all(worker.begun for worker in self.workers)
+        ):
+            room = self.concurrency - len(self.workers)
+            self._start_workers(min(max(len(self.workers), 1), self._ready.waiting, room))
+        self._start_needed()
 
-    def _begin(self, count: int) -> None:
+    def _start_workers(self, count: int) -> None:
         for _ in range(count):
-            run = _Run()
+            worker = _Worker()
             if self._threads is None:
-                work = self._handle_on_loop(run)
+                work = self._handle_on_loop(worker)
             else:
                 try:
-                    left = self._loop.run_in_executor(self._threads, self._handle_in_thread, run)
+                    left = self._loop.run_in_executor(self._threads, self._handle_in_thread, worker)
                 except RuntimeError as error:
                     if "cannot schedule new futures" in str(error):  # the process ends
                         self._going = False
-                    elif not self.runs:
+                    elif not self.workers:
                         raise
-                    return  # there are no more threads to be had: those that run go on
-                work = self._follow(run, left)
+                    return  # the system has no more threads: the running workers continue
+                work = self._await_worker(worker, left)
             task = self._loop.create_task(
                 work, name="turbopump handler", context=self._context.copy()
             )
-            self.runs[run] = task
-            task.add_done_callback(partial(self._run_ended, run))
+            self.workers[worker] = task
+            task.add_done_callback(partial(self._worker_ended, worker))
 
-    def _run_ended(self, run: _Run, task: asyncio.Task[None]) -> None:
-        del self.runs[run]
+    def _worker_ended(self, worker: _Worker, task: asyncio.Task[None]) -> None:
+        del self.workers[worker]
         if self._idle is not None and self._idle.cancelled():
             self._idle = None
-        message = run.unsettled
+        message = worker.unsettled
         if task.cancelled():
-            error: BaseException | None = asyncio.CancelledError("its run was cancelled")
+            error: BaseException | None = asyncio.CancelledError("its worker was cancelled")
         else:
             error = task.exception()
         if error is not None and self._going:
-            self._loop.call_later(REPLACE_S, self._replace, message, error)
+            self._loop.call_later(REPLACE_S, self._replace_worker, message, error)
             return
-        if message is not None and run.thread is None:
-            message.left()
-        self._begin_runs()
+        if message is not None and worker.thread is None:
+            message.abandon()
+        self._start_needed()
 
-    def _replace(self, message: Handled | None, error: BaseException) -> None:
+    def _replace_worker(self, message: Handled | None, error: BaseException) -> None:
         """Replace a worker that was cancelled from outside."""
         if self._going:
             log.error(
-                "a worker of the handler was ended from outside, another takes its place cause=%r",
-                error,
+                "a handler's worker was cancelled from outside, another replaces it cause=%r", error
             )
             if message is not None:
                 self._fail(message, error)
-            self._begin_runs()
+            self._start_needed()
         elif message is not None:
-            message.left()
+            message.abandon()
 
-    async def _handle_on_loop(self, run: _Run) -> None:
+    async def _handle_on_loop(self, worker: _Worker) -> None:
         """Handle messages with a coroutine function until none is ready."""
         this = asyncio.current_task()
         assert this is not None
-        ready, runs, time = self._ready, self.runs, self._loop.time
-        begin, cancelling = ready.begin, this.cancelling
+        ready = self._ready
+        workers = self.workers
+        time = self._loop.time
+        begin = ready.next_ready
+        cancelling = this.cancelling
         call = cast(Callable[[Handled], Awaitable[object]], self._call)
-        run.begun = True
+        worker.begun = True
         ready.turn_end = time() + TURN_MAX_S
-        while len(runs) <= self.concurrency:
+        while len(workers) <= self.concurrency:
             if time() > ready.turn_end:
                 await ready.next_turn()
             message: Handled | None = begin()
             if message is None:
                 if self._idle is not None or not self._going:
                     return
-                run.message = None
-                run.begun = False
+                worker.message = None
+                worker.begun = False
                 self._idle = self._loop.create_future()
                 await self._idle
-                run.begun = True
+                worker.begun = True
                 ready.turn_end = time() + TURN_MAX_S
                 continue
-            run.message = message
+            worker.message = message
             cancels = cancelling()
             try:
                 result = await call(message)
@@ -385,13 +392,14 @@ class HandlerPool:
                 else:
                     self._settle(message, result)
 
-    async def _follow(self, run: _Run, left: Awaitable[_HandlerCall | None]) -> None:
+    async def _await_worker(self, worker: _Worker, left: Awaitable[_HandlerCall | None]) -> None:
         """Wait for a worker in a thread. If the plain function returned a coroutine (for example a
         lambda), await that here."""
         outcome = await left
         if outcome is None:
             return
-        message, awaitable = outcome.message, outcome.result
+        message = outcome.message
+        awaitable = outcome.result
         assert inspect.isawaitable(awaitable)
         try:
             result = await awaited(awaitable)
@@ -402,32 +410,35 @@ class HandlerPool:
             if not self._over:
                 self._settle(message, result)
 
-    def _handle_in_thread(self, run: _Run) -> _HandlerCall | None:
+    def _handle_in_thread(self, worker: _Worker) -> _HandlerCall | None:
         """Handle messages with a plain function until none is ready. Return a call whose result is
         a coroutine, which the loop has to await."""
-        ready, handler, runs = self._ready, self._call, self.runs
+        ready = self._ready
+        handler = self._call
+        workers = self.workers
         result: object
-        run.thread = get_ident()
+        worker.thread = get_ident()
         now = monotonic()
         end = now + RUN_MAX_S
-        while now < end and len(runs) <= self.concurrency and not self._abandoned:
-            message: Handled | None = ready.begin()
-            run.begun = True
+        while now < end and len(workers) <= self.concurrency and not self._abandoned:
+            message: Handled | None = ready.next_ready()
+            worker.begun = True
             if message is None:
                 break
             error = None
-            run.message = message
+            worker.message = message
             began = monotonic()
             try:
                 result = handler(message)
             except BaseException as raised:
-                result, error = None, failure_of(raised, in_thread=True)
+                result = None
+                error = failure_of(raised, in_thread=True)
             now = monotonic()
             seconds = message.handled_s = now - began
             if result is not None and inspect.isawaitable(result):
-                message.handled_s = run.thread = None
+                message.handled_s = worker.thread = None
                 return _HandlerCall(message, result, None, seconds)
-            run.message = None
+            worker.message = None
             self._report(_HandlerCall(message, result, error, seconds))
         return None
 
@@ -439,14 +450,19 @@ class HandlerPool:
         if not self._called:
             self._called = True
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._collect)
+                self._loop.call_soon_threadsafe(self._collect_outcomes)
 
     # --- the end of a call
 
-    def _collect(self) -> None:
+    def _collect_outcomes(self) -> None:
         """Settle the messages whose calls have ended in threads since the last collection."""
+        # Threads append to ``_outcomes`` and ask for one call of this method; ``_called`` keeps
+        # them from asking again. It is cleared first: an outcome appended after the loop below has
+        # seen an empty queue then asks for another call, so none is forgotten. A handler of 1 µs
+        # fills the queue faster than the loop empties it, so the method stops after TURN_MAX_S.
         self._called = False
-        outcomes, mean = self._outcomes, self._mean_s
+        outcomes = self._outcomes
+        mean = self._mean_s
         end = monotonic() + TURN_MAX_S
         try:
             while outcomes and not self._abandoned and monotonic() < end:
@@ -464,7 +480,7 @@ class HandlerPool:
             # other work has its turn, or a message could not be settled
             if outcomes and not self._abandoned:
                 self._called = True
-                self._loop.call_soon(self._collect)
+                self._loop.call_soon(self._collect_outcomes)
 
     def _fail(self, message: Handled, error: BaseException) -> None:
         """Have a message delivered again after its handler raised ``error``. The first failure of a

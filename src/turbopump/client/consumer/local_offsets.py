@@ -54,8 +54,8 @@ class LocalOffsets:
         for name in (client_id, group):
             if "/" in name or "\0" in name or name in (".", ".."):
                 raise ConfigError(
-                    f"{name!r} is to be the name of a directory for offsets and "
-                    "cannot be; choose another name"
+                    f"{name!r} cannot be the name of the directory for offsets; choose a "
+                    "name without '/'"
                 )
         self.path = directory / client_id / group / "offsets.json"
         self._brokers = brokers

@@ -218,11 +218,9 @@ def _taken_apart(whole: MessageT, entries: Sequence[bytes]) -> list[MessageT]:
     for entry in entries:
         message = decode_entry(entry, check_crc=False, message_type=type(whole))
         assert isinstance(message, type(whole))
-        message.broker_name, message.handle, message.reconsume_times = (
-            whole.broker_name,
-            whole.handle,
-            whole.reconsume_times,
-        )
+        message.broker_name = whole.broker_name
+        message.handle = whole.handle
+        message.reconsume_times = whole.reconsume_times
         messages.append(message)
     batch = PoppedBatch(messages)
     for message in messages:

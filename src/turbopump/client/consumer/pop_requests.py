@@ -46,17 +46,15 @@ log = logging.getLogger(__name__)
 _not_acknowledged = RepeatedLine(
     log,
     logging.WARNING,
-    "messages cannot be acknowledged, tried again until they come again broker=%s count=%d "
-    "cause=%s",
+    "messages not acknowledged, repeated until they are visible again broker=%s count=%d cause=%s",
 )
 _not_changed = RepeatedLine(
     log,
     logging.WARNING,
-    "time of a message not changed, it comes again when its time is over group=%s msg_id=%s "
-    "cause=%s",
+    "invisible time of a message not changed, the old one holds group=%s msg_id=%s cause=%s",
 )
 _becomes_dead = RepeatedLine(
-    log, logging.WARNING, "retried too often, becomes a dead letter group=%s msg_id=%s"
+    log, logging.WARNING, "message exceeded its retries, becomes a dead letter group=%s msg_id=%s"
 )
 
 AT_ONCE_MAX: Final = 512
@@ -181,7 +179,7 @@ class PopRequests:
                 self.acknowledge_later(message, deadline)
             elif self.retries_max is not None and message.reconsume_times > self.retries_max:
                 _becomes_dead(self.group, message.msg_id, kind=self.group)
-                self.bury(message, deadline)
+                self.make_dead_letter(message, deadline)
             else:
                 wanted.append(message)
         return PopResult(wanted, len(messages))
@@ -195,16 +193,16 @@ class PopRequests:
         self._waiting.setdefault(broker_name, []).append(_PendingChange(message, deadline))
         if broker_name not in self._sending:
             self._sending.add(broker_name)
-            self._spawn(self._send(broker_name), f"acknowledge to {broker_name}")
+            self._spawn(self._send_waiting(broker_name), f"acknowledge to {broker_name}")
 
-    def bury(self, message: PoppedMessage | PoppedDelivery, deadline: float) -> None:
+    def make_dead_letter(self, message: PoppedMessage | PoppedDelivery, deadline: float) -> None:
         """Make a dead letter of a message, and acknowledge the message."""
 
         def settled(taken: bool) -> None:
             if taken:
                 self.acknowledge_later(message, deadline)
 
-        self.backs.begin(message, None, -1, settled)
+        self.backs.send_back_later(message, None, -1, settled)
 
     def give_back(self, message: PoppedMessage | PoppedDelivery) -> None:
         """Return an unhandled message to the broker, to be delivered again soon."""
@@ -233,12 +231,18 @@ class PopRequests:
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=patience)
 
-    async def _send(self, broker_name: str) -> None:
+    async def _send_waiting(self, broker_name: str) -> None:
+        # One task for each broker sends what has gathered while its last request was in flight, so
+        # the number of requests adapts to the broker's speed. A failed request is repeated, but not
+        # for ever: a message that becomes visible before the next attempt is dropped from it,
+        # because another member has it then, and its acknowledgement would name a dead handle. An
+        # undecodable handle (MessageError) would fail again, so its request is not repeated.
         waiting = self._waiting[broker_name]
         try:
             while waiting:
                 await asyncio.sleep(0)  # what else becomes done in this turn goes along
-                now, later = waiting[:AT_ONCE_MAX], waiting[AT_ONCE_MAX:]
+                now = waiting[:AT_ONCE_MAX]
+                later = waiting[AT_ONCE_MAX:]
                 waiting[:] = later
                 try:
                     await self.acknowledge(one.message for one in now)
@@ -335,7 +339,8 @@ class PopRequests:
     ) -> None:
         address = await self._address(broker_name, receipts[0].topic)
         if broker_name in self._without_batches:
-            single, body = list(receipts), None
+            single = list(receipts)
+            body = None
         else:
             single, body = self._batched(broker_name, receipts)
         if body is not None:

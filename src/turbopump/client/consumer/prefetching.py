@@ -46,7 +46,7 @@ class Prefetching(QueueTable["PrefetchedQueue"]):
         self._settings = settings
         self._arrived = asyncio.Event()
 
-    def find(self, queue: MessageQueue) -> PrefetchedQueue | None:
+    def find_queue(self, queue: MessageQueue) -> PrefetchedQueue | None:
         return self._queues.get(queue)
 
     async def apply(self, change: QueueChange) -> bool:
@@ -59,11 +59,11 @@ class Prefetching(QueueTable["PrefetchedQueue"]):
         await asyncio.gather(*(self._commit(prefetched, final=True) for prefetched in lost))
         paused = {prefetched.queue for prefetched in lost if prefetched.paused}
         for queue in change.gained:
-            if self._may_begin(queue):
-                self._begin(queue)
+            if self._may_start(queue):
+                self._start_queue(queue)
             if queue in paused and queue in self._queues:
                 self._queues[queue].paused = True
-        self.look()
+        self.wake_loops()
         return True
 
     def close(self) -> None:
@@ -78,11 +78,11 @@ class Prefetching(QueueTable["PrefetchedQueue"]):
         after ``timeout`` seconds."""
         if self._settings.auto_commit:
             for prefetched in self._queues.values():
-                prefetched.settle()
+                prefetched.settle_polled()
         try:
             async with asyncio.timeout(timeout):
                 while not self._closing:
-                    messages = self._take(count)
+                    messages = self._take_prefetched(count)
                     if messages:
                         return messages
                     self._arrived.clear()
@@ -91,23 +91,23 @@ class Prefetching(QueueTable["PrefetchedQueue"]):
             pass
         return []
 
-    def wake(self) -> None:
+    def wake_polls(self) -> None:
         """Wake waiting polls after a queue was resumed."""
         self._arrived.set()
-        self.look()
+        self.wake_loops()
 
-    def _take(self, count: int) -> list[ReceivedMessage]:
+    def _take_prefetched(self, count: int) -> list[ReceivedMessage]:
         messages: list[ReceivedMessage] = []
         for queue, prefetched in list(self._queues.items()):
             if prefetched.waiting and not prefetched.paused:
-                messages += prefetched.take(count - len(messages))
+                messages += prefetched.take_messages(count - len(messages))
                 # to the end of the line, so that other queues are first the next time
                 del self._queues[queue]
                 self._queues[queue] = prefetched
                 if len(messages) == count:
                     break
         if messages:
-            self.look()
+            self.wake_loops()
         return messages
 
     def _has_room(self, prefetched: PrefetchedQueue) -> bool:
@@ -118,7 +118,7 @@ class Prefetching(QueueTable["PrefetchedQueue"]):
             and sum(other.waiting for other in self._queues.values()) < settings.messages_max
         )
 
-    def _begin(self, queue: MessageQueue) -> None:
+    def _start_queue(self, queue: MessageQueue) -> None:
         prefetched = self._queues[queue] = PrefetchedQueue(
             self._instance,
             self._group,
@@ -146,9 +146,10 @@ class Prefetching(QueueTable["PrefetchedQueue"]):
             for one in queues:
                 self._instance.spawn(self._commit(one, final=True), name=f"commit {one.queue}")
 
-    def _go_to(self, one: PrefetchedQueue, offset: int) -> None:
+    def _move_to(self, one: PrefetchedQueue, offset: int) -> None:
         one.seek(offset)
-        one.sent_offset, one.owed_offset = None, offset
+        one.sent_offset = None
+        one.owed_offset = offset
 
 
 SUSPEND_S: Final = 20.0
@@ -226,13 +227,13 @@ class PrefetchedQueue(PullLoop[ReceivedMessage]):
         """Offset of the next message to poll; None until the group's offset is known."""
         return self._ready[0].queue_offset if self._ready else self.next_offset
 
-    def take(self, count: int) -> list[ReceivedMessage]:
+    def take_messages(self, count: int) -> list[ReceivedMessage]:
         """Remove and return the next messages, at most ``count``."""
         taken = [self._ready.popleft() for _ in range(min(count, len(self._ready)))]
         self.bytes -= sum(message.store_size for message in taken)
         return taken
 
-    def settle(self) -> None:
+    def settle_polled(self) -> None:
         """Mark all polled messages as done."""
         if self.position is not None:
             self.done_offset = max(self.position, self.done_offset or 0)
@@ -279,7 +280,7 @@ class PrefetchedQueue(PullLoop[ReceivedMessage]):
             SUSPEND_S,
         )
 
-    def _take(self, answer: PullAnswer[ReceivedMessage]) -> None:
+    def _accept_answer(self, answer: PullAnswer[ReceivedMessage]) -> None:
         offset = self.next_offset
         assert offset is not None
         found = [
@@ -297,9 +298,9 @@ class PrefetchedQueue(PullLoop[ReceivedMessage]):
             self.bytes += sum(message.store_size for message in found)
             self._on_arrival()
         elif untouched:
-            self.settle()
+            self.settle_polled()
 
-    def _moved(self, offset: int) -> None:
+    def _continue_at(self, offset: int) -> None:
         self._ready.clear()
         self.bytes = 0
         self.next_offset = self.done_offset = offset

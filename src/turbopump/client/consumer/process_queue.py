@@ -39,7 +39,7 @@ class PullLimits(NamedTuple):
         """True if there is a limit for a whole topic."""
         return self.topic_messages is not None or self.topic_bytes is not None
 
-    def shared(self, queues: int) -> PullLimits:
+    def divided_by(self, queues: int) -> PullLimits:
         """Return the limits of one queue if ``queues`` of its topic are assigned."""
         return PullLimits(
             self.messages
@@ -73,9 +73,12 @@ class ProcessQueue:
     def add(self, messages: Iterable[ReceivedMessage], next_offset: int) -> None:
         """Add pulled messages, in the order of their offsets. Offsets may be missing where a filter
         left messages out."""
-        offsets, in_flight, total = self._offsets, self._in_flight, 0
+        offsets = self._offsets
+        in_flight = self._in_flight
+        total = 0
         for message in messages:
-            offset, size = message.queue_offset, message.store_size
+            offset = message.queue_offset
+            size = message.store_size
             offsets.append(offset)
             in_flight[offset] = size
             total += size
@@ -89,7 +92,8 @@ class ProcessQueue:
         if size is None:
             return
         self.size -= size
-        offsets, in_flight = self._offsets, self._in_flight
+        offsets = self._offsets
+        in_flight = self._in_flight
         while offsets and offsets[0] not in in_flight:
             offsets.popleft()
 
@@ -110,7 +114,8 @@ class ProcessQueue:
 
     def full(self) -> bool:
         """True if pulling must wait until a message is done."""
-        offsets, limits = self._offsets, self.limits
+        offsets = self._offsets
+        limits = self.limits
         return (
             len(self._in_flight) >= limits.messages
             or self.size >= limits.bytes

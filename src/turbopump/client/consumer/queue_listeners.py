@@ -31,14 +31,14 @@ class QueueListeners:
         self._known: dict[str, tuple[MessageQueue, ...]] = {}
         self._instance: ClientInstance | None = None
 
-    async def add(self, topic: str, listener: QueueListener) -> None:
+    async def add_listener(self, topic: str, listener: QueueListener) -> None:
         """Add a listener for ``topic``, under the name that brokers know. It is called after
         ``run`` was called."""
         self._listeners.setdefault(topic, []).append(
             UserFunction(listener, threads=1, name="queue-listener")
         )
         if self._instance is not None:
-            await self._learn(topic, self._instance)
+            await self._learn_queues(topic, self._instance)
 
     async def run(self, instance: ClientInstance) -> None:
         """Start calling listeners. A topic that does not exist yet has no queues, and its route is
@@ -46,7 +46,7 @@ class QueueListeners:
         self._instance = instance
         while True:
             for topic in list(self._listeners):
-                await self._learn(topic, instance)
+                await self._learn_queues(topic, instance)
             await asyncio.sleep(instance.route_interval)
 
     def route_changed(self, route: TopicRoute) -> None:
@@ -73,7 +73,7 @@ class QueueListeners:
                 listener.close()
             listeners[:] = [listener.anew() for listener in listeners]
 
-    async def _learn(self, topic: str, instance: ClientInstance) -> None:
+    async def _learn_queues(self, topic: str, instance: ClientInstance) -> None:
         try:
             route = await instance.routes.get(topic)
             self._known.setdefault(topic, route.subscribe_queues)

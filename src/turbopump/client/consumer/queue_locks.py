@@ -73,7 +73,7 @@ class MemberLocks:
         grants none."""
         granted: dict[MessageQueue, GrantedLock] = {}
         for answer in await asyncio.gather(
-            *(self._ask(broker, ours) for broker, ours in _by_broker(queues).items())
+            *(self._request_locks(broker, ours) for broker, ours in _by_broker(queues).items())
         ):
             if answer is not None:
                 since, locked = answer
@@ -93,26 +93,32 @@ class MemberLocks:
         """Stop renewing a lock without releasing it."""
         self._held.pop(queue, None)
 
-    async def keep(self) -> None:
+    async def renew_for_ever(self) -> None:
         """Renew the held locks every 20 s, until cancelled."""
+        # A member must stop delivering before the broker can give its lock to another one. The
+        # broker counts 60 s from the arrival of the last request, this member 30 s from its
+        # *sending* (``since``), so its lock ends first however long the request took. An unanswered
+        # renewal changes nothing: it is tried again each second, until 30 s are over. A renewal
+        # runs in a task of its own, one for each broker, because a silent broker must not delay the
+        # check of the other locks.
         while True:
             await asyncio.sleep(LOOK_INTERVAL_S)
             for queue, lock in list(self._held.items()):
                 if not lock.valid:
-                    self._lose(queue, "it could not be renewed for 30 s")
+                    self._lose_lock(queue, "it could not be renewed for 30 s")
             due = self._loop.time() - RENEWAL_INTERVAL_S
             old = [queue for queue, lock in self._held.items() if lock.since <= due]
             for broker in _by_broker(old):
                 if broker not in self._renewing:
-                    self._instance.spawn(self._renew(broker), name=f"renew locks at {broker}")
+                    self._instance.spawn(self._renew_locks(broker), name=f"renew locks at {broker}")
 
-    async def _renew(self, broker: str) -> None:
+    async def _renew_locks(self, broker: str) -> None:
         self._renewing.add(broker)
         try:
             before = {
                 queue: lock for queue, lock in self._held.items() if queue.broker_name == broker
             }
-            answer = await self._ask(broker, list(before))
+            answer = await self._request_locks(broker, list(before))
         finally:
             self._renewing.discard(broker)
         if answer is None:
@@ -123,20 +129,18 @@ class MemberLocks:
                 continue
             if queue not in locked:
                 lock.revoked = True
-                self._lose(queue, "its broker does not renew it")
+                self._lose_lock(queue, "its broker does not renew it")
             elif lock.valid:
                 lock.since = since
 
-    def _lose(self, queue: MessageQueue, cause: str) -> None:
+    def _lose_lock(self, queue: MessageQueue, cause: str) -> None:
         log.warning(
-            "lock of a queue is lost, its messages wait until it is locked again queue=%s cause=%s",
-            queue,
-            cause,
+            "lock of a queue lost, its messages wait for a new lock queue=%s cause=%s", queue, cause
         )
         self._held.pop(queue, None)
         self._on_lost(queue)
 
-    async def _ask(
+    async def _request_locks(
         self, broker: str, queues: Collection[MessageQueue]
     ) -> tuple[float, Collection[MessageQueue]] | None:
         since = self._loop.time()
@@ -166,7 +170,7 @@ class MemberLocks:
             )
         except RemotingError as error:
             log.info(
-                "queues not unlocked, their broker frees them in a minute broker=%s cause=%s",
+                "queues not unlocked, the broker unlocks them within a minute broker=%s cause=%s",
                 broker,
                 error,
             )

@@ -41,12 +41,10 @@ from turbopump.protocol.requests.pull import PullMessage, PullSysFlag
 from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
-_fails = RepeatedLine(log, logging.WARNING, "%s failed, goes on trying %s cause=%s")
+_fails = RepeatedLine(log, logging.WARNING, "%s failed, is repeated %s cause=%s")
 _works_again = RepeatedLine(log, logging.INFO, "%s works again %s")
 _moved_offset = RepeatedLine(
-    log,
-    logging.WARNING,
-    "offset outside of the queue queue=%s asked=%d first=%d end=%d goes_on_at=%d",
+    log, logging.WARNING, "offset outside of the queue queue=%s asked=%d first=%d end=%d next=%d"
 )
 
 PULL_TIMEOUT_S: Final = 30.0
@@ -105,7 +103,7 @@ class QueueLoop(ABC):
             self._task.cancel()
             self._task = None
 
-    def look(self) -> None:
+    def wake_if_room(self) -> None:
         """Continue reading if there is room again."""
         if self._room is not None and not self._room.done() and self._has_room():
             self._room.set_result(None)
@@ -202,11 +200,11 @@ class PullLoop(QueueLoop, Generic[MessageT]):
     def _request(self) -> PullMessage: ...
 
     @abstractmethod
-    def _take(self, answer: PullAnswer[MessageT]) -> None:
+    def _accept_answer(self, answer: PullAnswer[MessageT]) -> None:
         """Deliver the messages of an answer, and set the offset of the next pull."""
 
     @abstractmethod
-    def _moved(self, offset: int) -> None:
+    def _continue_at(self, offset: int) -> None:
         """Continue at the broker's offset, because the loop's offset is outside the queue or was
         reset. RocketMQ: code 21, ``OFFSET_ILLEGAL``."""
 
@@ -232,7 +230,8 @@ class PullLoop(QueueLoop, Generic[MessageT]):
             # came since is most likely dead, and every queue of that broker waits on it.
             await self._instance.abandon_if_silent(address, asked)
             raise
-        offset, reply = request.queue_offset, answer.reply
+        offset = request.queue_offset
+        reply = answer.reply
         if answer.status is PullStatus.OFFSET_ILLEGAL:
             _moved_offset(
                 self.queue,
@@ -242,7 +241,7 @@ class PullLoop(QueueLoop, Generic[MessageT]):
                 reply.next_begin_offset,
                 kind=self.queue,
             )
-            self._moved(reply.next_begin_offset)
+            self._continue_at(reply.next_begin_offset)
             return 0.0
         self._broker_id = reply.suggest_which_broker_id
         if answer.damaged and self._doubted != offset:
@@ -253,7 +252,7 @@ class PullLoop(QueueLoop, Generic[MessageT]):
                 f"the message at offset {damaged.queue_offset} came damaged: {damaged.fault}"
             )
         log_damaged(answer.damaged)
-        self._take(answer)
+        self._accept_answer(answer)
         moved_on = reply.next_begin_offset > offset
         return 0.0 if moved_on or self._loop.time() - asked > HASTE_S else FLOW_CONTROL_PAUSE_S
 
@@ -303,12 +302,12 @@ class AssignedQueue(PullLoop[Delivery]):
         self.process_queue = ProcessQueue(offset, limits)
         self._shared = shared
         self._on_moved = on_moved
-        self._statistics = shared.consumption.of(queue.topic)
+        self._statistics = shared.consumption.statistics_of(queue.topic)
         self._policy: PulledPolicy
         if shared.settings.ordered:
-            self._policy = InOrder(shared, queue, self.look, self.process_queue, lock)
+            self._policy = InOrder(shared, queue, self.wake_if_room, self.process_queue, lock)
         else:
-            self._policy = Unordered(shared, queue, self.look, self.process_queue)
+            self._policy = Unordered(shared, queue, self.wake_if_room, self.process_queue)
 
     # --- for the table of queues
 
@@ -330,10 +329,10 @@ class AssignedQueue(PullLoop[Delivery]):
         """Offset to commit. None if another member may have the queue."""
         return self.done_offset if self.lock is None or self.lock.kept else None
 
-    def limit(self, limits: PullLimits) -> None:
+    def set_limits(self, limits: PullLimits) -> None:
         """Change the limits of unfinished messages."""
         self.process_queue.limits = limits
-        self.look()
+        self.wake_if_room()
 
     def info(self) -> ProcessQueueInfo:
         """State of the queue for operators. Times are in ms since 1970; 0 means never."""
@@ -396,16 +395,18 @@ class AssignedQueue(PullLoop[Delivery]):
             expression_type=subscription.kind,
         )
 
-    def _take(self, answer: PullAnswer[Delivery]) -> None:
+    def _accept_answer(self, answer: PullAnswer[Delivery]) -> None:
         wanted: list[Delivery] = []
         next_offset = self.process_queue.next_offset
         # The newest subscription decides, as at the broker, which may have held this pull since
         # before it knew of other tags.
         subscription = self._shared.subscriptions[self.queue.topic]
-        policy, group = self._policy, self._shared.group
+        policy = self._policy
+        group = self._shared.group
         namespace = self._shared.settings.namespace
         broker_name = self.queue.broker_name
-        is_retry, filters = self.queue.topic.startswith(RETRY_PREFIX), bool(subscription.tags)
+        is_retry = self.queue.topic.startswith(RETRY_PREFIX)
+        filters = bool(subscription.tags)
         for delivery in answer.messages:
             if delivery.queue_offset < next_offset:
                 continue
@@ -423,11 +424,11 @@ class AssignedQueue(PullLoop[Delivery]):
             wanted.append(delivery)
         self.process_queue.add(wanted, max(next_offset, answer.reply.next_begin_offset))
         if answer.status is PullStatus.FOUND:
-            policy.put(wanted)
+            policy.add_messages(wanted)
             now = self._loop.time()
             self._statistics.pulled(len(wanted), now - self._pulled_at, now)
 
-    def _moved(self, offset: int) -> None:
+    def _continue_at(self, offset: int) -> None:
         self._policy.dropped = True
         self._on_moved(self, offset)
 
@@ -442,9 +443,9 @@ class PopQueue(QueueLoop):
         super().__init__(shared.instance, queue)
         self._shared = shared
         self._settings = shared.settings
-        self._statistics = shared.consumption.of(queue.topic)
+        self._statistics = shared.consumption.statistics_of(queue.topic)
         self._requests = pop_requests
-        self.messages = PoppedMessages(shared, queue, self.look, pop_requests)
+        self.messages = PoppedMessages(shared, queue, self.wake_if_room, pop_requests)
         self._asking = False
         self._stopped = False
         self._last_pop_ms = 0
@@ -483,24 +484,24 @@ class PopQueue(QueueLoop):
 
     def _has_room(self) -> bool:
         # messages popped while delivery is paused would only be delivered again
-        return not self._shared.ready.paused and self.messages.room > 0
+        return not self._shared.ready.paused and self.messages.places_left > 0
 
     async def _wait_for_room(self) -> None:
         """Wait until a message is settled, or an untouched one becomes visible to others."""
         if self._shared.ready.paused:
             await super()._wait_for_room()
             return
-        self.messages.let_go()
+        self.messages.drop_overdue()
         if self._has_room():
             return
         try:
-            async with asyncio.timeout_at(self.messages.let_go_at):
+            async with asyncio.timeout_at(self.messages.next_overdue_at):
                 await super()._wait_for_room()
         except TimeoutError:
             pass
 
     async def _read(self) -> float:
-        self.messages.let_go()
+        self.messages.drop_overdue()
         asked = self._loop.time()
         self._asking = True
         try:
@@ -508,7 +509,7 @@ class PopQueue(QueueLoop):
                 self._shared.subscriptions[self.queue.topic],
                 self.queue,
                 PoppedDelivery,
-                batch=min(self._settings.pop_batch, self.messages.room),
+                batch=min(self._settings.pop_batch, self.messages.places_left),
                 invisible_s=self._settings.pop_invisible_time,
                 wait_s=WAIT_S,
                 attempt_id=None,
@@ -519,7 +520,7 @@ class PopQueue(QueueLoop):
         self._last_pop_ms = self._instance.environment.clock.now_ms()
         if found.came:
             deadline = now + self._settings.pop_invisible_time
-            self.messages.put(found.messages, deadline, stopped=self._stopped)
+            self.messages.add_messages(found.messages, deadline, stopped=self._stopped)
             self._statistics.pulled(len(found.messages), now - asked, now)
             return 0.0
         if found.full:

@@ -33,7 +33,9 @@ from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
 _reset = RepeatedLine(log, logging.INFO, "offset reset queue=%s group=%s from=%s to=%d")
-_no_start = RepeatedLine(log, logging.WARNING, "queue has no start yet queue=%s group=%s cause=%s")
+_no_start = RepeatedLine(
+    log, logging.WARNING, "starting offset of a queue not known yet queue=%s group=%s cause=%s"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +97,12 @@ class QueueTable(ABC, Generic[QueueT]):
             if topic in (None, queue.topic):
                 one.stop()
 
-    def look(self) -> None:
+    def wake_loops(self) -> None:
         """Let the loops continue if there is room again."""
         for one in self._queues.values():
-            one.look()
+            one.wake_if_room()
 
-    def _may_begin(self, queue: MessageQueue) -> bool:
+    def _may_start(self, queue: MessageQueue) -> bool:
         return (
             queue not in self._queues and queue.topic in self._subscriptions and not self._closing
         )
@@ -122,11 +124,11 @@ class QueueTable(ABC, Generic[QueueT]):
             one = self._queues.get(queue)
             if one is not None:
                 _reset(queue, self._group, one.done_offset, offset, kind=(queue, self._group))
-                self._go_to(one, offset)
+                self._move_to(one, offset)
         self._instance.spawn(self.commit(final=True), name="commit after a reset")
 
     @abstractmethod
-    def _go_to(self, one: QueueT, offset: int) -> None: ...
+    def _move_to(self, one: QueueT, offset: int) -> None: ...
 
     async def commit_for_ever(self) -> None:
         """Commit every ``commit_interval``, until cancelled."""
@@ -223,13 +225,13 @@ class Assignment(QueueTable[AssignedQueue | PopQueue]):
             for queue in change.lost:
                 self._hand_over(queue)
         else:
-            await asyncio.gather(*(self._lose(queue) for queue in change.lost))
+            await asyncio.gather(*(self._lose_queue(queue) for queue in change.lost))
         for topic in {queue.topic for queue in change.lost}:
-            self._share(topic)
+            self._divide_limits(topic)
         # a queue that is being read keeps its lock
         new = [queue for queue in change.gained if queue not in self._queues]
         for queue in change.popped.intersection(new):
-            if self._may_begin(queue):
+            if self._may_start(queue):
                 assert self._pop_requests is not None
                 popped = self._queues[queue] = PopQueue(self._shared, queue, self._pop_requests)
                 popped.start()
@@ -253,7 +255,7 @@ class Assignment(QueueTable[AssignedQueue | PopQueue]):
                 await asyncio.wait(list(self._handing_over.values()), timeout=patience)
         for queue in queues:
             if queue in self._queues:
-                self._drop(queue)
+                self._drop_queue(queue)
         await self._offsets.flush(acknowledged=True)
         for popped in self._popped_before:
             popped.close(give_back_taken=give_back_taken)
@@ -265,43 +267,43 @@ class Assignment(QueueTable[AssignedQueue | PopQueue]):
     async def _gain_all(self, new: Collection[MessageQueue]) -> bool:
         gained = [queue for queue in new if queue not in self._handing_over]
         if self.locks is None:
-            begun = await asyncio.gather(*(self._gain(queue, None) for queue in gained))
+            begun = await asyncio.gather(*(self._gain_queue(queue, None) for queue in gained))
         else:
             held = await self.locks.acquire(gained) if gained else {}
             begun = await asyncio.gather(
-                *(self._gain(queue, held[queue]) for queue in gained if queue in held)
+                *(self._gain_queue(queue, held[queue]) for queue in gained if queue in held)
             )
         return sum(begun) == len(new)
 
-    async def _gain(self, queue: MessageQueue, lock: GrantedLock | None) -> bool:
+    async def _gain_queue(self, queue: MessageQueue, lock: GrantedLock | None) -> bool:
         try:
             start = await self._offsets.starting_offset(queue, self._settings.consume_from)
         except RemotingError as error:
             _no_start(queue, self._group, error, kind=self._group)
-            await self._free(queue)
+            await self._unlock(queue)
             return False
         if queue in self._queues:
             return True
         if queue.topic not in self._subscriptions:  # it was given up meanwhile
-            await self._free(queue)
+            await self._unlock(queue)
             return True
         if self._closing or (lock is not None and not lock.valid):
-            await self._free(queue)
+            await self._unlock(queue)
             return self._closing
-        self._begin(queue, start.offset, start.offset if start.stored else None, lock)
+        self._start_queue(queue, start.offset, start.offset if start.stored else None, lock)
         return True
 
-    def _begin(
+    def _start_queue(
         self, queue: MessageQueue, offset: int, known_offset: int | None, lock: GrantedLock | None
     ) -> None:
         assigned = self._queues[queue] = AssignedQueue(
-            self._shared, queue, offset, on_moved=self._go_to, lock=lock, limits=self._limits
+            self._shared, queue, offset, on_moved=self._move_to, lock=lock, limits=self._limits
         )
         assigned.sent_offset = known_offset
-        self._share(queue.topic)
+        self._divide_limits(queue.topic)
         assigned.start()
 
-    def _share(self, topic: str) -> None:
+    def _divide_limits(self, topic: str) -> None:
         """Divide the topic's limits among its queues after their number has changed."""
         if not self._limits.has_topic:
             return
@@ -311,13 +313,13 @@ class Assignment(QueueTable[AssignedQueue | PopQueue]):
             if queue.topic == topic and isinstance(one, AssignedQueue)
         ]
         for one in pulled:
-            one.limit(self._limits.shared(len(pulled)))
+            one.set_limits(self._limits.divided_by(len(pulled)))
 
-    async def _lose(self, queue: MessageQueue) -> None:
+    async def _lose_queue(self, queue: MessageQueue) -> None:
         if queue in self._queues:
-            await self._commit(self._drop(queue), final=True)
+            await self._commit(self._drop_queue(queue), final=True)
 
-    def _drop(self, queue: MessageQueue) -> AssignedQueue | PopQueue:
+    def _drop_queue(self, queue: MessageQueue) -> AssignedQueue | PopQueue:
         one = self._queues.pop(queue)
         one.drop()
         if isinstance(one, PopQueue):
@@ -346,13 +348,13 @@ class Assignment(QueueTable[AssignedQueue | PopQueue]):
                 await assigned.idle()
                 await self._commit(assigned, final=True)
                 if assigned.lock is None or not assigned.lock.revoked:
-                    await self._free(queue)
+                    await self._unlock(queue)
             finally:
                 del self._handing_over[queue]
 
         self._handing_over[queue] = self._instance.spawn(hand_over(), name=f"hand over {queue}")
 
-    async def _free(self, queue: MessageQueue) -> None:
+    async def _unlock(self, queue: MessageQueue) -> None:
         if self.locks is not None:
             await self.locks.release([queue])
 
@@ -360,7 +362,7 @@ class Assignment(QueueTable[AssignedQueue | PopQueue]):
         if not self._closing:
             self._hand_over(queue)
 
-    def _go_to(self, assigned: AssignedQueue | PopQueue, offset: int) -> None:
+    def _move_to(self, assigned: AssignedQueue | PopQueue, offset: int) -> None:
         if isinstance(assigned, PopQueue) or self._queues.get(assigned.queue) is not assigned:
             return
         settings = self._settings
@@ -369,11 +371,16 @@ class Assignment(QueueTable[AssignedQueue | PopQueue]):
             # The queue ends before our offset: the topic was created again, and its messages are
             # new. The broker drops a group's offsets with the topic, but our file keeps them.
             # Java's client continues at the end, and skips messages sent meanwhile.
-            log.warning("queue was made again, read from its beginning queue=%s", assigned.queue)
+            log.warning("queue was created again, read from its beginning queue=%s", assigned.queue)
             offset = 0
+        # An unordered queue starts again at once: messages that are still in handlers belong to the
+        # dropped object, whose offsets nobody commits any more. In an ordered queue the next
+        # message must wait for the handler that runs. Until then this object stays in the table,
+        # with the new offset in ``moves_to``, so that a commit meanwhile sends that one. A second
+        # reset only changes ``moves_to``.
         assigned.drop()
         if not settings.ordered:
-            self._begin(assigned.queue, offset, None, None)
+            self._start_queue(assigned.queue, offset, None, None)
             return
 
         waits = assigned.moves_to is not None
@@ -383,7 +390,7 @@ class Assignment(QueueTable[AssignedQueue | PopQueue]):
             await assigned.idle()
             if self._queues.get(assigned.queue) is assigned and not self._closing:
                 assert assigned.moves_to is not None
-                self._begin(assigned.queue, assigned.moves_to, None, assigned.lock)
+                self._start_queue(assigned.queue, assigned.moves_to, None, assigned.lock)
 
         if not waits:
             self._instance.spawn(go_on(), name=f"go on with {assigned.queue}")

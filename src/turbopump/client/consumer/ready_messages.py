@@ -58,12 +58,12 @@ class ReadyMessages:
         no-op handlers this costs 2.5 µs a message in lists of four, and 10 µs if they waited. With
         slow handlers they rarely meet."""
 
-    def listen(self, listener: Callable[[], None]) -> None:
+    def set_listener(self, listener: Callable[[], None]) -> None:
         """Set a function that is called whenever messages may be ready, for callers of
         ``begin``."""
         self._listener = listener
 
-    def put(self, messages: Iterable[Delivery]) -> None:
+    def add_messages(self, messages: Iterable[Delivery]) -> None:
         """Add messages."""
         if self._closed:
             return
@@ -77,11 +77,11 @@ class ReadyMessages:
     def give_back(self, message: Delivery) -> None:
         """Put an unhandled message back at the front, if it is still wanted."""
         if self._closed or not message.wanted:
-            message.left()
+            message.abandon()
             return
         message.taken = False
         self._ready.appendleft(message)
-        self._wake(1)
+        self._wake_readers(1)
         if self._listener is not None:
             self._listener()
 
@@ -92,7 +92,7 @@ class ReadyMessages:
     def resume(self) -> None:
         """Deliver messages again."""
         self.paused = False
-        self._wake(len(self._ready))
+        self._wake_readers(len(self._ready))
         if self._listener is not None:
             self._listener()
 
@@ -100,30 +100,30 @@ class ReadyMessages:
         """Deliver nothing any more."""
         self._closed = True
         self._ready.clear()
-        self._wake(len(self._waiters))
+        self._wake_readers(len(self._waiters))
 
     async def next_turn(self) -> None:
         """Let the event loop run other tasks."""
         await asyncio.sleep(0)
         self.turn_end = self._loop.time() + TURN_MAX_S
 
-    async def take(self) -> Handled:
+    async def take_next(self) -> Handled:
         """Wait for the next message or batch, and return it. Raises NoMoreMessages once closed."""
         while True:
             if self._loop.time() > self.turn_end:
                 await self.next_turn()
-            message = self.begin()
+            message = self.next_ready()
             if message is not None:
                 return message
             if self._closed:
                 raise NoMoreMessages
-            await self._more()
+            await self._wait_for_more()
 
     async def take_some(self, count: int) -> list[Delivery]:
         """Wait for a message, and return between one and ``count``. Not for use with batches.
         Raises NoMoreMessages once closed."""
-        messages = [*messages_in(await self.take())]
-        while len(messages) < count and (handed := self.begin()) is not None:
+        messages = [*messages_in(await self.take_next())]
+        while len(messages) < count and (handed := self.next_ready()) is not None:
             messages += messages_in(handed)
         return messages
 
@@ -132,10 +132,10 @@ class ReadyMessages:
         """Number of messages that wait, or of batches. Some may not be wanted any more."""
         return 0 if self.paused else -(-len(self._ready) // (self.batch or 1))
 
-    def begin(self) -> Handled | None:
+    def next_ready(self) -> Handled | None:
         """Return the next message or batch without waiting, or None; safe in any thread."""
         if self.batch is not None:
-            return self._begin_batch(self.batch)
+            return self._next_batch(self.batch)
         while not self.paused:
             try:
                 message = self._ready.popleft()
@@ -148,14 +148,14 @@ class ReadyMessages:
                 if self._on_take is not None:
                     self._on_take(message)
                 return message
-            message.left()
+            message.abandon()
         return None
 
-    def _begin_batch(self, count: int) -> Handled | None:
+    def _next_batch(self, count: int) -> Handled | None:
         if not self._one_taker.acquire(blocking=False):
             return None
         try:
-            messages = self._together(count)
+            messages = self._take_together(count)
         finally:
             self._one_taker.release()
         if not messages:
@@ -165,10 +165,11 @@ class ReadyMessages:
             self._on_take(batch)
         return batch
 
-    def _together(self, count: int) -> list[Delivery]:
+    def _take_together(self, count: int) -> list[Delivery]:
         """Return the next messages of one queue, at most ``count``. In a thread, the loop may add
         messages or close meanwhile."""
-        ready, together = self._ready, list[Delivery]()
+        ready = self._ready
+        together = list[Delivery]()
         while len(together) < count and not self.paused and not self._closed:
             try:
                 message = ready.popleft()
@@ -181,17 +182,17 @@ class ReadyMessages:
             if message.wanted:
                 together.append(message)
             else:
-                message.left()
+                message.abandon()
         return together
 
-    async def _more(self) -> None:
+    async def _wait_for_more(self) -> None:
         waiter = self._loop.create_future()
         self._waiters.append(waiter)
         try:
             await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled():
-                self._wake(1)  # it was for a taker that was cancelled
+                self._wake_readers(1)  # it was for a taker that was cancelled
             else:
                 # a reader that was to be woken in the cycle of the cancellation was skipped
                 with contextlib.suppress(ValueError):
@@ -203,13 +204,13 @@ class ReadyMessages:
         """Wake one waiting reader; while messages are left, wake twice as many in each cycle of the
         loop. If handlers never wait, one reader is enough for all messages."""
         if self._ready and self._waiters and not self.paused:
-            self._wake(self._waking)
+            self._wake_readers(self._waking)
             self._waking *= 2
             self._loop.call_soon(self._wake_more)
         else:
             self._waking = 0
 
-    def _wake(self, count: int) -> None:
+    def _wake_readers(self, count: int) -> None:
         while count and self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
@@ -229,11 +230,12 @@ class MessageStream:
         return self
 
     async def __anext__(self) -> Delivery:
-        current, self._current = self._current, None
+        current = self._current
+        self._current = None
         if current is not None:
             current.done()
         try:
-            message: Delivery = await self._ready.take()  # type: ignore[assignment]
+            message: Delivery = await self._ready.take_next()  # type: ignore[assignment]
         except NoMoreMessages:
             raise StopAsyncIteration from None
         self._current = message
@@ -241,6 +243,7 @@ class MessageStream:
 
     def __del__(self) -> None:
         # The loop body was left by break or by an exception: nothing else holds the stream then.
-        message, self._current = self._current, None
+        message = self._current
+        self._current = None
         if message is not None and not message.settled:
             self._ready.give_back(message)

@@ -133,19 +133,19 @@ class Balancer:
         complete = True
         for topic in self.topics():
             try:
-                complete &= await self._look(topic)
+                complete &= await self._balance_topic(topic)
                 self._complaints.pop(topic, None)
             except (RemotingError, RouteNotFoundError, BodyError) as error:
                 if not topic.startswith(RETRY_PREFIX):
                     complete = False
-                    self._complain(topic, str(error))
+                    self._log_failure(topic, str(error))
             except Exception as error:
                 # of a user's strategy, which may do better the next time: as ``rebalanceByTopic``
                 complete = False
-                self._complain(topic, f"{error!r:.200}", error)
+                self._log_failure(topic, f"{error!r:.200}", error)
         return complete
 
-    async def _look(self, topic: str) -> bool:
+    async def _balance_topic(self, topic: str) -> bool:
         """Divide the queues of ``topic``, and apply the change. Return False if not all of it
         succeeded."""
         division = await self.divide(topic)
@@ -174,7 +174,7 @@ class Balancer:
         # Order needs more than this division: the lock of each queue (``consumer/queue_locks.py``).
         route = await self.instance.routes.get(topic)
         strategy = self.strategy
-        clients = [self.instance.client_id] if strategy is None else await self._clients(route)
+        clients = [self.instance.client_id] if strategy is None else await self._member_ids(route)
         change = queue_change(
             route.subscribe_queues,
             clients,
@@ -186,7 +186,7 @@ class Balancer:
         # assigned to us until it knows us, so the division is incomplete and is repeated soon.
         return Division(change, self.instance.client_id in clients, f"members={len(clients)}")
 
-    async def _clients(self, route: TopicRoute) -> list[str]:
+    async def _member_ids(self, route: TopicRoute) -> list[str]:
         """Return the client ids of the group's members, as known to one of the topic's brokers."""
         request = GetConsumerListByGroup(consumer_group=self.group)
         addresses = sorted(route.every_address(slaves=True))
@@ -194,27 +194,27 @@ class Balancer:
         clients = reply_in(command, request).consumer_id_list
         if len(clients) > MEMBERS_MAX:
             raise BodyError(
-                f"{address} says that group {self.group!r} has {len(clients)} members, and "
-                f"{MEMBERS_MAX} can share queues: divide its consumers into several groups"
+                f"{address} lists {len(clients)} members of group {self.group!r}, above "
+                f"the limit of {MEMBERS_MAX}: divide its consumers into several groups"
             )
         if self.instance.client_id not in clients:
             self.instance.forget_introduction(address)
         return clients
 
-    def _complain(self, topic: str, cause: str, failure: Exception | None = None) -> None:
+    def _log_failure(self, topic: str, cause: str, failure: Exception | None = None) -> None:
         if self._complaints.get(topic) != cause:  # once per cause, not every few seconds
             self._complaints[topic] = cause
             if failure is None:
                 log.warning(
-                    "nothing to consume yet, goes on trying group=%s topic=%s cause=%s",
+                    "no queues to consume yet, division is repeated group=%s topic=%s cause=%s",
                     self.group,
                     topic,
                     cause,
                 )
             else:
                 log.error(
-                    "not rebalanced, the queues stay as they are and it goes on trying group=%s "
-                    "topic=%s cause=%s",
+                    "rebalance failed, the queues stay assigned and it is repeated "
+                    "group=%s topic=%s cause=%s",
                     self.group,
                     topic,
                     cause,
@@ -279,7 +279,7 @@ class BrokerDivision:
         masters = sorted(route.every_address(slaves=False))
         self._instance.environment.random.shuffle(masters)
         slaves = sorted(route.every_address(slaves=True).difference(masters))
-        assignments = await self._ask(topic, [*masters, *slaves])
+        assignments = await self._ask_brokers(topic, [*masters, *slaves])
         if self._falls_back:
             return await self._fallback(topic)
         if assignments is None:
@@ -288,7 +288,7 @@ class BrokerDivision:
             return Division()
         pop_mode = requests.MessageRequestMode.POP
         wanted = {one.message_queue: one.mode is pop_mode for one in assignments}
-        complete = await self._look_after_retries(
+        complete = await self._subscribe_to_retries(
             topic, pulls=False in wanted.values(), pops=True in wanted.values()
         )
         popped = self._table.popped_of(topic)
@@ -298,7 +298,7 @@ class BrokerDivision:
         change = QueueChange(gained, lost, frozenset(queue for queue in gained if wanted[queue]))
         return Division(change, complete, "by=broker")
 
-    async def _ask(
+    async def _ask_brokers(
         self, topic: str, addresses: Sequence[str]
     ) -> Sequence[requests.MessageQueueAssignment] | None:
         request = requests.QueryAssignment()
@@ -327,14 +327,14 @@ class BrokerDivision:
     def _fall_back(self, address: str) -> None:
         if not self._falls_back:
             log.warning(
-                "broker %s divides no queues (it is older than 5.0): the group divides them "
-                "itself group=%s",
+                "broker %s does not divide queues, because its version is below 5.0; the "
+                "members divide them group=%s",
                 address,
                 self._group,
             )
         self._falls_back = True
 
-    async def _look_after_retries(self, topic: str, *, pulls: bool, pops: bool) -> bool:
+    async def _subscribe_to_retries(self, topic: str, *, pulls: bool, pops: bool) -> bool:
         """Subscribe to the POP retry topic of a pulled topic, and drop it for a popped one. Return
         False if it was just added and must be divided soon."""
         if topic.startswith(RETRY_PREFIX) or pulls == pops:

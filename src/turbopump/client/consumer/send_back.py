@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 _not_given_back = RepeatedLine(
     log,
     logging.WARNING,
-    "messages cannot be given back, they are kept and tried again here group=%s msg_id=%s cause=%s",
+    "messages not sent back, this consumer keeps and retries them group=%s msg_id=%s cause=%s",
 )
 
 TIMEOUT_S: Final = 5.0
@@ -63,7 +63,7 @@ class SendBack:
     def __post_init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def begin(
+    def send_back_later(
         self,
         message: ReceivedMessage,
         queue: MessageQueue | None,
@@ -116,7 +116,7 @@ class SendBack:
     ) -> None:
         if message.sys_flag & SysFlag.INNER_BATCH:
             raise RemotingError(
-                "the log has no entry of this message alone, it came in an inner batch"
+                "the message arrived in an inner batch, so the log has no separate entry for it"
             )
         address = self.instance.routes.require_address(queue.broker_name, topic=queue.topic)
         request = ConsumerSendMsgBack(

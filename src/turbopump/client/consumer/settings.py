@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
@@ -22,9 +21,11 @@ from turbopump.client.setting_rules import (
     SECONDS_OR_0,
     SWITCH,
     SettingRule,
-    is_number,
-    is_whole,
+    is_a,
+    is_path,
+    number_between,
     setting,
+    whole_between,
     whole_from,
 )
 from turbopump.client.settings import TRACE, GroupSettings
@@ -48,8 +49,7 @@ def _is_disk(value: object) -> bool:
 
 CONCURRENCY: Final = whole_from(1, " of calls at once")
 _CONSUME_FROM: Final = SettingRule(
-    lambda value: isinstance(value, ConsumeFrom | datetime),
-    "must be ConsumeFrom.LAST, FIRST or NOW, or a datetime",
+    is_a(ConsumeFrom, datetime), "must be ConsumeFrom.LAST, FIRST or NOW, or a datetime"
 )
 _POPPED_FROM: Final = SettingRule(
     lambda value: value in (ConsumeFrom.LAST, ConsumeFrom.FIRST),
@@ -61,19 +61,14 @@ _ALLOCATION: Final = SettingRule(
     "makes them",
 )
 _BATCH: Final = SettingRule(
-    lambda value: is_whole(value) and 1 <= value <= 1024,
-    "must be a whole number of messages from 1 to 1024",
+    whole_between(1, 1024), "must be a whole number of messages from 1 to 1024"
 )
-_DIRECTORY: Final = SettingRule(
-    lambda value: isinstance(value, str | os.PathLike) and bool(str(value)),
-    "must be the path of a directory",
-)
+_DIRECTORY: Final = SettingRule(is_path, "must be the path of a directory")
 _INVISIBLE: Final = SettingRule(  # as Java's client allows
-    lambda value: is_number(value) and 5 <= value <= 300, "must be from 5 to 300 seconds", "s"
+    number_between(5, 300), "must be from 5 to 300 seconds", "s"
 )
 _POP_BATCH: Final = SettingRule(
-    lambda value: is_whole(value) and 1 <= value <= BATCH_MAX,
-    f"must be a whole number from 1 to {BATCH_MAX}",
+    whole_between(1, BATCH_MAX), f"must be a whole number from 1 to {BATCH_MAX}"
 )
 _RETRIES: Final = whole_from(0, " of retries").or_none()
 _MESSAGES: Final = whole_from(1, " of messages")
@@ -179,9 +174,9 @@ class PushConsumerSettings(SubscriberSettings):
             )
         if "suspend_time" in self._changed and not self.ordered:
             raise ConfigError(
-                f"suspend_time={self.suspend_time!r:.80} is for ordered=True, where a message that "
-                "failed is handled again in place; without, "
-                "Retry(delay=seconds) keeps one here for so long"
+                f"suspend_time={self.suspend_time!r:.80} requires ordered=True, where a "
+                "failed message is handled again in place; without ordered, return "
+                "Retry(delay=seconds)"
             )
         self._check_batches()
         self._check_pop()
@@ -196,16 +191,18 @@ class PushConsumerSettings(SubscriberSettings):
             )
         if getattr(self.handler, ONE_BY_ONE, False):
             raise ConfigError(
-                f"handler_batch={self.handler_batch} gives lists, and an IdempotentConsumer wraps "
-                "handlers of single messages: leave handler_batch out, or go through the list in a "
-                "handler of your own, each with idempotent.handling(message)"
+                f"handler_batch={self.handler_batch} passes lists, but an "
+                "IdempotentConsumer wraps handlers of single messages: omit "
+                "handler_batch, or iterate over the list in your handler with "
+                "idempotent.handling(message)"
             )
 
     def _check_pop(self) -> None:
         if self.asks_brokers and self.ordered:
             raise ConfigError(
-                "client_rebalance=False is not for ordered=True, whose members divide and lock the "
-                "queues themselves; to pop in order use SimpleConsumer(ordered=True)"
+                "client_rebalance=False cannot be combined with ordered=True, whose "
+                "members divide and lock the queues themselves; to pop in order, use "
+                "SimpleConsumer(ordered=True)"
             )
         strategy_of(self.allocation)
         for name in ("pop_invisible_time", "pop_batch", "pop_threshold"):

@@ -35,7 +35,7 @@ class Consumption:
         self._thread = get_ident()
         self._topics: dict[str, TopicStatistics] = {}
 
-    def of(self, topic: str) -> TopicStatistics:
+    def statistics_of(self, topic: str) -> TopicStatistics:
         """Return the statistics of one topic, under the name that brokers know."""
         found = self._topics.get(topic)
         if found is None:
@@ -47,7 +47,7 @@ class Consumption:
         now = self._now()
         return {topic: statistics.status(now) for topic, statistics in self._topics.items()}
 
-    def began(self, message: Handled) -> None:
+    def handling_began(self, message: Handled) -> None:
         """Record that a handler or reader got a message or batch; safe in any thread."""
         if isinstance(message, DeliveryBatch):
             self._began_together(message.messages)
@@ -77,7 +77,7 @@ class Consumption:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._traces.began_all, messages)
 
-    def ended(self, message: Delivery, statistics: TopicStatistics, *, ok: bool) -> float:
+    def handling_ended(self, message: Delivery, statistics: TopicStatistics, *, ok: bool) -> float:
         """Record that a message is done or has failed, and return its handling time. Messages that
         no handler or reader had are not counted."""
         now = self._now()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from turbopump.client.namespace import wrap
-from turbopump.client.setting_rules import TOPIC, SettingRule, is_name
+from turbopump.client.setting_rules import TOPIC, SettingRule, is_name, is_text
 from turbopump.errors import ConfigError
 from turbopump.filtering.sql92 import SqlError, compile_sql
 from turbopump.filtering.tag import list_fault
@@ -25,10 +25,7 @@ from turbopump.protocol.requests.clients import SubscriptionData
 ALL: Final = "*"
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
-_TAGS: Final = SettingRule(
-    lambda value: isinstance(value, str) and is_unicode(value),
-    "must be * for all messages, 'A || B', Tags([…]) or Sql(…)",
-)
+_TAGS: Final = SettingRule(is_text, "must be * for all messages, 'A || B', Tags([…]) or Sql(…)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +133,8 @@ def first_subscriptions(
     if topic is None:
         if wanted not in ("", ALL):
             raise ConfigError(
-                f"tags={wanted!r:.80} without topic=… choose among no messages: give the topic, "
-                "too, or subscribe(topic, tags)"
+                f"tags={wanted!r:.80} without topic=… select no messages: pass the topic "
+                "too, or call subscribe(topic, tags)"
             )
         return {}
     subscription = topic_subscription(namespace, topic, wanted, version)

@@ -272,7 +272,8 @@ class DeadLetters(MessageFinder):
 
     async def _group(self, topic: str) -> DeadGroup:
         group = topic.removeprefix(DLQ_PREFIX)
-        count, times = 0, []
+        count = 0
+        times = []
         missing: dict[str, str] = {}
         try:
             queues = await self.queues(topic)
@@ -319,8 +320,8 @@ class DeadLetters(MessageFinder):
             if not self.instance.routes.name_server_answers:
                 raise
             raise MessageNotFoundError(
-                f"group {group!r} has no dead letters: there is no topic {topic} ({error}); "
-                "turbopump dlq list shows the groups"
+                f"group {group!r} has no dead letters: topic {topic} does not exist "
+                f"({error}); turbopump dlq list shows the groups"
             ) from None
         if not queues:
             raise MessageNotFoundError(

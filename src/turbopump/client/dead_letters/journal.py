@@ -91,9 +91,9 @@ def read_journal(data: bytes, what: object) -> tuple[JournalState, int]:
             if number == len(lines):
                 break
             raise ResendError(
-                f"{what} is damaged in line {number} ({error}), so nobody knows which dead letters "
-                "were resent; put back a copy of the file, or move it away: then the targets alone "
-                "are asked"
+                f"{what} is damaged in line {number} ({error}), so the resent dead "
+                "letters are unknown; restore a copy of the file, or move it away: then "
+                "only the targets are searched"
             ) from None
         size += len(text)
     return state, size
@@ -143,7 +143,7 @@ class Journal:
             start = (queue.topic, queue.broker_name, queue.queue_id, offset)
             self._append({"start": start}, sync=False)
 
-    def aim(self, aims: Mapping[str, MessageQueue], now_ms: int) -> None:
+    def record_aims(self, aims: Mapping[str, MessageQueue], now_ms: int) -> None:
         """Record the target of each letter before it is sent. Blocks until the line is on the
         disk."""
         by_topic: dict[str, list[tuple[str, str, int]]] = {}
@@ -153,13 +153,13 @@ class Journal:
             last = number == len(by_topic)
             self._append({"aim": aim, "topic": topic, "at": now_ms}, sync=last)
 
-    def done(self, ids: Iterable[str]) -> None:
+    def record_sent(self, ids: Iterable[str]) -> None:
         """Record letters that are in the target. If the line is lost, they are in doubt, and are
         then found in the target."""
         if ids := list(ids):
             self._append({"done": ids}, sync=False)
 
-    def lost(self, ids: Iterable[str]) -> None:
+    def record_lost(self, ids: Iterable[str]) -> None:
         """Record letters that were aimed and are not in the target."""
         if ids := list(ids):
             self._append({"lost": ids}, sync=False)

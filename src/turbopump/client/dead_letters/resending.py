@@ -40,7 +40,14 @@ from turbopump.client.dead_letters.journal import (
 )
 from turbopump.client.instance import ClientInstance
 from turbopump.client.sent_already import SentAlready
-from turbopump.client.setting_rules import FUNCTION, SECONDS_OR_0, SettingRule, is_name, is_seconds
+from turbopump.client.setting_rules import (
+    FUNCTION,
+    SECONDS_OR_0,
+    SettingRule,
+    is_a,
+    is_name,
+    is_seconds,
+)
 from turbopump.client.user_function import is_coroutine_function
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import ResponseCode
@@ -59,19 +66,13 @@ SETTLE_S: Final = 3.0
 """Seconds after the send from which a letter that is not in its queue is considered lost."""
 
 _GROUP: Final = SettingRule(is_name, "must be the name of a group, as in 'billing'")
-_JOURNAL: Final = SettingRule(
-    lambda value: isinstance(value, Path), "must be the path of a directory, as in Path('journals')"
-)
-_TO: Final = SettingRule(
-    lambda value: isinstance(value, ResendTo), "must be ResendTo.ORIGIN or another ResendTo"
-)
+_JOURNAL: Final = SettingRule(is_a(Path), "must be the path of a directory, as in Path('journals')")
+_TO: Final = SettingRule(is_a(ResendTo), "must be ResendTo.ORIGIN or another ResendTo")
 _WANTED: Final = SettingRule(
     lambda value: callable(value) and not is_coroutine_function(value),
     "must be a plain function of a DeadLetter",
 ).or_none()
-_IN_DOUBT: Final = SettingRule(
-    lambda value: isinstance(value, InDoubt), "must be InDoubt.LEAVE, InDoubt.SEND or InDoubt.SENT"
-)
+_IN_DOUBT: Final = SettingRule(is_a(InDoubt), "must be InDoubt.LEAVE, InDoubt.SEND or InDoubt.SENT")
 _RATE: Final = SettingRule(is_seconds, "must be a number of letters a second above 0").or_none()
 
 
@@ -92,7 +93,7 @@ async def would_resend(
     report = ResendReport(group, dry_run=True)
     topics = target.TargetTopics(dead_letters.instance, group, to)
     async for letter in dead_letters.letters(group, wanted):
-        topic = await topics.learn(letter)
+        topic = await topics.learn_topic(letter)
         if letter.resend_id in done:
             report.already += 1
         elif topic is None:
@@ -133,7 +134,8 @@ async def resend(
     SECONDS_OR_0.check("settle", settle)
     FUNCTION.check("on_progress", on_progress)
     environment = dead_letters.instance.environment
-    name, now_ms = environment.new_instance_name(), environment.clock.now_ms()
+    name = environment.new_instance_name()
+    now_ms = environment.clock.now_ms()
     writer = Journal(journal, group, run=name, now_ms=now_ms)
     try:
         run = Run(dead_letters, group, writer, to, in_doubt, settle, on_progress)
@@ -202,14 +204,14 @@ class Run:
                 await self._instance.routes.get(queue.topic)
                 arrivals = await target.read_on(self._instance, self._mark, {queue: start})
             except (errors.RemotingError, errors.RouteNotFoundError) as error:
-                text = "cannot find out what was resent to a queue queue=%s cause=%s"
+                text = "queue not searched for resent dead letters queue=%s cause=%s"
                 log.warning(text, queue, error)
                 self._stuck |= dict.fromkeys(aimed, target.UnreadableQueue(queue, str(error)))
                 continue
             found = doubts.keys() & {arrival.id for arrival in arrivals}
-            self._journal.done(found)
+            self._journal.record_sent(found)
             unsent = aimed - found
-            self._journal.lost(unsent)
+            self._journal.record_lost(unsent)
             self._lost |= unsent
             self.report.recovered += len(found)
 
@@ -235,21 +237,22 @@ class Run:
             hidden = self._stuck.get(letter.resend_id)
             if letter.resend_id in self._journal.state.done:
                 self.report.already += 1
-            elif hidden is not None and not self._sends(letter, hidden):
+            elif hidden is not None and not self._may_send(letter, hidden):
                 pass
-            elif await self._topics.learn(letter) is None:
+            elif await self._topics.learn_topic(letter) is None:
                 self.report.fail(letter, _NO_ORIGIN)
             else:
                 batch.append(letter)
             if len(batch) >= min(steps[0] if steps else STEP, size_max):
                 if not await self._send_batch(batch):
                     return
-                batch, steps = [], steps[1:]
+                batch = []
+                steps = steps[1:]
         if not batch or await self._send_batch(batch):
             await self._look_for_others()
         self._report_progress(self.report)
 
-    def _sends(self, letter: DeadLetter, hidden: target.UnreadableQueue) -> bool:
+    def _may_send(self, letter: DeadLetter, hidden: target.UnreadableQueue) -> bool:
         """Return True if a letter is sent although it may be in a queue that cannot be read. The
         user's ``in_doubt`` decides."""
         match self._in_doubt:
@@ -258,29 +261,36 @@ class Run:
                 self.report.out_of_sight[str(hidden.queue)] = hidden.why
                 return False
             case InDoubt.SENT:
-                self._journal.done([letter.resend_id])
+                self._journal.record_sent([letter.resend_id])
                 self.report.already += 1
                 return False
             case InDoubt.SEND:
-                self._journal.lost([letter.resend_id])
+                self._journal.record_lost([letter.resend_id])
                 self._lost.add(letter.resend_id)
                 return True
 
     async def _send_batch(self, batch: list[DeadLetter]) -> bool:
         """Send these letters. Return True if the run continues."""
+        # Each step makes the next one safe. First the targets are read for messages that this run
+        # has not sent: another operator would show here, before the first letter of the batch. Then
+        # the brokers' indexes tell which letters somebody sent before with another journal. A round
+        # writes its aims to the journal before it sends, so that after a kill the next run knows
+        # the queues in which to search. A letter without an answer is searched for before it is
+        # sent again to the same queue; a refused one, which is certainly not stored, gets another
+        # queue.
         letters = await self._with_topics(batch)
         try:
             # New messages in the targets show if another operator is resending.
             await self._look_for_others()
             letters = await self._not_elsewhere(letters)
-            waiting = {letter.resend_id: (letter, self._choose(letter)) for letter in letters}
+            waiting = {letter.resend_id: (letter, self._choose_queue(letter)) for letter in letters}
             outcomes: dict[str, ResendOutcome] = {}
             for attempt in range(ROUNDS):
                 if not waiting:
                     break
                 if attempt:
                     await asyncio.sleep(self._settle_s)
-                outcomes = await self._round(waiting, last=attempt == ROUNDS - 1)
+                outcomes = await self._send_round(waiting, last=attempt == ROUNDS - 1)
         except (errors.RemotingError, errors.RouteNotFoundError) as error:
             # The journal has the letters that may be sent; the next run searches for them first.
             in_doubt = self._journal.state.in_doubt
@@ -292,19 +302,19 @@ class Run:
         self._report_progress(self.report)
         return True
 
-    async def _round(self, waiting: WaitingLetters, *, last: bool) -> dict[str, ResendOutcome]:
+    async def _send_round(self, waiting: WaitingLetters, *, last: bool) -> dict[str, ResendOutcome]:
         """Send the waiting letters, and remove those that have arrived or cannot be sent. Return
         the outcomes by id."""
         aims = {id_: queue for id_, (_, queue) in waiting.items()}
         self._aimed.update(aims)
-        await asyncio.to_thread(self._journal.aim, aims, self._now_ms())
+        await asyncio.to_thread(self._journal.record_aims, aims, self._now_ms())
         answers = await asyncio.gather(*(self._send(*one) for one in waiting.values()))
         outcomes = dict(zip(list(waiting), answers, strict=True))
-        self._arrived([id_ for id_, outcome in outcomes.items() if outcome.stored], waiting)
+        self._record_arrivals([id_ for id_, outcome in outcomes.items() if outcome.stored], waiting)
         if any(outcome.in_doubt for outcome in outcomes.values()):
             await asyncio.sleep(self._settle_s)
             await self._look_for_others()
-            self._arrived([id_ for id_ in list(waiting) if self._sent.ids[id_]], waiting)
+            self._record_arrivals([id_ for id_ in list(waiting) if self._sent.ids[id_]], waiting)
         for id_ in list(waiting):
             letter, _ = waiting[id_]
             outcome = outcomes[id_]
@@ -312,31 +322,31 @@ class Run:
                 self.report.fail(letter, outcome.why)
                 del waiting[id_]
             elif not outcome.in_doubt and not last:  # refused: another queue may take it
-                waiting[id_] = letter, self._choose(letter)
+                waiting[id_] = letter, self._choose_queue(letter)
         return outcomes
 
     async def _send(self, letter: DeadLetter, queue: MessageQueue) -> ResendOutcome:
-        await self._pace.turn()
+        await self._pace.wait_turn()
         return await send_once(self._instance, letter, queue)
 
-    def _arrived(self, ids: Sequence[str], waiting: WaitingLetters) -> None:
-        self._journal.done(ids)
+    def _record_arrivals(self, ids: Sequence[str], waiting: WaitingLetters) -> None:
+        self._journal.record_sent(ids)
         for id_ in ids:
             letter, queue = waiting.pop(id_)
             assert letter.resend_id == id_
             self.report.sent += 1
             self.report.targets[queue.topic] = self.report.targets.get(queue.topic, 0) + 1
 
-    def _choose(self, letter: DeadLetter) -> MessageQueue:
-        topic = self._topics.of(letter)
+    def _choose_queue(self, letter: DeadLetter) -> MessageQueue:
+        topic = self._topics.topic_of(letter)
         assert topic is not None
-        queues = [queue for queue in self._queues(topic) if queue in self._sent.read_to]
+        queues = [queue for queue in self._usable_queues(topic) if queue in self._sent.read_to]
         if not queues:
             raise errors.RouteNotFoundError(f"no broker takes messages of {topic} now")
         self._turn += 1
         return queues[self._turn % len(queues)]
 
-    def _queues(self, topic: str) -> list[MessageQueue]:
+    def _usable_queues(self, topic: str) -> list[MessageQueue]:
         """Return the topic's queues that can be written and read."""
         route = self._instance.routes.known[topic]
         readable = set(route.subscribe_queues)
@@ -352,7 +362,7 @@ class Run:
         good: list[DeadLetter] = []
         faults: dict[str, str | None] = {}
         for letter in batch:
-            topic = self._topics.of(letter)
+            topic = self._topics.topic_of(letter)
             assert topic is not None
             if topic not in faults:
                 faults[topic] = await self.begin_topic(topic)
@@ -367,9 +377,9 @@ class Run:
         """Return the reason why no letter can be sent to a topic, or None."""
         try:
             await self._instance.routes.get(topic)
-            queues = self._queues(topic)
+            queues = self._usable_queues(topic)
             if not queues:
-                wants = "can be written to, and read to see what has arrived"
+                wants = "is both writable and readable"
                 return f"topic {topic} has no queue that {wants}"
             if all(queue.topic != topic for queue in self._sent.read_to):
                 starts = await target.queue_ends(self._instance, queues)
@@ -389,15 +399,15 @@ class Run:
             known = arrival.id in self._aimed or arrival.id in state.done
             if arrival.id in self._lost and not known:
                 # an earlier run sent it, and it arrived late
-                self._journal.done([arrival.id])
+                self._journal.record_sent([arrival.id])
                 self.report.recovered += 1
                 known = True
             if not known or self._sent.ids[arrival.id] > 1:
                 raise errors.ResendError(
-                    f"somebody else is resending the dead letters of group {self._group!r} at the "
-                    f"same time: {arrival.id} is at offset {arrival.offset} of {arrival.queue}, "
-                    f"and not from here. Sent from here so far: {self.report.sent}. Agree who goes "
-                    "on"
+                    "another operator is resending the dead letters of group "
+                    f"{self._group!r}: {arrival.id} is at offset {arrival.offset} of "
+                    f"{arrival.queue}, and this run did not send it. Sent by this run so "
+                    f"far: {self.report.sent}. Only one of you may continue"
                 )
 
     async def _not_elsewhere(self, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
@@ -406,7 +416,7 @@ class Run:
         gate = asyncio.Semaphore(16)
 
         async def find(letter: DeadLetter) -> target.ResentLetter | target.UnreadableQueue | None:
-            topic = self._topics.of(letter)
+            topic = self._topics.topic_of(letter)
             assert topic is not None
             async with gate:
                 return await target.find_by_id(self._dead_letters, topic, letter.resend_id)
@@ -417,9 +427,9 @@ class Run:
             if letter.resend_id in self._journal.state.done:
                 self.report.already += 1
             elif isinstance(found, target.ResentLetter):
-                self._journal.done([letter.resend_id])
+                self._journal.record_sent([letter.resend_id])
                 self.report.elsewhere += 1
-            elif found is None or self._sends(letter, found):
+            elif found is None or self._may_send(letter, found):
                 unsent.append(letter)
         return unsent
 
@@ -483,12 +493,13 @@ class ResendRate:
         self._due = 0.0
         self._one_by_one = asyncio.Lock()
 
-    async def turn(self) -> None:
+    async def wait_turn(self) -> None:
         if self._rate is None:
             return
         loop = asyncio.get_running_loop()
         async with self._one_by_one:
-            latest, span = self._latest, (self._latest.maxlen or 1) / self._rate
+            latest = self._latest
+            span = (self._latest.maxlen or 1) / self._rate
             now = loop.time()
             self._due = max(self._due + 1 / self._rate, now - span) if latest else now
             at = max(self._due, latest[0] + span) if len(latest) == latest.maxlen else self._due
@@ -535,14 +546,16 @@ async def send_once(
     if address is None:
         return ResendOutcome(why=f"broker {queue.broker_name} has no master now")
     try:
-        request, body = letter.request(queue), letter.message.stored_body
+        request = letter.request(queue)
+        body = letter.message.stored_body
         await instance.remoting.call(address, request, body, timeout=TIMEOUT_S)
     except (errors.ConnectError, errors.MessageError) as error:
         return ResendOutcome(final=isinstance(error, errors.MessageError), why=str(error))
     except errors.ResponseError as error:
         if error.code in _STORED:
             return ResendOutcome(stored=True)
-        refused, busy = error.code in _REFUSED, error.code in _BUSY
+        refused = error.code in _REFUSED
+        busy = error.code in _BUSY
         return ResendOutcome(in_doubt=not (busy or refused), final=refused, why=str(error))
     except errors.RemotingError as error:
         return ResendOutcome(in_doubt=True, why=str(error))

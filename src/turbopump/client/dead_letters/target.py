@@ -150,16 +150,16 @@ class TargetTopics:
     def __post_init__(self) -> None:
         self._pops_of: dict[str, bool] = {}
 
-    async def learn(self, letter: DeadLetter) -> str | None:
+    async def learn_topic(self, letter: DeadLetter) -> str | None:
         """Return the target topic of a letter, and ask the brokers if necessary. Return None if the
         letter does not name its original topic."""
         origin = letter.origin_topic
         unsure = self.to is ResendTo.RETRY and not letter.was_popped
         if unsure and origin is not None and origin not in self._pops_of:
-            self._pops_of[origin] = await self._pops(origin)
-        return self.of(letter)
+            self._pops_of[origin] = await self._group_pops(origin)
+        return self.topic_of(letter)
 
-    def of(self, letter: DeadLetter) -> str | None:
+    def topic_of(self, letter: DeadLetter) -> str | None:
         """Return the target topic of a letter that was passed to ``learn``."""
         origin = letter.origin_topic
         match self.to:
@@ -173,7 +173,7 @@ class TargetTopics:
             return RETRY_PREFIX + self.group
         return pop_retry_topic(origin, self.group) if origin is not None else None
 
-    async def _pops(self, topic: str) -> bool:
+    async def _group_pops(self, topic: str) -> bool:
         """Return True if a broker reports that the group's consumers pop the topic."""
         try:
             route = await self.instance.routes.get(topic)

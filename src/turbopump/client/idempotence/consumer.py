@@ -26,14 +26,14 @@ from turbopump.client.setting_rules import (
     SettingRule,
     check_settings,
     is_name,
-    is_number,
+    is_text,
+    number_between,
     setting,
     whole_from,
 )
 from turbopump.client.settings import keywords_of
 from turbopump.client.user_function import UserFunction, is_coroutine_function
 from turbopump.message.message import ReceivedMessage
-from turbopump.message.rules import is_unicode
 
 log = logging.getLogger(__name__)
 
@@ -77,11 +77,9 @@ _STORE: Final = SettingRule(
     _is_store,
     "must be a store: SqliteStore('done.db'), RedisStore(url), MemoryStore() or one of your own",
 )
-_NAME: Final = SettingRule(
-    lambda value: isinstance(value, str) and is_unicode(value), "must be text, in valid Unicode"
-)
+_NAME: Final = SettingRule(is_text, "must be text, in valid Unicode")
 _SECONDS: Final = SettingRule(
-    lambda value: is_number(value) and LEAST_S <= value <= MOST_S,
+    number_between(LEAST_S, MOST_S),
     f"must be a number of seconds from {LEAST_S} to {MOST_S:.0f}",
     "s",
 )
@@ -226,6 +224,12 @@ class IdempotentConsumer:
     async def claim(self, message: ReceivedMessage) -> HeldKey | None:
         """Claim the message's key, or return None if the key is done. Call ``end_claim``
         afterwards. Raises TwinWaitError."""
+        # Two lines of waiting. Messages of this process with the same key wait for an event in
+        # ``_here``; only the first of them asks the store. If another process has the key, the
+        # store cannot wake this one, so it is asked every POLL_S. The event is put in place
+        # *before* the store is asked: the answer takes a while, and a second message would ask
+        # meanwhile. It is removed on every outcome except YOURS, also on an error, or later
+        # messages would wait for an event that nobody sets.
         key = self.key_of(message)
         assert key is not None
         owner = f"{self._random.getrandbits(96):024x}"
@@ -277,7 +281,7 @@ class IdempotentConsumer:
         except Exception as error:
             consequence = "will be handled again" if done else "waits for the lease to end"
             log.error(
-                "not written down in the idempotence store, its next copy %s key=%s cause=%s",
+                "key not recorded in the idempotence store, its next copy %s key=%s cause=%s",
                 consequence,
                 visit.key[:200],
                 error,
@@ -297,7 +301,8 @@ class IdempotentConsumer:
                 break
         if not mine:
             log.warning(
-                "a handler took longer than its lease could be renewed, a twin may have run key=%s",
+                "handler ran longer than its lease, another message with the key may "
+                "have been handled key=%s",
                 visit.key[:200],
             )
 

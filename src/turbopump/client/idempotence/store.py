@@ -13,7 +13,6 @@ the state before or after it.
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
 from collections import OrderedDict
 from collections.abc import Callable
@@ -23,16 +22,20 @@ from os import PathLike
 from typing import Any, Final, Protocol, TypeVar
 
 from turbopump.client.environment import CLOCK, SYSTEM_CLOCK
-from turbopump.client.setting_rules import SECONDS, SWITCH, SettingRule, is_name, whole_from
+from turbopump.client.setting_rules import (
+    SECONDS,
+    SWITCH,
+    SettingRule,
+    is_name,
+    is_path,
+    whole_from,
+)
 from turbopump.clock import Clock
 from turbopump.errors import ConfigError
 
 STORE_METHODS: Final = ("claim", "renew", "finish", "release", "close")
 _KEYS: Final = whole_from(1, " of keys")
-_PATH: Final = SettingRule(
-    lambda value: isinstance(value, str | os.PathLike) and bool(str(value)),
-    "must be the path of a file",
-)
+_PATH: Final = SettingRule(is_path, "must be the path of a file")
 _URL: Final = SettingRule(is_name, "must be text, as in 'redis://host:6379/0'")
 _PREFIX: Final = SettingRule(is_name, "must be text that is not empty, as in 'turbopump'")
 
@@ -221,7 +224,8 @@ class SqliteStore:
         await self._run(work)
 
     async def close(self) -> None:
-        thread, self._thread = self._thread, None
+        thread = self._thread
+        self._thread = None
         if thread is not None:
             await asyncio.get_running_loop().run_in_executor(thread, self._close)
             thread.shutdown(wait=False)

@@ -25,8 +25,8 @@ from turbopump.client.setting_rules import (
     SettingRule,
     check_settings,
     is_seconds,
-    is_whole,
     setting,
+    whole_between,
 )
 from turbopump.errors import SendError
 from turbopump.message.message import Message, MessageQueue
@@ -47,9 +47,7 @@ _HOLD: Final = SettingRule(
     "s",
 )
 _SIZE: Final = SettingRule(
-    lambda size: is_whole(size) and 0 < size <= SIZE_MAX,
-    f"must be a number of bytes above 0 and at most {SIZE_MAX}",
-    "bytes",
+    whole_between(1, SIZE_MAX), f"must be a number of bytes above 0 and at most {SIZE_MAX}", "bytes"
 )
 
 
@@ -116,7 +114,8 @@ class Accumulator:
     def accepts(self, message: Message) -> bool:
         """Return True if the message may be part of a batch and there is room to hold it."""
         try:
-            settings, properties = self.settings, message.properties
+            settings = self.settings
+            properties = message.properties
             if self._held >= settings.total_size or not 0 < len(message.body) <= settings.size:
                 return False
             if message.topic.startswith(RETRY_PREFIX):
@@ -150,24 +149,26 @@ class Accumulator:
         except TypeError:
             raise no_queue(key[1]) from None
         if batch is not None and batch.size + size > self.size_max:
-            self._send(key)
+            self._send_gathered(key)
             batch = None
         if batch is None:
             batch = self._batches[key] = _GatheredBatch()
             if key in self._under_way:
-                batch.timer = loop.call_later(self.settings.hold, self._send, key)
+                batch.timer = loop.call_later(self.settings.hold, self._send_gathered, key)
             else:
-                batch.timer = loop.call_soon(self._send, key)  # with whatever else this turn brings
+                batch.timer = loop.call_soon(
+                    self._send_gathered, key
+                )  # with whatever else this turn brings
         future: asyncio.Future[SendResult] = loop.create_future()
         deadline = loop.time() + timeout
         batch.waiting.append(_UnsentMessage(piece, future, deadline, timeout))
         batch.size += size
         if timeout <= self.settings.hold and deadline < batch.expiry_at:
-            self._look_again(batch, key, deadline)  # it may run out of time while it is held
+            self._schedule_expiry(batch, key, deadline)  # it may run out of time while it is held
         self._held += size
         self._since_turn += 1
         if batch.size >= self.settings.size:
-            self._send(key)
+            self._send_gathered(key)
         return future
 
     def wants_a_turn(self) -> bool:
@@ -182,10 +183,10 @@ class Accumulator:
         """Send the held messages, and wait for all batches in flight."""
         while self._batches or self._sending:
             for key in list(self._batches):
-                self._send(key)
+                self._send_gathered(key)
             await asyncio.wait(set(self._sending))
 
-    def _send(self, key: BatchKey) -> None:
+    def _send_gathered(self, key: BatchKey) -> None:
         batch = self._batches.pop(key)
         if batch.timer is not None:
             batch.timer.cancel()
@@ -196,12 +197,12 @@ class Accumulator:
         batch.deadline = until = shared_deadline(deadlines, loop.time())
         earliest = min(deadlines)
         if earliest < until and earliest < batch.expiry_at:
-            self._look_again(batch, key, earliest)
-        task = loop.create_task(self._deliver(batch, key), name="turbopump batch")
+            self._schedule_expiry(batch, key, earliest)
+        task = loop.create_task(self._deliver_batch(batch, key), name="turbopump batch")
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
 
-    async def _deliver(self, batch: _GatheredBatch, key: BatchKey) -> None:
+    async def _deliver_batch(self, batch: _GatheredBatch, key: BatchKey) -> None:
         NotedFrames.notes.set(batch.asked)
         try:
             timeout = max(batch.deadline - asyncio.get_running_loop().time(), 0.001)
@@ -220,17 +221,23 @@ class Accumulator:
             if batch.expiry is not None:
                 batch.expiry.cancel()
             self._held -= batch.size
-            self._came_back(key)
+            self._batch_ended(key)
 
-    def _look_again(self, batch: _GatheredBatch, key: BatchKey, at: float) -> None:
+    def _schedule_expiry(self, batch: _GatheredBatch, key: BatchKey, at: float) -> None:
         if batch.expiry is not None:
             batch.expiry.cancel()
         batch.expiry_at = at
-        batch.expiry = asyncio.get_running_loop().call_at(at, self._expire, batch, key)
+        batch.expiry = asyncio.get_running_loop().call_at(at, self._fail_expired, batch, key)
 
-    def _expire(self, batch: _GatheredBatch, key: BatchKey) -> None:
+    def _fail_expired(self, batch: _GatheredBatch, key: BatchKey) -> None:
         """Fail only the messages whose deadline has passed. Messages that were still held are not
         sent."""
+        # A batch has the deadline of its last message (``shared_deadline``), so that one hasty
+        # message does not take the time of the others. Messages with an earlier deadline are ended
+        # here. Before the batch is sent they are removed from it: nothing of them is stored, and
+        # the error says so. Afterwards they stay in the batch, since its frame has them, and only
+        # their future fails. A timer for every message would cost more than the batch saves, so one
+        # timer waits for the earliest deadline and finds the next one here.
         now = asyncio.get_running_loop().time()
         held = batch.deadline == inf
         kept: list[_UnsentMessage] = []
@@ -249,7 +256,8 @@ class Accumulator:
                 error = overdue(key[0], one.piece.msg_id, batch.asked, spent_ms, held=held)
                 one.future.set_exception(error)
                 self.statistics.given_up += 1
-        batch.expiry, batch.expiry_at = None, inf
+        batch.expiry = None
+        batch.expiry_at = inf
         if held:
             batch.waiting = kept
             if not kept:
@@ -257,9 +265,9 @@ class Accumulator:
                 if batch.timer is not None:
                     batch.timer.cancel()
         if following < inf:
-            self._look_again(batch, key, max(following, now + LOOK_EVERY_S))
+            self._schedule_expiry(batch, key, max(following, now + LOOK_EVERY_S))
 
-    def _came_back(self, key: BatchKey) -> None:
+    def _batch_ended(self, key: BatchKey) -> None:
         """Schedule the next batch. It includes messages that senders add as soon as they get their
         results."""
         self._under_way[key] -= 1
@@ -269,7 +277,7 @@ class Accumulator:
             if following is not None:
                 if following.timer is not None:
                     following.timer.cancel()
-                following.timer = asyncio.get_running_loop().call_soon(self._send, key)
+                following.timer = asyncio.get_running_loop().call_soon(self._send_gathered, key)
 
 
 def batch_key(message: Message, piece: BatchPart, queue: MessageQueue | None) -> BatchKey:
@@ -287,7 +295,8 @@ def batch_key(message: Message, piece: BatchPart, queue: MessageQueue | None) ->
 def shared_deadline(deadlines: Sequence[float], now: float) -> float:
     """Return the deadline of a batch: that of its last message, or slightly earlier if others have
     nearly the same."""
-    earliest, latest = min(deadlines), max(deadlines)
+    earliest = min(deadlines)
+    latest = max(deadlines)
     alike = latest - max(latest - now, 0.0) * ALIKE
     if earliest >= alike:
         return earliest
@@ -306,9 +315,10 @@ def overdue(
         )
     else:
         text += (
-            f"acknowledged: no answer within its time, {spent_ms:.0f} ms (asked: "
-            f"{', '.join(asked) or 'nobody yet'}). The batch it went with goes on, and it may be "
-            "stored all the same. Check the broker's load and disk, or give a longer send_timeout"
+            f"acknowledged: no answer within its timeout, {spent_ms:.0f} ms (asked: "
+            f"{', '.join(asked) or 'no broker yet'}). Its batch is still being sent, so the "
+            "message may be stored nevertheless. Check the broker's load and disk, or set a longer "
+            "send_timeout"
         )
     return SendError(text, topic=topic, brokers=tuple(asked), spent_ms=spent_ms)
 
@@ -322,7 +332,10 @@ def each_result(whole: SendResult, count: int) -> list[SendResult]:
         return [whole] * count
     if len(offset_ids) != count:
         offset_ids = [whole.offset_msg_id] * count
-    status, queue, region, trace_on = whole.status, whole.queue, whole.region_id, whole.trace_on
+    status = whole.status
+    queue = whole.queue
+    region = whole.region_id
+    trace_on = whole.trace_on
     return [
         SendResult(status, msg_id, queue, offset, offset_id, None, None, region, trace_on)
         for offset, (msg_id, offset_id) in enumerate(

@@ -20,12 +20,11 @@ from turbopump.client.sending.queue_chooser import Target
 from turbopump.client.sending.send_attempts import deliver
 from turbopump.client.sending.send_result import SendResult, no_room, no_time
 from turbopump.client.sending.sender import Sender
-from turbopump.client.setting_rules import SettingRule, check_settings, is_whole, setting
+from turbopump.client.setting_rules import SettingRule, check_settings, is_whole_above_0, setting
 from turbopump.message.message import Message, MessageQueue
 
 _BOUND: Final = SettingRule(
-    lambda value: is_whole(value) and value > 0,
-    "must be a whole number above 0, or nothing could be sent",
+    is_whole_above_0, "must be a whole number above 0, or nothing could be sent"
 )
 
 
@@ -67,8 +66,15 @@ class InFlightBound:
         if not self._line and self._fits(size):
             self._take_room(size)
             return
-        # messages in flight may all time out at the same moment
-        messages, total = self.messages, self.size
+        # Senders wait in a line, so that a large message is not overtaken for ever by small ones:
+        # only the first in the line may enter (``_let_in``). A sender that is cancelled or times
+        # out may have been let in at the same moment. Its room is then freed, or the limit would
+        # shrink with each such sender. Otherwise it leaves the line, and those behind it may fit.
+        #
+        # The numbers are read now for the error's text: messages in flight may all time out at the
+        # same moment.
+        messages = self.messages
+        total = self.size
         turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         let_in = False
         if not self._closed:
@@ -188,7 +194,7 @@ class InFlightLimiter:
         result = await deliver(sender, outgoing, target, timeout)
         return result.moved_to(unwrapped(namespace, result.queue))
 
-    async def batch(
+    async def add_to_batch(
         self,
         accumulator: Accumulator,
         message: Message,
@@ -203,7 +209,8 @@ class InFlightLimiter:
             timeout = self._timeout if timeout is None else timeout
             return accumulator.add_message(message, piece, queue, timeout)
         # computed now, because the user may change the message while it waits
-        size, key = len(message.body), batch_key(message, piece, queue)
+        size = len(message.body)
+        key = batch_key(message, piece, queue)
         timeout = await self._wait_for_room(bound, piece, size, timeout)
         try:
             future = accumulator.put_piece(key, piece, timeout)

@@ -139,11 +139,13 @@ class Packer:
         ``compressed`` does that. Raises MessageError if the message must not be sent, TypeError if
         the argument is no message."""
         try:
-            body, flag = message.body, message.flag
+            body = message.body
+            flag = message.flag
             topic = self._topics.get(message.topic) or self._checked_topic(message.topic)
             # it may have been changed since its creation
             if body.__class__ is not bytes or flag != 0:
-                body, flag = bytes_of_body(body), checked_flag(flag)
+                body = bytes_of_body(body)
+                flag = checked_flag(flag)
             if not 0 < len(body) <= self._body_size_max:
                 raise self._size_error(len(body))
             properties = message.properties
@@ -176,10 +178,12 @@ class Packer:
         """Return the message encoded as a part of a batch. Raises the errors of ``pack``."""
         try:
             topic = self._topics.get(message.topic) or self._checked_topic(message.topic)
-            body, flag = message.body, message.flag
+            body = message.body
+            flag = message.flag
             # it may have been changed since its creation
             if body.__class__ is not bytes or flag != 0:
-                body, flag = bytes_of_body(body), checked_flag(flag)
+                body = bytes_of_body(body)
+                flag = checked_flag(flag)
             if not 0 < len(body) <= self._body_size_max:
                 raise self._size_error(len(body))
             if message.properties:
@@ -196,7 +200,8 @@ class Packer:
     def pack_single(self, piece: BatchPart) -> Outgoing:
         """Return a single send of a message that was encoded for a batch."""
         item = decode_batch(piece.entry)[0]
-        body, sys_flag = item.body, 0
+        body = item.body
+        sys_flag = 0
         if self._compress_from <= len(body) < LARGE_BODY_SIZE:
             body, sys_flag = self._compressed(body)
         text = item.properties.decode()
@@ -302,9 +307,7 @@ def refuse_changed_message(message: object) -> None:
 
 def _check_fits(message: Message, first: Message) -> None:
     if message.topic != first.topic:
-        raise MessageError(
-            f"a batch goes to one topic; this one has {first.topic} and {message.topic}"
-        )
+        raise MessageError(f"a batch has one topic; this one has {first.topic} and {message.topic}")
     if message.wait_store_ok != first.wait_store_ok:
         raise MessageError("the messages of a batch must agree in wait_store_ok")
     if any(name in message.properties for name in DELAYING):
@@ -389,7 +392,9 @@ class SendFrames:
         oneway: bool = False,
     ) -> bytes:
         """Encode one frame. ``born_timestamp``: ms since 1970 UTC."""
-        sys_flag, flag, body = outgoing.sys_flag, outgoing.flag, outgoing.body
+        sys_flag = outgoing.sys_flag
+        flag = outgoing.flag
+        body = outgoing.body
         batch = bool(outgoing.batch_ids)
         head = self._heads.get((queue, batch))
         if head is None:

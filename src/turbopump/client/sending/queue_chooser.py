@@ -86,8 +86,8 @@ class QueueChooser:
         chosen = selector(outside, message)
         if chosen not in outside:
             raise ConfigError(
-                f"the selector chose {chosen!r}, which is none of the "
-                f"{len(outside)} queues of {message.topic!r}"
+                f"the selector chose {chosen!r}, which is not among the {len(outside)} "
+                f"queues of {message.topic!r}"
             )
         return wrapped(namespace, chosen)
 
@@ -124,6 +124,11 @@ class RoundRobin:
         starting with the earliest failure. Available brokers are preferred to reachable ones, and
         reachable ones to others.
         """
+        # The usual case takes one step: no broker has a fault, and the queue whose turn it is is
+        # used. Otherwise two preferences compete. Availability counts more than an earlier failure
+        # of this send: the outer loop relaxes availability (available, reachable, any) only when
+        # every choice of avoided brokers was tried. The inner loop forgives avoided brokers one by
+        # one, the earliest failure first, because that broker has had most time to recover.
         start = self._next.get(route.topic)
         if start is None:
             start = self._random.randrange(1 << 30)
@@ -308,7 +313,8 @@ class FaultDetector:
         assert settings is not None
         while True:
             await asyncio.sleep(settings.detect_interval)
-            timeout, names = settings.detect_timeout, self._faults.unreachable
+            timeout = settings.detect_timeout
+            names = self._faults.unreachable
             await asyncio.gather(*(self._ask_broker(name, timeout) for name in names))
 
     async def _ask_broker(self, broker_name: str, timeout: float) -> None:

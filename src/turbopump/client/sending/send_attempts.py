@@ -71,7 +71,7 @@ async def deliver(
     if timeout is None:
         timeout = sender.rules.timeout
     elif timeout <= 0:
-        raise no_time(outgoing.msg_id, sender.shown(outgoing.topic), timeout)
+        raise no_time(outgoing.msg_id, sender.shown_topic(outgoing.topic), timeout)
     began = sender.time()
     first: Attempt | None = None
     under_way = sender.under_way
@@ -131,12 +131,14 @@ async def _wait_for_permit(
         await permits.wait_turn(began + timeout)
     except TimeoutError:
         spent_ms = (sender.time() - began) * 1000
-        sends, setting = "sends", "async_permits"
+        sends = "sends"
+        setting = "async_permits"
         if permits is sender.oneways:
-            sends, setting = "oneway sends", "oneway_permits"
+            sends = "oneway sends"
+            setting = "oneway_permits"
         raise no_room(
             outgoing.msg_id,
-            sender.shown(outgoing.topic),
+            sender.shown_topic(outgoing.topic),
             f"no permit for {spent_ms:.0f} ms: {permits.limit} {sends} of this producer are in "
             f"flight, the limit ({setting}). Nothing was stored: send less at once, or check the "
             "broker's load",
@@ -148,7 +150,8 @@ async def _wait_for_permit(
 
 async def send_oneway(sender: Sender, outgoing: Outgoing, target: Target) -> None:
     """Send a message without an answer. Returns when the message is written to the connection."""
-    began, timeout = sender.time(), sender.rules.timeout
+    began = sender.time()
+    timeout = sender.rules.timeout
     oneways = sender.oneways
     oneways.count += 1
     try:
@@ -186,15 +189,15 @@ class SendAttempts:
         retries = self._sender.rules.retries if self._target is None else 0
         outcome: SendResult | Attempt
         if first is None:
-            outcome = await self._attempt(route, None, may_retry=retries > 0)
+            outcome = await self._try_once(route, None, may_retry=retries > 0)
         else:
             outcome = first
-            await self._failed(first, self._began)
+            await self._record_failure(first, self._began)
         while isinstance(outcome, Attempt):
             queue = None  # chosen anew
             if await self._may_try_again(route, outcome, retries):
                 _tried_again(
-                    self._sender.shown(self._outgoing.topic),
+                    self._sender.shown_topic(self._outgoing.topic),
                     outcome.broker_name,
                     outcome.address,
                     outcome.outcome,
@@ -207,17 +210,18 @@ class SendAttempts:
                 if correction is None:
                     return self._give_up()
                 route, queue = correction
-            outcome = await self._attempt(route, queue, may_retry=len(self._tried) < retries)
+            outcome = await self._try_once(route, queue, may_retry=len(self._tried) < retries)
         return outcome
 
     async def oneway(self) -> None:
         route = await self._route()
-        queue = self._choose(route)
+        queue = self._choose_queue(route)
         sender = self._sender
         while True:
             address = route.master(queue.broker_name) or "no address"
             try:
-                master, left = master_of(route, queue), self._left()
+                master = master_of(route, queue)
+                left = self._time_left()
                 connection = await sender.connect(master, timeout=left)
                 await self._wait_for_room(connection)
                 sender.under_way.refuse_if_closed(NOT_WRITTEN)
@@ -234,14 +238,14 @@ class SendAttempts:
                 self._tried.append(attempt)
                 correction = await self._correction(route, attempt)
                 if correction is None:
-                    raise self._failure() from error
+                    raise self._send_error() from error
                 route = correction[0]
-        context = self._before(queue, address, oneway=True)
+        context = self._call_hooks_before(queue, address, oneway=True)
         opaque = connection.calls.next_opaque
         connection.send_frame(sender.encode(self._outgoing, queue, opaque, sender.now_ms(), True))
         if sender.creation.unsaid:
             sender.creation.log_first_broker(queue)
-        self._after(context, self._loop.time(), None)
+        self._call_hooks_after(context, self._loop.time(), None)
         # let the loop write: a caller that only sends oneway would never yield
         await asyncio.sleep(0)
 
@@ -251,22 +255,23 @@ class SendAttempts:
             await connection.drain(self._deadline)
         except TimeoutError:
             waited = self._loop.time() - self._began
-            raise NotWrittenError(f"has not read for {waited:.1f} s what was sent before") from None
+            raise NotWrittenError(f"has not read the earlier data for {waited:.1f} s") from None
         if connection.closed:
             what = f"connection to {connection.peer}"
             raise errors.ConnectError(f"{what} ended before the message was written")
 
     # --- one attempt
 
-    async def _attempt(
+    async def _try_once(
         self, route: TopicRoute, queue: MessageQueue | None, *, may_retry: bool
     ) -> SendResult | Attempt:
-        sender, loop = self._sender, self._loop
+        sender = self._sender
+        loop = self._loop
         if queue is None:
-            queue = self._choose(route)
+            queue = self._choose_queue(route)
         began = loop.time()
         address = route.master(queue.broker_name) or ""
-        context = self._before(queue, address or "no address")
+        context = self._call_hooks_before(queue, address or "no address")
         try:
             address = master_of(route, queue)
             if sender.introduces:
@@ -278,7 +283,7 @@ class SendAttempts:
             if connection is None:
                 connection = await sender.connect(address, timeout=patience)
             sender.under_way.refuse_if_closed(NOT_WRITTEN)
-            time_left = max(min(patience, self._left()), 0.001)
+            time_left = max(min(patience, self._time_left()), 0.001)
             may_leave = may_retry and route.spread
             kind = SEND_ANSWER if may_leave else BOUND_SEND_ANSWER
             if may_leave and not sender.hangs.on:
@@ -287,14 +292,14 @@ class SendAttempts:
             result = result_of(answer, self._outgoing, queue, address)
         except asyncio.CancelledError:
             error = errors.SendError("the sender was cancelled before the broker answered")
-            self._after(context, began, error)
+            self._call_hooks_after(context, began, error)
             raise
         except errors.RemotingError as error:
-            self._after(context, began, error)
+            self._call_hooks_after(context, began, error)
             attempt = Attempt(queue, address or "no address", str(error), error)
-            await self._failed(attempt, began)
+            await self._record_failure(attempt, began)
             return attempt
-        self._after(context, began, result)
+        self._call_hooks_after(context, began, result)
         sender.statistics.count_stored(queue.broker_name, loop.time() - began)
         if sender.faults.settings is not None or not sender.faults.empty:
             sender.faults.succeeded(queue.broker_name, (loop.time() - began) * 1000, loop.time())
@@ -315,7 +320,7 @@ class SendAttempts:
                 f"{address} answered no heartbeat within {patience:.1f} s"
             ) from None
 
-    def _choose(self, route: TopicRoute) -> MessageQueue:
+    def _choose_queue(self, route: TopicRoute) -> MessageQueue:
         target = self._target
         if target is None:
             failed = dict.fromkeys(attempt.broker_name for attempt in reversed(self._tried))
@@ -323,7 +328,7 @@ class SendAttempts:
         return target if isinstance(target, MessageQueue) else target(route.publish_queues)
 
     def _patience(self, route: TopicRoute, *, connected: bool, may_retry: bool) -> float:
-        left = self._left()
+        left = self._time_left()
         limit = self._sender.rules.attempt_timeout
         if may_retry and limit is not None:
             return min(left, limit)
@@ -331,10 +336,11 @@ class SendAttempts:
             return left / 2  # a host that is silent must leave time for another one
         return left
 
-    def _before(
+    def _call_hooks_before(
         self, queue: MessageQueue, address: str, *, oneway: bool = False
     ) -> SendContext | None:
-        sender, outgoing = self._sender, self._outgoing
+        sender = self._sender
+        outgoing = self._outgoing
         if not sender.hooks:
             return None
         properties = names.decode_properties(outgoing.properties)
@@ -356,7 +362,7 @@ class SendAttempts:
             self._outgoing = with_properties(outgoing, context.properties)
         return context
 
-    def _after(
+    def _call_hooks_after(
         self, context: SendContext | None, began: float, outcome: SendResult | Exception | None
     ) -> None:
         if context is None:
@@ -370,7 +376,7 @@ class SendAttempts:
 
     # --- between attempts
 
-    async def _failed(self, attempt: Attempt, began: float) -> None:
+    async def _record_failure(self, attempt: Attempt, began: float) -> None:
         self._tried.append(attempt)
         if attempt.error is not None:
             self._sender.statistics.count_failed(attempt.broker_name)
@@ -398,12 +404,15 @@ class SendAttempts:
         for attempt in reversed(self._tried):
             if attempt.result is not None:
                 return attempt.result  # stored, if not as safely as was wished
-        raise self._failure() from self._tried[-1].error
+        raise self._send_error() from self._tried[-1].error
 
-    def _failure(self) -> errors.SendError:
-        sender, outgoing, tried = self._sender, self._outgoing, self._tried
+    def _send_error(self) -> errors.SendError:
+        sender = self._sender
+        outgoing = self._outgoing
+        tried = self._tried
         spent_ms = (self._loop.time() - self._began) * 1000
-        topic, closed = sender.shown(outgoing.topic), sender.under_way.closed
+        topic = sender.shown_topic(outgoing.topic)
+        closed = sender.under_way.closed
         route = sender.instance.routes.known.get(outgoing.topic)
         queues = None
         if route is not None:
@@ -426,20 +435,20 @@ class SendAttempts:
         await asyncio.sleep(pause)
         return True
 
-    def _left(self) -> float:
+    def _time_left(self) -> float:
         return max(self._deadline - self._loop.time(), 0.001)
 
     async def _route(self) -> TopicRoute:
         queue = self._target
         if isinstance(queue, MessageQueue) and queue.topic != self._outgoing.topic:
-            shown = self._sender.shown
+            shown = self._sender.shown_topic
             raise errors.MessageError(
                 f"the message is for topic {shown(self._outgoing.topic)!r}, the chosen queue is "
                 f"of topic {shown(queue.topic)!r}"
             )
         if queue is not None and not callable(queue) and not isinstance(queue, MessageQueue):
             raise no_queue(queue)
-        return await self._sender.route(self._outgoing.topic, self._left())
+        return await self._sender.route(self._outgoing.topic, self._time_left())
 
     async def _correction(
         self, route: TopicRoute, attempt: Attempt
@@ -447,7 +456,8 @@ class SendAttempts:
         """Return a newer route for one attempt beyond the retries, if nothing was stored because
         the route was wrong. The second value is the queue, or None for any queue. Return None if
         there is no such attempt."""
-        sender, error = self._sender, attempt.error
+        sender = self._sender
+        error = attempt.error
         if sender.under_way.closed:
             return None
         if not is_routes_fault(attempt):

@@ -126,7 +126,7 @@ def result_of(
             reply = header_from_ext(SendAnswer, answer.ext or {})
         except errors.HeaderError as error:
             raise AnswerUnreadError(
-                f"answered that it is stored, in a header that cannot be read: {error}"
+                f"stored the message, but the header of its answer cannot be read: {error}"
             ) from None
     else:
         reply = answer.ext
@@ -270,29 +270,32 @@ def _remedy(last: errors.RemotingError | None) -> str:
     if isinstance(last, errors.ResponseError):
         return _CODE_REMEDIES.get(last.code, "The broker's log has the details")
     fitting = (text for kind, text in _REMEDIES.items() if isinstance(last, kind))
-    default = "The message may be stored all the same. Check the network and the broker's log"
+    default = "The message may be stored nevertheless. Check the network and the broker's log"
     return next(fitting, default)
 
 
 _REMEDIES: Final[dict[type[errors.RemotingError], str]] = {
     errors.ConnectError: "Check that the broker runs and that the address it advertises "
     "(brokerIP1, --advertise) can be reached from here; `turbopump doctor` shows more",
-    NotWrittenError: "Nothing was stored. Check the broker's load and disk, or give a longer "
+    NotWrittenError: "Nothing was stored. Check the broker's load and disk, or set a longer "
     "send_timeout",
-    ProducerClosedError: "Wait for what was started before you close it, or give a longer "
-    "send_timeout",
-    errors.CallTimeoutError: "The message may be stored all the same. Check the broker's load and "
-    "disk, or give a longer send_timeout",
-    AnswerUnreadError: "The message is most likely stored: sent again, it would be there twice. "
-    "Check what it is that answers at this address",
+    ProducerClosedError: "Wait for started sends before you close it, or set a longer send_timeout",
+    errors.CallTimeoutError: "The message may be stored nevertheless. Check the broker's load and "
+    "disk, or set a longer send_timeout",
+    AnswerUnreadError: (
+        "The message is most likely stored, and sending it again would store it twice. Check "
+        "which program answers at this address"
+    ),
 }
 """Advice by kind of error. The first match is used."""
 _CODE_REMEDIES: Final[dict[int, str]] = {
     ResponseCode.TOPIC_NOT_EXIST: "Create the topic (turbopump topic create), or let the broker do "
     "it (autoCreateTopicEnable=true); `turbopump doctor -t TOPIC` shows more",
-    ResponseCode.NO_PERMISSION: "Check the permission of the topic and of the broker "
-    "(brokerPermission), and with access control the credentials and what they may do; "
-    "`turbopump doctor -t TOPIC` shows more",
+    ResponseCode.NO_PERMISSION: (
+        "Check the permission of the topic and of the broker (brokerPermission), and with "
+        "access control the credentials and their permissions; `turbopump doctor -t TOPIC` "
+        "shows more"
+    ),
     ResponseCode.SYSTEM_ERROR: "The broker's log has the details; with access control check the "
     "credentials",
     ResponseCode.SYSTEM_BUSY: "The broker is overloaded: send less at once, or check its disk",

@@ -87,7 +87,8 @@ class Sender:
         self.time = asyncio.get_running_loop().time
         self.known = self.instance.routes.known
         remoting = self.instance.remoting
-        self.connection, self.connect = remoting.connection, remoting.connect
+        self.connection = remoting.connection
+        self.connect = remoting.connect
         self.short = not self.hooks and self.rules.attempt_timeout is None
         self.may_retry = self.rules.retries > 0
         self.hangs = HangWatch(self.instance, self.under_way, self.rules.timeout)
@@ -96,10 +97,11 @@ class Sender:
         """Return a copy that sends only to brokers that know this client, because they will send
         requests to it."""
         other = copy(self)
-        other.introduces, other.short = True, False
+        other.introduces = True
+        other.short = False
         return other
 
-    def shown(self, topic: str) -> str:
+    def shown_topic(self, topic: str) -> str:
         """Return the topic under the user's name, for texts."""
         return unwrap(self.namespace, topic)
 
@@ -142,24 +144,25 @@ class Sender:
             )
             if timeout < LITTLE_S:
                 waited = f"{timeout:.1g}"
-                remedy = "That is little time for a question over the network: give the send more "
+                remedy = "This timeout is short for a request over the network: give the send more "
                 remedy += "seconds"
             remedy = self.instance.stalls.explanation(began) or remedy
             raise RouteNotFoundError(
-                f"no route to topic {self.shown(topic)!r}: no name server answered in {waited} s "
-                f"(asked: {asked}). {remedy}",
+                f"no route to topic {self.shown_topic(topic)!r}: no name server answered in "
+                f"{waited} s (asked: {asked}). {remedy}",
                 code=ClientErrorCode.NO_NAME_SERVER,
             ) from None
         is_new = route.inherited and route.topic not in self.creation.tried
         if is_new and not self.under_way.closed:
             # the send itself needs time too
-            await self.creation.make(route, max(deadline - loop.time(), 0.001) / 2)
+            await self.creation.create_topic(route, max(deadline - loop.time(), 0.001) / 2)
             route = self.known.get(topic, route)
         if writable and not route.publish_queues:
             raise RouteNotFoundError(
-                f"no route to topic {self.shown(topic)!r}: it has no writable queue. Check its "
-                "permission (perm 6 allows reading and writing) and that the master of its broker "
-                f"is up: `turbopump doctor -t {topic}` says what is wrong"
+                f"no route to topic {self.shown_topic(topic)!r}: it has no writable queue. "
+                "Check its permission (perm 6 allows reading and writing) and that the "
+                f"master of its broker is up: `turbopump doctor -t {topic}` shows the "
+                "cause"
             )
         return route
 
@@ -178,7 +181,7 @@ class Sender:
             except RouteNotFoundError as error:
                 if self.namespace is None:
                     raise
-                text = str(error).replace(repr(topic), repr(self.shown(topic)), 1)
+                text = str(error).replace(repr(topic), repr(self.shown_topic(topic)), 1)
                 raise RouteNotFoundError(text, code=error.code) from None
 
 
@@ -248,13 +251,15 @@ class HangWatch:
                 if silent and address not in self._asked:
                     self._asked.add(address)
                     self._instance.spawn(
-                        self._ask_for_life(address, connection), name=f"look at {address}"
+                        self._ask_for_life(address, connection), name=f"check {address}"
                     )
-        self._waiting, self._looked_at = waiting, self._loop.time()
+        self._waiting = waiting
+        self._looked_at = self._loop.time()
         self._loop.call_later(self._patience / 2, self._check_silent_brokers)
 
     async def _ask_for_life(self, address: str, connection: Wire) -> None:
-        began, question = self._loop.time(), GetMaxOffset(topic=DEFAULT_TOPIC, queue_id=0)
+        began = self._loop.time()
+        question = GetMaxOffset(topic=DEFAULT_TOPIC, queue_id=0)
         try:
             await self._instance.remoting.exchange(address, question, timeout=self._patience)
         except CallTimeoutError:
@@ -264,8 +269,8 @@ class HangWatch:
                     send_result.SEND_ANSWER, lambda: send_result.BrokerHangsError(text)
                 )
                 log.warning(
-                    "broker hangs, other brokers are sent what it has not answered address=%s "
-                    "messages=%d: what it has read already may be stored twice",
+                    "broker hangs, its unanswered messages go to other brokers and may "
+                    "be stored twice address=%s messages=%d",
                     address,
                     failed,
                 )
@@ -293,11 +298,11 @@ class TopicCreation:
         """Reasons of failed creations by topic. Each is logged when a broker gets the first
         message."""
 
-    async def make(self, route: TopicRoute, timeout: float) -> None:
+    async def create_topic(self, route: TopicRoute, timeout: float) -> None:
         """Create the topic of an inherited route, within ``timeout`` seconds."""
         task = self._making.get(route.topic)
         if task is None:
-            work = self._make(route, timeout)
+            work = self._create_on_masters(route, timeout)
             task = self._instance.spawn(work, name=f"creation of {route.topic}")
             self._making[route.topic] = task
         await asyncio.wait({task}, timeout=timeout)
@@ -307,16 +312,16 @@ class TopicCreation:
         why = self.unsaid.pop(queue.topic, None)
         if why is not None:
             log.warning(
-                "topic was not there and could not be created topic=%s cause=%s: for now it is on "
-                "broker %s alone, which got its first message; create it with `turbopump topic "
-                "create %s`",
+                "topic did not exist and could not be created topic=%s cause=%s: only "
+                "broker %s, which got the first message, has it; create it with "
+                "`turbopump topic create %s`",
                 queue.topic,
                 why,
                 queue.broker_name,
                 queue.topic,
             )
 
-    async def _make(self, route: TopicRoute, timeout: float) -> None:
+    async def _create_on_masters(self, route: TopicRoute, timeout: float) -> None:
         try:
             masters = [
                 (address, count)
@@ -324,7 +329,10 @@ class TopicCreation:
                 if (address := route.master(name)) is not None
             ]
             faults = await asyncio.gather(
-                *(self._make_on(route.topic, address, count, timeout) for address, count in masters)
+                *(
+                    self._create_on(route.topic, address, count, timeout)
+                    for address, count in masters
+                )
             )
             refused = [fault for fault in faults if fault is not None]
             if len(refused) == len(masters):
@@ -340,7 +348,7 @@ class TopicCreation:
             self.tried.add(route.topic)
             del self._making[route.topic]
 
-    async def _make_on(
+    async def _create_on(
         self, topic: str, address: str, default_queues: int, timeout: float
     ) -> str | None:
         queues = min(DEFAULT_TOPIC_QUEUES, default_queues)

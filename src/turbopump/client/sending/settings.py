@@ -22,6 +22,7 @@ from turbopump.client.setting_rules import (
     is_collection,
     is_whole,
     setting,
+    whole_between,
     whole_from,
 )
 from turbopump.client.settings import TRACE, GroupSettings
@@ -70,14 +71,14 @@ _COMPRESSION: Final = SettingRule(
     f"must be one of {', '.join(COMPRESSION_KINDS)}",
 )
 _BODY_SIZE: Final = SettingRule(
-    lambda size: is_whole(size) and 0 < size <= DECOMPRESSED_SIZE_MAX,
+    whole_between(1, DECOMPRESSED_SIZE_MAX),
     f"must be a number of bytes above 0 and at most {DECOMPRESSED_SIZE_MAX}, the longest body that "
     "consumers decompress",
     "bytes",
 )
 _HOOKS: Final = SettingRule(
     lambda value: is_collection(value) and all(isinstance(hook, SendHook) for hook in value),
-    "must be a list of SendHook objects, as in [YourHook()], whose class inherits SendHook",
+    "must be a list of SendHook objects, as in [YourHook()]; the class of each inherits SendHook",
 )
 
 

@@ -275,7 +275,8 @@ class IndexFile:
             and begin_ms <= stored_ms + 999
             and (stored_ms <= end_ms or seconds == 0)
         )
-        return offset, fits, previous
+        # chains lead back; anything else is damage
+        return offset, fits, previous if 0 < previous < number else 0
 
     @property
     def header(self) -> bytes:

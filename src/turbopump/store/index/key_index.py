@@ -417,14 +417,14 @@ class KeyWalk:
             entry = yield from self._read(file, file.entries_piece(number, 1))
             offset = None
             if entry:
+                # This search follows a damaged chain as far as it leads. Later ones skip the file.
                 fault = file.chain_fault(number, entry, self._key_hash, self._newer)
-                if fault is not None:
+                if fault is not None and not file.damaged:
                     self._index.set_apart(file, fault)
-                else:
-                    self._newer, fits, self._number = file.judge(
-                        number, entry, self._key_hash, *self._times
-                    )
-                    offset = self._newer if fits else None
+                self._newer, fits, self._number = file.judge(
+                    number, entry, self._key_hash, *self._times
+                )
+                offset = self._newer if fits else None
             if not self._number:
                 self._left.pop()
             if offset is not None:
@@ -433,16 +433,13 @@ class KeyWalk:
 
     def _read(self, file: IndexFile, piece: Piece) -> ReadSteps[bytes]:
         """Return the bytes of a piece of a file. They are empty if they cannot be read, or if the
-        file was removed or set apart while other reads ran."""
-        if not self._is_searched(file):
+        file was removed while other reads ran."""
+        if file not in self._index.files:
             return b""
         found = yield from read_piece(piece)
-        if not self._is_searched(file):
+        if file not in self._index.files:
             return b""
         if isinstance(found, OSError):
             self.errors.append(found)
             return b""
         return found
-
-    def _is_searched(self, file: IndexFile) -> bool:
-        return file in self._index.files and not file.damaged

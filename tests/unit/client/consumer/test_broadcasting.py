@@ -255,10 +255,11 @@ async def test_a_second_of_a_group_under_one_given_name_is_refused_and_so_is_a_b
     async with scripted_cluster(simulation, queues=1) as cluster:
         async with broadcasting(cluster, simulation, instance_name="till"):
             with pytest.raises(
-                ConfigError, match="under instance_name='till' already; give another"
+                ConfigError,
+                match=r"already has a consumer .* under instance_name='till'; pass another",
             ):
                 await broadcasting(cluster, simulation, instance_name="till").start()
-        with pytest.raises(ConfigError, match="name of a directory"):
+        with pytest.raises(ConfigError, match="name of the directory"):
             await broadcasting(cluster, simulation, instance_name="../x").start()
 
 

@@ -94,7 +94,7 @@ async def test_plain_handlers_get_more_threads() -> None:
     pool = HandlerPool(handle, ready, concurrency=2)
     pool.start()
     messages = [delivery(i) for i in range(6)]
-    ready.put(messages)
+    ready.add_messages(messages)
     pool.resize(6)
     await until(lambda: all(message.settled for message in messages))
     ready.close()
@@ -108,7 +108,7 @@ class Nobody:
 
     def delivery_failed(self, message: Delivery, delay: float | None, level: int) -> None: ...
 
-    def delivery_left(self, message: Delivery) -> None: ...
+    def delivery_abandoned(self, message: Delivery) -> None: ...
 
 
 def delivery(offset: int) -> Delivery:

@@ -270,7 +270,9 @@ async def test_a_list_whose_handler_hangs_is_given_back_and_its_queue_goes_on(
                 await until_committed(cluster, 3)
             assert sent_back(cluster) == [(1, 3), (2, 3)]
     (line,) = [
-        record.getMessage() for record in caplog.records if "is given back" in record.getMessage()
+        record.getMessage()
+        for record in caplog.records
+        if "its message was sent back" in record.getMessage()
     ]
     assert "count=2 first: msg_id=" in line
 
@@ -399,7 +401,7 @@ def test_a_handler_of_single_messages_with_keys_is_refused_with_what_to_do() -> 
     idempotent = IdempotentConsumer(key="order_id", store=MemoryStore())
     with pytest.raises(
         ConfigError,
-        match=r"handler_batch=5 gives lists, "
+        match=r"handler_batch=5 passes lists, "
         r".*idempotent.handling\(message\)",
     ):
         PushConsumer(

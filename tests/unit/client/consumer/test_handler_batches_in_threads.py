@@ -56,7 +56,7 @@ async def test_however_many_threads_take_what_lies_together_stays_together() -> 
             messages = messages_of(owner, 8)
             for message in messages:
                 message.commit_log_offset += number * 8
-            ready.put(messages)
+            ready.add_messages(messages)
             if number % 10 == 0:
                 await asyncio.sleep(0)
         await until(lambda: all(len(owner.said) == 8 for owner in owners))
@@ -74,7 +74,7 @@ async def test_each_message_gets_the_word_that_was_said_of_it_or_else_of_the_cal
 
     queue = Queue()
     async with threads(handle, 3, concurrency=1) as (_, ready):
-        ready.put(messages_of(queue, 6))
+        ready.add_messages(messages_of(queue, 6))
         await until_count(queue.said, 6)
     assert queue.said == {
         0: "done",
@@ -94,7 +94,7 @@ async def test_a_plain_function_may_return_a_coroutine() -> None:
 
     queue = Queue()
     async with threads(lambda messages: later(messages), 2, concurrency=2) as (_, ready):
-        ready.put(messages_of(queue, 4))
+        ready.add_messages(messages_of(queue, 4))
         await until_count(queue.said, 4)
     assert [queue.said[offset][:6] for offset in range(4)] == ["failed", "failed", "done", "done"]
 
@@ -110,9 +110,9 @@ async def test_what_is_in_hand_at_a_close_that_does_not_wait_is_not_settled() ->
     queue, ready = Queue(), ReadyMessages(batch=2)
     pool = HandlerPool(handle, ready, concurrency=1)
     pool.start()
-    ready.put(messages_of(queue, 3))
+    ready.add_messages(messages_of(queue, 3))
     await until(begun.is_set)
-    (in_hand,) = pool.in_hand()
+    (in_hand,) = pool.handled_now()
     assert (in_hand.taken, in_hand.settled) == (True, False)
     ready.close()
     await pool.stop(0)
@@ -127,8 +127,8 @@ async def test_messages_of_a_queue_that_is_dropped_are_not_handed_out() -> None:
     got: list[int] = []
     async with threads(lambda messages: got.append(len(messages)), 5, concurrency=1) as (_, ready):
         ready.pause()
-        ready.put(messages_of(queue, 3))
-        ready.put(messages_of(other, 2))
+        ready.add_messages(messages_of(queue, 3))
+        ready.add_messages(messages_of(other, 2))
         queue.drop()
         ready.resume()
         await until_count(other.said, 2)
@@ -153,8 +153,11 @@ async def test_the_time_of_a_list_is_its_handlers_and_its_messages_have_one_requ
     traces, queue = Traces(), Queue()
     messages = messages_of(queue, 3)
     consumption = Consumption(asyncio.get_running_loop().time, traces)  # type: ignore[arg-type]
-    async with threads(does_nothing, 2, concurrency=1, on_take=consumption.began) as (_, ready):
-        ready.put(messages)
+    async with threads(does_nothing, 2, concurrency=1, on_take=consumption.handling_began) as (
+        _,
+        ready,
+    ):
+        ready.add_messages(messages)
         await until_count(queue.said, 3)
     assert traces.begun == [([0, 1], threading.get_ident()), ([2], threading.get_ident())]
     assert messages[0].handled_s == messages[1].handled_s is not None

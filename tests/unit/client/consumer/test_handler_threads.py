@@ -41,7 +41,7 @@ async def test_one_call_of_the_executor_handles_many_messages(
     monkeypatch.setattr(loop, "run_in_executor", counted)
     queue = Queue()
     async with threads(does_nothing, concurrency=4) as (_, ready):
-        ready.put(messages_of(queue, 5000))
+        ready.add_messages(messages_of(queue, 5000))
         await until_count(queue.said, 5000)
     assert set(queue.said.values()) == {"done"}
     assert calls < 500
@@ -75,7 +75,7 @@ async def test_each_message_gets_what_its_own_call_said() -> None:
         _,
         ready,
     ):
-        ready.put(messages_of(queue, len(answers)))
+        ready.add_messages(messages_of(queue, len(answers)))
         await until(lambda: len(queue.said) == len(answers))
     assert queue.said == {
         0: "done",
@@ -101,10 +101,10 @@ async def test_no_message_waits_behind_a_slow_one_while_a_thread_is_idle() -> No
 
     queue = Queue()
     async with threads(handle, concurrency=2) as (_, ready):
-        ready.put(messages_of(queue, 1000))
+        ready.add_messages(messages_of(queue, 1000))
         # they are fast: one thread would be enough
         await until_count(queue.said, 1000)
-        ready.put(message_of(queue, offset) for offset in range(1000, 1100))
+        ready.add_messages(message_of(queue, offset) for offset in range(1000, 1100))
         await until_count(queue.said, 1099)
         assert 1000 not in queue.said
         release.set()
@@ -121,9 +121,9 @@ async def test_handlers_that_become_slow_spread_over_all_threads() -> None:
 
     queue = Queue()
     async with threads(handle, concurrency=8) as (_, ready):
-        ready.put(messages_of(queue, 1000))
+        ready.add_messages(messages_of(queue, 1000))
         await until_count(queue.said, 1000)
-        ready.put(message_of(queue, offset) for offset in range(1000, 1064))
+        ready.add_messages(message_of(queue, offset) for offset in range(1000, 1064))
         await until_count(queue.said, 1064)
     assert set(queue.said.values()) == {"done"}
 
@@ -143,7 +143,7 @@ async def test_no_more_than_concurrency_run_at_once_also_when_it_changes() -> No
 
     queue = Queue()
     async with threads(handle, concurrency=3) as (pool, ready):
-        ready.put(messages_of(queue, 40))
+        ready.add_messages(messages_of(queue, 40))
         await until(lambda: running == 3)
         pool.resize(6)
         await until(lambda: running == 6)
@@ -169,7 +169,7 @@ async def test_what_waits_of_a_dropped_queue_is_not_begun() -> None:
 
     queue, other = Queue(), Queue()
     async with threads(handle, concurrency=1) as (_, ready):
-        ready.put([*messages_of(queue, 5), message_of(other, 77)])
+        ready.add_messages([*messages_of(queue, 5), message_of(other, 77)])
         await until(inside.is_set)
         queue.drop()
         release.set()
@@ -181,8 +181,8 @@ async def test_what_waits_of_a_dropped_queue_is_not_begun() -> None:
 async def test_a_message_whose_queue_is_dropped_while_it_is_taken_is_put_down_again() -> None:
     ready, queue = ReadyMessages(), Queue(drop_after=0)
     message = message_of(queue, 5)
-    ready.put([message])
-    assert await asyncio.to_thread(ready.begin) is None
+    ready.add_messages([message])
+    assert await asyncio.to_thread(ready.next_ready) is None
     await until_equal(queue.left, [5])
     assert not message.taken
 
@@ -217,7 +217,7 @@ async def test_the_loop_does_other_things_between_what_many_messages_say(
 
     async with threads(handle, concurrency=1) as (_, ready):
         next_turn()
-        ready.put(messages_of(Slow(), 91))
+        ready.add_messages(messages_of(Slow(), 91))
         await asyncio.sleep(0)
         while not inside.is_set():
             await asyncio.sleep(0)
@@ -238,7 +238,7 @@ async def test_a_close_settles_all_that_was_handled_however_much_it_is() -> None
     queue, ready = Queue(), ReadyMessages()
     pool = HandlerPool(handle, ready, concurrency=1)
     pool.start()
-    ready.put(messages_of(queue, 10_000))
+    ready.add_messages(messages_of(queue, 10_000))
     await asyncio.sleep(0)
     while not all_handled.wait(0.01):
         await asyncio.sleep(0)
@@ -257,13 +257,13 @@ async def test_while_paused_nothing_is_begun() -> None:
 
     queue = Queue()
     async with threads(handle, concurrency=1) as (pool, ready):
-        ready.put(messages_of(queue, 3))
+        ready.add_messages(messages_of(queue, 3))
         await until(inside.is_set)
         ready.pause()
         release.set()
-        await until(lambda: len(queue.said) == 1 and not pool.runs)
-        ready.put([message_of(queue, 3)])
-        assert not pool.runs
+        await until(lambda: len(queue.said) == 1 and not pool.workers)
+        ready.add_messages([message_of(queue, 3)])
+        assert not pool.workers
         ready.resume()
         await until_count(queue.said, 4)
 
@@ -276,11 +276,13 @@ async def test_an_operators_message_is_handled_although_there_is_always_another_
         if message.queue_offset == -1:
             return "by hand"
         if not ended.is_set():
-            loop.call_soon_threadsafe(ready.put, [message_of(queue, 0), message_of(queue, 1)])
+            loop.call_soon_threadsafe(
+                ready.add_messages, [message_of(queue, 0), message_of(queue, 1)]
+            )
         return None
 
     async with threads(handle, concurrency=1) as (pool, ready):
-        ready.put(messages_of(queue, 100))
+        ready.add_messages(messages_of(queue, 100))
         async with asyncio.timeout(PATIENCE_S):
             assert await pool.call(message_of(queue, -1)) == "by hand"
         ended.set()
@@ -298,7 +300,7 @@ async def test_what_a_handler_says_after_a_close_that_did_not_wait_for_it_does_n
     queue, ready = Queue(), ReadyMessages()
     pool = HandlerPool(handle, ready, concurrency=1)
     pool.start()
-    ready.put(messages_of(queue, 2))
+    ready.add_messages(messages_of(queue, 2))
     await until(inside.is_set)
     ready.close()
     await pool.stop(0.01)
@@ -322,7 +324,7 @@ async def test_a_close_waits_for_handlers_and_begins_no_more() -> None:
     queue, ready = Queue(), ReadyMessages()
     pool = HandlerPool(handle, ready, concurrency=1)
     pool.start()
-    ready.put(messages_of(queue, 2))
+    ready.add_messages(messages_of(queue, 2))
     await until(inside.is_set)
     ready.close()
     asyncio.get_running_loop().call_soon(release.set)
@@ -341,8 +343,8 @@ async def test_the_time_of_each_message_is_its_handlers_not_that_until_the_loop_
     queue = Queue()
     first, second = messages_of(queue, 2)
     consumption = Consumption(time.monotonic)  # a loop's clock may stand still with it
-    async with threads(handle, concurrency=1, on_take=consumption.began) as (_, ready):
-        ready.put([first, second])
+    async with threads(handle, concurrency=1, on_take=consumption.handling_began) as (_, ready):
+        ready.add_messages([first, second])
         await asyncio.sleep(0)
         assert both.wait(PATIENCE_S)  # the loop stands still until both are handled
         await until_count(queue.said, 2)
@@ -365,8 +367,11 @@ async def test_traces_of_a_message_in_a_thread_are_written_on_the_loop_with_its_
 
     traces, queue = Traces(), Queue()
     consumption = Consumption(asyncio.get_running_loop().time, traces)  # type: ignore[arg-type]
-    async with threads(does_nothing, concurrency=1, on_take=consumption.began) as (_, ready):
-        ready.put(messages_of(queue, 1))
+    async with threads(does_nothing, concurrency=1, on_take=consumption.handling_began) as (
+        _,
+        ready,
+    ):
+        ready.add_messages(messages_of(queue, 1))
         await until_count(queue.said, 1)
     assert traces.records == [("began", 4711, threading.get_ident())]
 

@@ -168,7 +168,7 @@ async def test_of_failures_of_a_kind_the_first_has_a_traceback_and_the_others_ar
     queue, ready = Queue(), ReadyMessages()
     pool = HandlerPool(wrong if plain else wrong_too, ready, concurrency=2)
     pool.start()
-    ready.put(messages_of(queue, 30))
+    ready.add_messages(messages_of(queue, 30))
     await until_count(queue.said, 30)
     ready.close()
     await pool.stop(1)
@@ -187,7 +187,7 @@ async def test_a_worker_that_was_ended_is_replaced_and_told_of(
     with caplog.at_level(logging.WARNING):
         async with scripted_cluster(simulation, queues=1) as cluster:
             await comes_again(cluster, cancels_itself)
-    assert sum("another takes its place" in record.message for record in caplog.records) == 3
+    assert sum("another replaces it" in record.message for record in caplog.records) == 3
 
 
 @in_loop
@@ -198,7 +198,7 @@ async def test_workers_that_are_cancelled_with_everything_else_leave_nothing_beh
     queue = Queue()
     ready = ReadyMessages()
     HandlerPool(handle, ready, concurrency=3).start()  # and nobody stops it
-    ready.put(messages_of(queue, 2))
+    ready.add_messages(messages_of(queue, 2))
     await asyncio.sleep(0.01)
     assert queue.said == {}
 
@@ -239,7 +239,7 @@ async def test_a_plain_function_goes_wrong_as_well() -> None:
     for handle in (cancelled, late, generator):
         queue = Queue()
         async with threads(handle, concurrency=2) as (_, ready):
-            ready.put(messages_of(queue, 5))
+            ready.add_messages(messages_of(queue, 5))
             await until(lambda queue=queue: len(queue.said) == 5)
         assert all(said != "done" for said in queue.said.values())
 
@@ -347,7 +347,7 @@ async def test_so_it_does_with_a_coroutine_that_a_plain_handler_returned(
         queue, ready = Queue(), ReadyMessages()
         pool = HandlerPool(lambda _: goes_on(), ready, concurrency=1)
         pool.start()
-        ready.put(messages_of(queue, 1))
+        ready.add_messages(messages_of(queue, 1))
         await inside.wait()
         ready.close()
         try:

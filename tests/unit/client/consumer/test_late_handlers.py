@@ -47,7 +47,11 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
     told: list[str] = []
     with caplog.at_level(logging.WARNING):
         yield told
-    told += [record.getMessage() for record in caplog.records if "is given back" in record.message]
+    told += [
+        record.getMessage()
+        for record in caplog.records
+        if "its message was sent back" in record.message
+    ]
 
 
 @pytest.mark.parametrize(("settings", "seconds"), [({}, 900), ({"consume_timeout": 30}, 30)])
@@ -147,12 +151,12 @@ async def test_a_hanging_plain_handler_is_left_in_its_thread_and_its_message_giv
             release.wait(PATIENCE_S)
 
     consumption = Consumption(asyncio.get_running_loop().time)
-    async with threads(handle, concurrency=3, on_take=consumption.began) as (pool, ready):
+    async with threads(handle, concurrency=3, on_take=consumption.handling_began) as (pool, ready):
         late = asyncio.create_task(pool.give_back_late(0.2))
-        ready.put(messages_of(queue, 5))
+        ready.add_messages(messages_of(queue, 5))
         await until_count(queue.said, 5)
         assert queue.said[1].startswith("failed delay=None level=3")
         release.set()
-        await until_none(pool.runs)
+        await until_none(pool.workers)
         late.cancel()
     assert queue.said[1].startswith("failed")

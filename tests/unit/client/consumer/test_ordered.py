@@ -330,7 +330,7 @@ def test_unusable_settings_are_refused() -> None:
         PushConsumer("127.0.0.1:9876", group="g", ordered=True, suspend_time=0)
     with pytest.raises(
         ConfigError,
-        match=r"suspend_time=5 is for ordered=True.* "
+        match=r"suspend_time=5 requires ordered=True.* "
         r"Retry\(delay=seconds\)",
     ):
         PushConsumer("127.0.0.1:9876", group="g", suspend_time=5)

@@ -145,7 +145,7 @@ async def test_what_was_not_begun_in_its_time_is_let_go_and_comes_again(
             assert len(first_round) == 4, "15 s are enough to begin with four of them"
             assert set(handled.bodies) == {b"%d" % i for i in range(10)}
             assert pops.invisible == []
-    assert "not handled in its time, comes again" in caplog.text
+    assert "not handled in their invisible time, will be delivered again" in caplog.text
 
 
 @in_loop(simulated)

@@ -21,7 +21,7 @@ class Nobody:
 
     def delivery_failed(self, message: Delivery, delay: float | None, level: int) -> None: ...
 
-    def delivery_left(self, message: Delivery) -> None: ...
+    def delivery_abandoned(self, message: Delivery) -> None: ...
 
 
 def delivery(offset: int) -> Delivery:
@@ -36,11 +36,11 @@ async def read(ready: ReadyMessages) -> list[int]:
 
 
 HAPPENINGS: dict[str, Callable[[ReadyMessages], None]] = {
-    "a message comes": lambda ready: ready.put([delivery(0)]),
+    "a message comes": lambda ready: ready.add_messages([delivery(0)]),
     "a message is given back": lambda ready: ready.give_back(delivery(0)),
     "it goes on after a pause": lambda ready: (
         ready.pause(),
-        ready.put([delivery(0)]),
+        ready.add_messages([delivery(0)]),
         ready.resume(),
     )[-1],  # type: ignore[func-returns-value]
 }
@@ -53,7 +53,7 @@ async def test_a_reader_that_is_cancelled_in_the_turn_of_a_message_leaves_it_to_
     simulation: Simulation, /, happening: str, cancelled: str
 ) -> None:
     ready = ReadyMessages()
-    leaves, stays = asyncio.create_task(read(ready)), asyncio.create_task(ready.take())
+    leaves, stays = asyncio.create_task(read(ready)), asyncio.create_task(ready.take_next())
     await asyncio.sleep(0.1)
     if cancelled == "before":
         leaves.cancel()
@@ -71,7 +71,7 @@ async def test_a_reader_that_is_cancelled_in_the_turn_in_which_the_consumer_clos
     simulation: Simulation, /, cancelled: str
 ) -> None:
     ready = ReadyMessages()
-    leaves, stays = asyncio.create_task(read(ready)), asyncio.create_task(ready.take())
+    leaves, stays = asyncio.create_task(read(ready)), asyncio.create_task(ready.take_next())
     await asyncio.sleep(0.1)
     if cancelled == "before":
         leaves.cancel()
@@ -89,10 +89,10 @@ async def test_a_reader_that_is_cancelled_while_nothing_comes_is_no_longer_waite
     simulation: Simulation, /
 ) -> None:
     ready = ReadyMessages()
-    leaves, stays = asyncio.create_task(read(ready)), asyncio.create_task(ready.take())
+    leaves, stays = asyncio.create_task(read(ready)), asyncio.create_task(ready.take_next())
     await asyncio.sleep(0.1)
     leaves.cancel()
     with pytest.raises(asyncio.CancelledError):
         await leaves
-    ready.put([delivery(7)])
+    ready.add_messages([delivery(7)])
     assert (await stays).queue_offset == 7

@@ -315,7 +315,7 @@ async def test_an_operator_with_another_journal_at_the_same_time_is_noticed(
     ends = await asyncio.gather(operate("one"), operate("other"))
     errors = [str(end) for end in ends if isinstance(end, ResendError)]
     assert errors, "at least one of the two is told"
-    assert all("somebody else is resending" in error for error in errors)
+    assert all("another operator is resending" in error for error in errors)
     twice = Counter(message.body for message in await stored(broker)).most_common()
     assert sum(count - 1 for _, count in twice) <= 9, "and soon"
 
@@ -367,8 +367,8 @@ def test_a_torn_last_line_is_cut_off_and_a_torn_line_in_the_middle_is_not_guesse
     queue = MessageQueue("orders", "b", 1)
     journal = Journal(tmp_path, GROUP, run="1", now_ms=1)
     journal.start({queue: 7})
-    journal.aim({"A": queue, "B": queue}, 5)
-    journal.done(["A"])
+    journal.record_aims({"A": queue, "B": queue}, 5)
+    journal.record_sent(["A"])
     journal.close()
     path = journal_path(tmp_path, GROUP)
     whole = path.read_bytes()

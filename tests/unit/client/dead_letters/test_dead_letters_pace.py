@@ -23,7 +23,7 @@ async def test_no_second_has_more_turns_than_the_rate_even_after_a_pause(
     times: list[float] = []
 
     async def turn() -> None:
-        await pace.turn()
+        await pace.wait_turn()
         times.append(loop.time())
 
     for pause in (0, 0.3, 5.0):

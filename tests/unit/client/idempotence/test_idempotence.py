@@ -64,7 +64,7 @@ class _Owner:
     def delivery_failed(self, message: Delivery, delay: float | None, level: int) -> None:
         pass
 
-    def delivery_left(self, message: Delivery) -> None:
+    def delivery_abandoned(self, message: Delivery) -> None:
         pass
 
 

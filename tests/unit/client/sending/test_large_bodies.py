@@ -63,7 +63,7 @@ def test_only_a_look_that_is_late_tells_of_a_stall() -> None:
     stalls = LoopStalls(lambda: now)
     for late in (0.0, 0.9):
         now += LOOK_INTERVAL_S + late
-        stalls.look()
+        stalls.measure_delay()
     assert stalls.explanation(100.0) == ""
     now += LOOK_INTERVAL_S + 2.5
     assert "stood still for 2.5 s" in stalls.explanation(now), "before the look itself came"

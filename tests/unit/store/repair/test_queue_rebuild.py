@@ -121,7 +121,8 @@ class Turns:
 
     def __init__(self, store: MessageStore) -> None:
         self._due: list[Callable[[], object]] = []
-        store.cold_reads.take_turns(self._due.append, returns(0.0))
+        for reads in (store.cold_reads, store.rebuild.reads):
+            reads.take_turns(self._due.append, returns(0.0))
 
     def __iter__(self) -> Iterator[None]:
         while self._due:
@@ -179,7 +180,8 @@ def test_one_walk_rebuilds_the_queues_that_were_marked_while_the_one_before_was_
 
 def test_a_small_damage_is_rebuilt_within_the_read_that_finds_it(damaged: Damaged) -> None:
     pace = ReadPace(1.0, returns(0), does_nothing)
-    damaged.store.cold_reads.take_turns(does_nothing, returns(0.0), pace)
+    for reads in (damaged.store.cold_reads, damaged.store.rebuild.reads):
+        reads.take_turns(does_nothing, returns(0.0), pace)
     damaged.write(4, bytes(UNIT_SIZE))
     result = damaged.store.get("T", 0, 4, 1)
     assert [message.body for message in decode_entries(result.data)] == [b"0004"]

@@ -1,0 +1,96 @@
+"""Readers of a damaged queue wait for its rebuild, but not for ever, and skip nothing."""
+
+import asyncio
+from collections.abc import Callable
+
+from tests.loops import in_loop
+from tests.simulation.world.simulation import Simulation
+from tests.unit.broker.popping import Popper, pop_request
+from tests.unit.broker.talking import SERVER, Talk, in_virtual_time, pull
+
+from turbopump.broker.reading import REBUILD_WAIT_S
+from turbopump.message.codec import decode_entries
+from turbopump.protocol.codes import ResponseCode
+from turbopump.store.queues.checked_entries import REBUILDING
+
+BODIES = [b"0", b"1", b"2", b"3", b"4"]
+
+
+class HeldWalk:
+    """Stands for a walk over many terabytes: it ends when the test says so."""
+
+    def __init__(self, talk: Talk) -> None:
+        self._steps: list[Callable[[], object]] = []
+        talk.broker.store.rebuild.reads.take_turns(
+            self._steps.append, asyncio.get_running_loop().time
+        )
+
+    def finish(self) -> None:
+        while self._steps:
+            self._steps.pop(0)()
+
+
+async def with_a_damaged_unit(talk: Talk) -> HeldWalk:
+    await talk.client.create()
+    for body in BODIES:
+        await talk.client.send(body)
+    queue = talk.broker.store.queue("T", 0)
+    assert queue is not None
+    queue.rewrite(0, 0, 0, 0)
+    return HeldWalk(talk)
+
+
+@in_loop(in_virtual_time)
+async def test_a_pull_that_waits_too_long_for_a_rebuild_gets_an_error_and_skips_nothing(
+    talk: Talk, simulation: Simulation, /
+) -> None:
+    walk = await with_a_damaged_unit(talk)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+
+    refused = await talk.client.ask(pull(suspend_ms=20_000), timeout=60)
+
+    assert REBUILD_WAIT_S <= loop.time() - began < REBUILD_WAIT_S + 1
+    assert (refused.code, refused.remark) == (ResponseCode.SYSTEM_ERROR, REBUILDING)
+
+    walk.finish()
+    found = await talk.client.ask(pull(), timeout=60)
+
+    assert [one.body for one in decode_entries(found.body)] == BODIES
+
+
+@in_loop(in_virtual_time)
+async def test_a_pull_is_answered_with_its_messages_as_soon_as_the_rebuild_is_over(
+    talk: Talk, simulation: Simulation, /
+) -> None:
+    walk = await with_a_damaged_unit(talk)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    pulled = loop.create_task(talk.client.ask(pull(), timeout=60))
+    await asyncio.sleep(1)
+    assert not pulled.done()
+
+    walk.finish()
+    found = await pulled
+
+    assert [one.body for one in decode_entries(found.body)] == BODIES
+    assert loop.time() - began < 2
+
+
+@in_loop(in_virtual_time)
+async def test_a_pop_that_waits_too_long_for_a_rebuild_gets_its_messages_later(
+    talk: Talk, simulation: Simulation, /
+) -> None:
+    walk = await with_a_damaged_unit(talk)
+    loop = asyncio.get_running_loop()
+    popper = Popper(talk.another(), simulation.clock(SERVER).now_ms)
+    began = loop.time()
+
+    refused = await popper.client.ask(pop_request(popper.now_ms()), timeout=60)
+
+    assert REBUILD_WAIT_S <= loop.time() - began < REBUILD_WAIT_S + 1
+    assert refused.code != ResponseCode.SUCCESS
+
+    walk.finish()
+
+    assert [one.body for one in await popper.pop()] == BODIES
