@@ -45,7 +45,7 @@ from bench.spark_jobs import Used, session, spent
 from bench.spark_kafka import send
 from turbopump import Message
 from turbopump.spark.cluster import Cluster
-from turbopump.spark.offsets import admit, encode_offsets
+from turbopump.spark.offsets import encode_offsets, limit_ends
 from turbopump.spark.options import COLUMN_NAMES
 from turbopump.spark.pipelines import archive
 
@@ -261,7 +261,7 @@ def backlogs(scene: Scene) -> list[Figure]:
         ends = cluster.offsets_max(cluster.queues(topic))
     jobs = {}
     for size in (FEW_ROWS, *sizes):
-        wanted = encode_offsets(admit(dict.fromkeys(ends, 0), ends, size))
+        wanted = encode_offsets(limit_ends(dict.fromkeys(ends, 0), ends, size))
         table = scene.topic(topic, endingOffsets=json.dumps(wanted))
         check_count(f"a backlog of {size}", table, size)
         times = max(1, min(10, scene.backlog // size // 2))

@@ -1,5 +1,5 @@
-"""Numbers that a name server or a broker says, and that a read counts to or makes room for: one
-that cannot be is an error in words, before anything is read."""
+"""Impossible numbers from a name server or broker. A read refuses them in a sentence before it
+reads anything."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ def test_large_decompressed_bodies_are_split_over_batches(monkeypatch: pytest.Mo
 
 
 def outcomes(name: str, *arguments: Any) -> list[Any]:
-    """What the plain function gives, and the compiled one if there is one."""
+    """Return the result of the plain function, and of the compiled one if there is one."""
     plain, compiled = TWINS[name]
     return [function(*arguments) for function in (plain, compiled) if function is not None]
 

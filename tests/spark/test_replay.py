@@ -115,7 +115,7 @@ def test_messages_are_chosen_by_key_condition_and_time(
 def test_a_replay_that_died_at_a_step_goes_on_and_doubles_nothing(
     spark: SparkSession, broker: BrokerThread, run: Replay, step: str, found: int, present: int
 ) -> None:
-    """Where something was sent; `make spark` kills a process at the steps before as well."""
+    """The process dies after something was sent; `make spark` also kills at the steps before."""
 
     class DiesError(BaseException):
         pass
@@ -220,7 +220,7 @@ def test_a_batch_is_sent_without_a_shuffle_and_opens_the_files_of_its_hours_alon
 def test_what_a_lake_has_got_since_is_sent_by_the_same_replay(
     spark: SparkSession, broker: BrokerThread, tmp_path: Path
 ) -> None:
-    """Also what was stored in a second of which a part was sent."""
+    """This includes messages stored in a second of which a part was sent already."""
 
     with FakeCluster({"grows": 1}) as origin:
 

@@ -68,7 +68,7 @@ def rows(reader: StreamReader | BatchReader, partitions: Any) -> Found:
 
 
 def streamed(fake: FakeCluster, trigger: str, begin: dict[str, Any], **given: str) -> Found:
-    """What a query that is restarted at ``begin`` reads in its first batch."""
+    """Return the result of the first batch of a query that is restarted at ``begin``."""
     limit, more = LIMITED.get(trigger, (ReadAllAvailable(), {}))
     reader = StreamReader(options(fake, **given, **more))
     try:

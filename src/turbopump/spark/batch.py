@@ -7,7 +7,7 @@ messages that are read. Streams are unknown here.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -51,8 +51,10 @@ class BatchReader(DataSourceReader):
 
     @plain_errors
     def partitions(self) -> Sequence[InputPartition]:
-        options, pushed = self._options, self._pushed
-        begin, end = options.begin("earliest"), options.end()
+        options = self._options
+        pushed = self._pushed
+        begin = options.begin("earliest")
+        end = options.end()
         with reading.connected(options, patience=PLANNING_PATIENCE_S) as cluster:
             queues = planning.queues_wanted(cluster, options)
             planning.check_named(queues, begin)
@@ -164,7 +166,8 @@ NOTHING_PUSHED: Final = Pushed()
 def push(filters: Iterable[Filter]) -> tuple[Pushed, list[Filter]]:
     """Split filters, all of which must hold, into those that the source applies and those left to
     Spark."""
-    pushed, left = NOTHING_PUSHED, list[Filter]()
+    pushed = NOTHING_PUSHED
+    left: list[Filter] = []
     for one in filters:
         pushed, is_dealt_with = _add_filter(pushed, one)
         if not is_dealt_with:
@@ -175,7 +178,7 @@ def push(filters: Iterable[Filter]) -> tuple[Pushed, list[Filter]]:
 def _add_filter(pushed: Pushed, one: Filter) -> tuple[Pushed, bool]:
     """Return ``pushed`` with one more filter, and True if Spark can drop the filter."""
     column = getattr(one, "attribute", ("",))
-    name = column[0] if len(column) == 1 else ""
+    name = ".".join(column)
     if isinstance(one, IsNotNull):
         return pushed, name in _NEVER_NULL
     value = getattr(one, "value", None)
@@ -211,7 +214,7 @@ def _add_values(pushed: Pushed, name: str, values: tuple[Any, ...]) -> tuple[Pus
         numbers = frozenset[int](values)
         if name == "queueId":
             return replace(pushed, queue_id_set=_intersection(pushed.queue_id_set, numbers)), True
-        span = (min(numbers), max(numbers) + 1) if numbers else (0, 0)
+        span = (min(numbers, default=0), max(numbers, default=-1) + 1)
         return replace(pushed, offsets=_overlap(pushed.offsets, span)), len(numbers) == 1
     if name == "storeTimestamp" and values and all(map(_is_instant, values)):
         times = [_ms(value) for value in values]
@@ -221,24 +224,29 @@ def _add_values(pushed: Pushed, name: str, values: tuple[Any, ...]) -> tuple[Pus
     return pushed, False
 
 
-_COMPARISONS: Final[dict[type[Filter], Callable[[int], IntRange]]] = {
-    GreaterThan: lambda value: (value + 1, _INT64),
-    GreaterThanOrEqual: lambda value: (value, _INT64),
-    LessThan: lambda value: (-_INT64, value),
-    LessThanOrEqual: lambda value: (-_INT64, value + 1),
-}
-
-
 def _range_of(one: Filter, name: str, value: Any) -> IntRange | None:
-    compare = _COMPARISONS.get(type(one))
-    if compare is None:
-        return None
     if name in ("queueId", "queueOffset") and _is_number(value):
-        return compare(value)
+        return _compared(one, value)
     if name == "storeTimestamp" and _is_instant(value):
-        first, last = compare(_ms(value))
+        found = _compared(one, _ms(value))
+        if found is None:
+            return None
+        first, last = found
         # the time was cut to whole milliseconds, so this millisecond may have wanted messages
         return first - (first > -_INT64), last + (last < _INT64)
+    return None
+
+
+def _compared(one: Filter, value: int) -> IntRange | None:
+    """Return the range of a comparison with a number; None for another filter."""
+    if isinstance(one, GreaterThan):
+        return value + 1, _INT64
+    if isinstance(one, GreaterThanOrEqual):
+        return value, _INT64
+    if isinstance(one, LessThan):
+        return -_INT64, value
+    if isinstance(one, LessThanOrEqual):
+        return -_INT64, value + 1
     return None
 
 

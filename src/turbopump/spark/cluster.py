@@ -226,7 +226,8 @@ class Cluster:
         any one of several in the same millisecond. So the neighbouring messages are checked, and
         the queue is searched if the guess is wrong.
         """
-        low, high = self.offset_min(queue), self.offset_max(queue)
+        low = self.offset_min(queue)
+        high = self.offset_max(queue)
         search = offsets.SearchOffset(
             topic=queue.topic,
             queue_id=queue.queue_id,
@@ -291,6 +292,8 @@ class Cluster:
                 self._drop_connection(queue, connection)
                 connection = None
 
+        # If the early send or the answers fail, ``_ask_broker`` sends all pulls again on a new
+        # connection. A pull changes nothing at the broker, so a repeated one is harmless.
         def answers() -> list[Command]:
             if connection is not None:
                 try:

@@ -85,7 +85,8 @@ class CommitLogReader(DataSourceReader):
     """Reader of log files. Segments are looked up once, when the query is planned."""
 
     def __init__(self, options: LogOptions, schema: pa.Schema, partitions_default: int) -> None:
-        self._options, self._schema = options, schema
+        self._options = options
+        self._schema = schema
         self._partitions_default = partitions_default
 
     @plain_errors
@@ -292,8 +293,11 @@ def _divide_parts(
     parts: Sequence[LogRange], sizes: Sequence[int], count: int
 ) -> list[list[LogRange]]:
     """Divide the parts into at most ``count`` tasks of about equal size."""
+    # A cut must be at a good entry, because a task walks from entry to entry. The nominal cut is
+    # where the tasks so far are full. If no good entry follows it, the part stays in one task.
     tasks: list[list[LogRange]] = [[]]
-    step, filled = max(-(-sum(sizes) // count), 1), 0
+    step = max(-(-sum(sizes) // count), 1)
+    filled = 0
     for part, size in zip(parts, sizes, strict=True):
         begin = part.begin
         while filled + size > step * len(tasks) and len(tasks) < count:

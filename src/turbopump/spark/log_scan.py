@@ -126,8 +126,9 @@ def store_time_at(path: str, start: int, offset: int) -> int | None:
 
 class _Scan:
     def __init__(self, fd: int, part: LogRange, options: ScanOptions) -> None:
-        self._part, self._options = part, options
         self._fd = fd
+        self._part = part
+        self._options = options
         self._limit = min(part.start + os.fstat(fd).st_size, part.end)
         """End of this part's bytes in the file, as an offset in the log."""
         self._window = _Window(fd, part.start)
@@ -155,15 +156,20 @@ class _Scan:
             if not is_checked:
                 positions, sizes, following = self._adjacent_entries(at)
             if not len(positions):
-                at = following if following > at else self._pass_non_entry(at)
+                if following == at:
+                    following = self._pass_non_entry(at)
+                at = following
                 continue
             entries = Entries(self._window.data, positions - self._window.start, sizes)
             wrong = entries.misfits | (entries.longs(PHYSICAL_OFFSET_AT) != positions)
             if wrong.any():
                 first = int(np.argmax(wrong))
-                following, entries = int(positions[first]), entries.rows(slice(0, first))
+                following = int(positions[first])
+                entries = entries.rows(slice(0, first))
             yield from self._rows_of(entries, is_checked)
-            at = self._pass_non_entry(following) if wrong.any() else following
+            at = following
+            if wrong.any():
+                at = self._pass_non_entry(following)
         if self._damaged:
             yield self._damaged_rows()
 
@@ -243,7 +249,8 @@ class _Scan:
         if options.starting_ms is not None or options.ending_ms is not None:
             stored = entries.shifted_longs(STORE_TIMESTAMP_AT, 1)
             keep &= stored >= (options.starting_ms or 0)
-            keep &= stored < (options.ending_ms if options.ending_ms is not None else _END)
+            if options.ending_ms is not None:
+                keep &= stored < options.ending_ms
         if not keep.all():
             entries = entries.rows(keep | damaged)
         entries = expand_batches(entries, entries.status == OK)
@@ -251,6 +258,13 @@ class _Scan:
 
     def _pass_non_entry(self, at: int) -> int:
         """Handle position ``at``, where no entry was found. Return the next position."""
+        # The order of these checks decides what counts as damage.
+        # 1. A blank up to the end of the segment is the normal end of a segment.
+        # 2. A good head may belong to an entry that is larger than the window: load it, look again.
+        # 3. A good entry that units contradict proves the units wrong: the log is the truth.
+        # 4. A unit whose successor begins at its end gives the end and queue of a damaged entry.
+        # 5. Else search for the next good entry. Only if none follows can this be the log's end. In
+        #    a live log, a broker may be writing these bytes now, so they are no damage.
         left = self._limit - at
         if left < BLANK_SIZE_MIN:
             return self._no_more_entries(self._limit)
@@ -273,7 +287,9 @@ class _Scan:
             return at
         if self._units is not None and index is not None and self._units.is_sure(index):
             following = min(self._units.end_of(index), self._part.end)
-            status = UNREADABLE if following <= self._limit else TRUNCATED
+            status = UNREADABLE
+            if following > self._limit:
+                status = TRUNCATED
             self._add_damaged_row(at, following, status, index)
             return following
         good = _next_good(self._fd, self._part.start, at + 1, self._data_end)
@@ -287,7 +303,9 @@ class _Scan:
             return self._part.end
         if self._part.is_last and self._data_end > at:
             self._add_damaged_row(at, self._data_end, TRUNCATED if is_head else UNREADABLE)
-        return self._part.end if self._part.is_last else self._no_more_entries(at)
+        if self._part.is_last:
+            return self._part.end
+        return self._no_more_entries(at)
 
     def _no_more_entries(self, at: int) -> int:
         """Handle the end of the file's entries. This is damage if the log continues after it."""
@@ -312,7 +330,8 @@ class _Scan:
         return self._part.begin
 
     def _damaged_rows(self) -> pa.RecordBatch:
-        rows, self._damaged = self._damaged, []
+        rows = self._damaged
+        self._damaged = []
         return pa.RecordBatch.from_pylist(rows, schema=self._options.schema)
 
     def _add_damaged_row(self, begin: int, end: int, status: int, unit: int | None = None) -> None:
@@ -333,7 +352,8 @@ class _Scan:
 def _crc_rule(root: str) -> Callable[[int], bool] | None:
     """Return a function that is true for offsets at which every entry must have a CRC, because
     turbopump's broker wrote the log there. None: nothing is known."""
-    disk, paths = ReadOnlyDisk(), StorePaths(Path(root))
+    disk = ReadOnlyDisk()
+    paths = StorePaths(Path(root))
     return crc_rule(disk, paths, read_run_state(disk, paths, Findings()))
 
 
@@ -341,7 +361,8 @@ class _Window:
     """Reused buffer with bytes of a file. Allocating new memory would cost more than the copy."""
 
     def __init__(self, fd: int, origin: int) -> None:
-        self._fd, self._origin = fd, origin
+        self._fd = fd
+        self._origin = origin
         self._buffer = memoryview(bytearray(PIECE_SIZE))
         self.start = self.end = -1
         self.data = self._buffer[:0]
@@ -417,7 +438,8 @@ def _read_bytes(fd: int, at: int, size: int) -> bytes:
 
 def _pieces(fd: int, begin: int, end: int, overlap: int) -> Iterator[tuple[int, bytes]]:
     """Yield the bytes of a file from ``begin`` to ``end``, without long runs of zeros."""
-    at, buffer = begin, bytearray(_SEARCH_STEP)
+    at = begin
+    buffer = bytearray(_SEARCH_STEP)
     while at < end:
         first = max(at - overlap, begin)
         view = memoryview(buffer)[: min(first + _SEARCH_STEP, end) - first]
@@ -582,7 +604,8 @@ def dispatched_end(root: str) -> int:
                     at, size = _UNIT_HEAD.unpack(
                         _read_bytes(fd, (count - 1) * width, _UNIT_HEAD.size)
                     )
-                    end = max(end, at + size if size != NO_MESSAGE_SIZE else 0)
+                    if size != NO_MESSAGE_SIZE:
+                        end = max(end, at + size)
                     break
     return end
 

@@ -181,6 +181,9 @@ def limit_ends(
     total = sum(waiting.values())
     if total <= rows_max:
         return dict(ends)
+    # Each queue gets one message first. The rest is shared in proportion, rounded down. The queues
+    # with the largest remainders get one more each; equal ones in the order of queues, so that each
+    # machine computes the same ends.
     by_length = sorted(waiting, key=lambda queue: (-waiting[queue], queue))
     shares = dict.fromkeys(by_length[:rows_max], 1)
     room = rows_max - len(shares)

@@ -91,9 +91,11 @@ def attempt_of(
 ) -> TaskAttempt:
     """Return the attempt that Spark's properties of the task describe. Raises ConfigError if Spark
     may run two attempts at a time."""
-    said = context.getLocalProperty if context is not None else lambda _name: None
-    query, batch, run = said(_QUERY), said(_BATCH), said(_RUN)
-    if options.idempotency_key is not None and said(_SPECULATION) == "true":
+    query = _property_of(context, _QUERY)
+    batch = _property_of(context, _BATCH)
+    run = _property_of(context, _RUN)
+    speculates = _property_of(context, _SPECULATION) == "true"
+    if options.idempotency_key is not None and speculates:
         raise ConfigError(
             "idempotencyKey needs spark.speculation=false: two attempts of a task would "
             "run at the same time, and neither sees the messages that the other is "
@@ -106,7 +108,9 @@ def attempt_of(
         since_ms = now_ms - (options.read_back_ms or STREAM_READ_BACK_MS)
     elif options.write_id is not None:
         write = options.write_id
-        since_ms = 0 if options.read_back_ms is None else planned.at_ms - options.read_back_ms
+        since_ms = 0
+        if options.read_back_ms is not None:
+            since_ms = planned.at_ms - options.read_back_ms
     else:
         write = planned.id
         since_ms = planned.at_ms
@@ -121,6 +125,10 @@ def attempt_of(
         looks=streams or options.write_id is not None or number > 0,
         since_ms=max(since_ms - CLOCKS_DIFFER_MS, 0),
     )
+
+
+def _property_of(context: TaskContext | None, name: str) -> str | None:
+    return None if context is None else context.getLocalProperty(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +180,9 @@ class ReadBack:
                 return found
             lows = {queue: cluster.offset_min(queue) for queue in queues}
         left = {queue: end for queue, end in found.read_to.items() if end > lows[queue]}
+        # Spark begins a batch after the older one is complete. So a message of an older batch
+        # proves that no message of this batch lies before it in its queue. In other queues, this
+        # batch only has messages with later store times, but for the difference of the clocks.
         step = _STEP
         while left:  # all queues in parallel: a find in one limits the search in the others
             for queue, end in list(left.items()):

@@ -103,7 +103,7 @@ def read_partition(partition: InputPartition, options: ReadOptions) -> Iterator[
     keep_what_is_loaded()
     tags = frozenset(options.tags)
     if partition.tags is not None:
-        tags = tags & partition.tags if tags else partition.tags
+        tags = (tags or partition.tags) & partition.tags
         if not tags:
             return iter(())
     return read_ranges(partition.ranges, options, tags)
@@ -121,24 +121,29 @@ def read_ranges(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of these ranges as record batches of ``options.columns``: all rows, those with
     one of ``tags``, or those that match the SQL filter."""
-    wanted, columns = EVERY_MESSAGE, options.columns
+    wanted = EVERY_MESSAGE
+    columns = options.columns
     says_fault = "body" in columns and BODY_FAULT not in columns
     if says_fault:
         columns = (*columns, BODY_FAULT)
     if tags:
         wanted = PullFilter(" || ".join(sorted(tags)))
-        columns = columns if "tags" in columns else (*columns, "tags")
+        if "tags" not in columns:
+            columns = (*columns, "tags")
     elif options.sql_filter is not None:
         wanted = PullFilter(options.sql_filter, "SQL92")
     is_task = TaskContext.get() is not None
     with hidden_traceback(), connected_in_task(options, kept=is_task) as cluster:
         for part in ranges:
-            broker, offsets = part.queue.broker_name, range(part.begin, part.end)
+            broker = part.queue.broker_name
+            offsets = range(part.begin, part.end)
             for chunk in _read_unless_gone(cluster, part, options, wanted):
                 for batch in decode(chunk, broker, columns, queue_offsets=offsets):
                     if says_fault:
                         _warn_of_faults(batch, part)
-                    yield (_rows_with_tags(batch, tags) if tags else batch).select(options.columns)
+                    if tags:
+                        batch = _rows_with_tags(batch, tags)
+                    yield batch.select(options.columns)
 
 
 def _warn_of_faults(batch: pa.RecordBatch, part: OffsetRange) -> None:
@@ -213,8 +218,12 @@ def read_range(
     if messages != EVERY_MESSAGE:
         yield from _read_filtered(cluster, wanted, options, messages)
         return
-    chunk, rows, offset = bytearray(), 0, wanted.begin
-    step, depth, fail = options.pull_batch_size, 1, options.fail_on_data_loss
+    chunk = bytearray()
+    rows = 0
+    offset = wanted.begin
+    step = options.pull_batch_size
+    depth = 1
+    fail = options.fail_on_data_loss
     while offset < wanted.end:
         # A broker returns few messages per pull (Apache's 32), and the next offset. The first pull
         # finds out how many. Then several pulls are sent together, each for this many. If one
@@ -237,9 +246,11 @@ def read_range(
             given = offset - begin
         rows += offset - begins[0]
         if _is_full(chunk, rows) and step < options.pull_batch_size:
-            step, depth = options.pull_batch_size, 1  # the broker may return more now
+            step = options.pull_batch_size  # the broker may return more now
+            depth = 1
         elif offset < begins[-1] + step and depth > 1:
-            step, depth = min(given, step), depth // 2
+            step = min(given, step)
+            depth //= 2
         else:
             step = min(given, step)
             depth = max(1, min(PULLS_MAX, PULLED_ROWS_MAX // step))
@@ -261,7 +272,9 @@ def _read_filtered(
     message that the broker skips because its store is damaged is not noticed here: it looks like a
     filtered one.
     """
-    chunk, rows, offset = bytearray(), 0, wanted.begin
+    chunk = bytearray()
+    rows = 0
+    offset = wanted.begin
     while offset < wanted.end:
         count = min(options.pull_batch_size, wanted.end - offset)
         answers = cluster.start_pull(
@@ -345,11 +358,9 @@ def _good_messages(wanted: OffsetRange, begin: int, end: int, body: bytes, fail:
         absent = (offset for offset in asked if offset not in there)
         named = ", ".join(map(str, islice(absent, _NAMED_MAX)))
         more = f" and {count - _NAMED_MAX} more" if count > _NAMED_MAX else ""
-        cause = (
-            damaged[0].fault
-            if damaged
-            else "the broker has skipped them: read the reason in its log"
-        )
+        cause = "the broker has skipped them: read the reason in its log"
+        if damaged:
+            cause = damaged[0].fault
         report_loss(
             fail,
             f"{wanted.queue}: damaged in the broker's store: offsets {named}{more} ({cause})",
@@ -361,7 +372,8 @@ def _good_messages(wanted: OffsetRange, begin: int, end: int, body: bytes, fail:
 
 def _offsets_of(entry: bytes, unpacking: Unpacking) -> range:
     """Return the queue offsets of an entry: several if the entry is a batch."""
-    first, count = queue_offset_of(entry), None
+    first = queue_offset_of(entry)
+    count = None
     if is_wrapped(entry[FLAG_BITS_AT]):
         with suppress(StoredMessageError):
             count = inner_count(decode_entry(entry, check_crc=False).properties_text)

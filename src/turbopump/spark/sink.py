@@ -353,6 +353,11 @@ class Outbox:
     async def _until_stored(self, packed: PackedRows, first_row: int) -> None:
         """Send packed rows until they are stored or finally refused. If a broker refuses the
         content of one row, halve the rows until that row is found."""
+        # A lost answer leaves the rows in doubt: the broker may have stored them. With idempotency
+        # keys, the queue is read from ``begin`` on, and only the absent rows are sent again.
+        # ``begin`` is taken before the request: a later end of the queue could lie behind the rows
+        # in doubt, and they would be sent twice. Without keys, the rows are sent again as they are,
+        # and ``in_doubt`` says so if the task fails.
         now = asyncio.get_running_loop().time
         deadline = now() + self.options.send_timeout_ms / 1000
         attempt = 0
@@ -362,7 +367,8 @@ class Outbox:
             queue = packed.queue or self._next_queue(packed.topic)
             left = deadline - now()
             if left <= 0 and failed is not None:
-                self._in_doubt += len(packed) if in_doubt else 0
+                if in_doubt:
+                    self._in_doubt += len(packed)
                 self._record_failure(first_row + int(packed.rows[0]), str(failed), failed)
                 return
             begin = self._search_start(queue)
@@ -376,18 +382,21 @@ class Outbox:
                     await self._until_stored(packed.part(0, middle), first_row)
                     await self._until_stored(packed.part(middle, len(packed)), first_row)
                     return
-                failed, doubtful = error, may_be_stored(error)
+                failed = error
+                doubtful = may_be_stored(error)
                 pause = PAUSES_S[min(attempt, len(PAUSES_S) - 1)]
                 if not passes(error) or attempt >= self.options.retries or left <= pause:
-                    self._in_doubt += len(packed) if in_doubt or doubtful else 0
+                    if in_doubt or doubtful:
+                        self._in_doubt += len(packed)
                     self._record_failure(first_row + int(packed.rows[0]), str(error), error)
                     return
                 attempt += 1
                 if doubtful and self._keyed:
                     remaining = await self._drop_present(packed, queue, begin)
-                    self.stored += len(packed) - (0 if remaining is None else len(remaining))
                     if remaining is None:
+                        self.stored += len(packed)
                         return
+                    self.stored += len(packed) - len(remaining)
                     packed = remaining
                 else:
                     in_doubt |= doubtful

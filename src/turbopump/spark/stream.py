@@ -27,7 +27,7 @@ from pyspark.sql.streaming.datasource import (
 
 from turbopump.errors import ClientError, ConfigError, DataLossError, ResponseError, TurbopumpError
 from turbopump.message.message import MessageQueue
-from turbopump.message.pulled import pulled_entries
+from turbopump.message.pulled import DamagedEntry, pulled_entries
 from turbopump.spark import planning, reading
 from turbopump.spark.cluster import OFFLINE_ERRORS, PLANNING_PATIENCE_S, Cluster
 from turbopump.spark.offsets import (
@@ -335,7 +335,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _average_size(self, queue: MessageQueue, offset: int) -> float:
         answer = self._connected().pull(queue, offset, _SAMPLE_ROWS)
-        sizes = [len(entry) for entry in pulled_entries(answer.body, lambda _damage: None)]
+        sizes = [len(entry) for entry in pulled_entries(answer.body, _ignore_damage)]
         return sum(sizes) / len(sizes) if sizes else 0.0
 
     # Progress that other tools can see.
@@ -376,6 +376,10 @@ class RefusedStream(DataSourceStreamReader):
         raise self._error
 
     initialOffset = latestOffset = partitions = read = _refuse  # noqa: N815
+
+
+def _ignore_damage(_damage: DamagedEntry) -> None:
+    """Leave a damaged message out of an estimate; the batch that reads it reports it."""
 
 
 def _share_within(waiting: list[OffsetRange], averages: list[float], size_max: int) -> float:

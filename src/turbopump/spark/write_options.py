@@ -253,7 +253,11 @@ def _topic(text: str) -> str:
 def _key(text: str) -> str | None:
     if not text:
         raise ConfigError("expected auto, none or the name of a column")
-    return None if text.lower() == "none" else AUTO if text.lower() == AUTO else text
+    if text.lower() == "none":
+        return None
+    if text.lower() == AUTO:
+        return AUTO
+    return text
 
 
 def _conflict(text: str) -> bool:

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import pyarrow.parquet as pq
@@ -185,7 +185,7 @@ def archive(
     answers.
     """
     root = lake_place(lake)
-    is_allowed = rejected_limit(max_rejected)
+    limit = rejected_limit(max_rejected)
     if rows_per_batch < 1:
         raise ConfigError(f"rows_per_batch is {rows_per_batch}: expected 1 or more")
     definition = _definition(root, format, columns, bodies)
@@ -233,7 +233,7 @@ def archive(
         seconds=time.monotonic() - began,
         stopped=stopped,
         restarted=tuple(map(str, sorted(queues.restarted))),
-        rejected_allowed=is_allowed(run.rows[DATA], run.rows[REJECTED]),
+        rejected_allowed=limit.allows(run.rows[DATA], run.rows[REJECTED]),
     )
 
 
@@ -257,21 +257,33 @@ def _source_options(
     return known
 
 
-def rejected_limit(text: int | str | None) -> Callable[[int, int], bool]:
-    """Return a function that checks the good and rejected rows of a run. The limit is a number of
-    rejected rows or a share of all rows. By default, the check fails only if all rows were
-    rejected. Raises ConfigError."""
+class RejectedLimit(NamedTuple):
+    """Maximum of rejected rows: a number, a share of all rows in percent, or None. With None, all
+    rows but one may be rejected."""
+
+    most: float | None
+    is_share: bool = False
+
+    def allows(self, good: int, rejected: int) -> bool:
+        """Return True if a run may have this many good and rejected rows."""
+        if self.most is None:
+            return good > 0 or rejected == 0
+        if self.is_share:
+            return rejected * 100 <= self.most * (good + rejected)
+        return rejected <= self.most
+
+
+def rejected_limit(text: int | str | None) -> RejectedLimit:
+    """Parse the argument ``max_rejected``. Raises ConfigError."""
     if text is None:
-        return lambda good, rejected: good > 0 or rejected == 0
+        return RejectedLimit(None)
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", str(text), re.ASCII)
     most = float(found[1]) if found else -1
     if found is None or (not found[2] and "." in found[1]) or (found[2] and most > 100):
         raise ConfigError(
             f"max_rejected is {text!r}: expected a number of rows, or a share such as 5%"
         )
-    if found[2]:
-        return lambda good, rejected: rejected * 100 <= most * (good + rejected)
-    return lambda _, rejected: rejected <= most
+    return RejectedLimit(most, is_share=found[2] == "%")
 
 
 def compact(lake: str | Path, *, files_min: int = 2, size_target: int = COMPACT_TARGET) -> int:

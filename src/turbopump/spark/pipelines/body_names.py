@@ -28,7 +28,8 @@ _PIECE: Final = re.compile(r"`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*
 def without_names(ddl: str) -> tuple[str, dict[str, str]]:
     """Split ``date AS day date, n int`` into Spark's DDL, ``date date, n int``, and the new names
     by field, ``{"date": "day"}``."""
-    parts, depth = [""], 0
+    parts = [""]
+    depth = 0
     for piece in _PIECE.findall(ddl):
         depth += (piece in ("<", "(")) - (piece in (">", ")"))
         if piece == "," and depth == 0:

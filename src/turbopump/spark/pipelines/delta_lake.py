@@ -79,6 +79,10 @@ class DeltaLake(Lake):
         self, before: Snapshot, batch: LakeBatch, at_step: Callable[[str], None] = no_step
     ) -> Snapshot:
         self.check_follows(before, batch)
+        # ``_rejected`` is committed before ``data``, because ``data`` decides where the next batch
+        # begins. A kill between the two leaves ``data`` behind. ``snapshot`` then reports the end
+        # in ``_rejected`` as unfinished, and the batch is repeated with this very end. ``half``
+        # recognises the repetition: the rejected rows are in their table already.
         unfinished = before.unfinished or {}
         half = any(queue in unfinished for queue in batch.ends)
         files = [file for file in batch.files if not half or file.table == DATA]
@@ -172,7 +176,8 @@ class DeltaLake(Lake):
         there = ranges_in_log(table, self.root / name)
         ranges = {}
         for queue, end in batch.ends.items():
-            begin, generation = batch.begins[queue], generations.get(queue, 0)
+            begin = batch.begins[queue]
+            generation = generations.get(queue, 0)
             before = there.get(queue)
             if before is None or before.generation < generation:
                 before = ArchivedRange(begin, begin, generation=generation)

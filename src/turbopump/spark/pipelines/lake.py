@@ -316,7 +316,8 @@ class Lake(ABC):
         have their rows twice. A claim of this host was left by a killed process, because this
         process has the lock. Raises LakeInUseError.
         """
-        claim, own = self.root / _COMPACTING, f"host {socket.gethostname()}"
+        claim = self.root / _COMPACTING
+        own = f"host {socket.gethostname()}"
         with suppress(FileNotFoundError):
             if claim.read_text().startswith(f"{own},") or is_older(claim, STAGED_KEPT_S):
                 claim.unlink()

@@ -143,9 +143,12 @@ class ParquetLake(Lake):
         ones."""
         self.manifest.mkdir(exist_ok=True)
         drop_left(self.manifest.glob(".*"), draft_name(""))
+        # Only the newest version can have files that are not moved yet: a writer moves the files of
+        # a version before it commits the next one, and the lock admits one writer. All moves may be
+        # repeated: a file at its place stays, and a removed one is gone.
         numbers = self._version_numbers()
-        newest = self._read_version(numbers[-1]) if numbers else None
-        if newest is not None:
+        if numbers:
+            newest = self._read_version(numbers[-1])
             self._move_removed(newest)
             self.move_staged(newest.add)
         self.clear_staging()

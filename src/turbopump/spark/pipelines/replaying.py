@@ -157,7 +157,8 @@ def replay(
         if rate <= 0:
             raise ConfigError(f"the rate is {rate}: expected more than 0 messages per second")
         rows_per_batch = max(1, min(rows_per_batch, int(rate * PACED_S)))
-    keys = [keys] if isinstance(keys, str) else keys
+    if isinstance(keys, str):
+        keys = [keys]
     selection: dict[str, Any] = {
         "topic": topic,
         "target": target,
@@ -214,7 +215,8 @@ def _stored(rows: DataFrame, begin_ms: int | None, end_ms: int | None) -> DataFr
     opened."""
     from pyspark.sql.functions import col, lit, timestamp_millis, unix_date
 
-    stored, hour = col("storeTimestamp"), unix_date("date") * 24 + col("hour")
+    stored = col("storeTimestamp")
+    hour = unix_date("date") * 24 + col("hour")
     if begin_ms is not None:
         rows = rows.where(
             (stored >= timestamp_millis(lit(begin_ms))) & (hour >= begin_ms // HOUR_MS)
@@ -244,12 +246,15 @@ def _between(rows: DataFrame, begins: Offsets, ends: Offsets) -> DataFrame:
 def batches_of(seconds: list[tuple[int, int]], rows_max: int) -> Iterator[tuple[int, int, int]]:
     """Group whole seconds into batches of at most ``rows_max`` rows; one second may have more.
     Yield ``(from, to, rows)``."""
-    low, rows = None, 0
+    low = None
+    rows = 0
     for second, count in seconds:
         if low is not None and rows + count > rows_max:
             yield low, second, rows
-            low, rows = None, 0
-        low = second if low is None else low
+            low = None
+            rows = 0
+        if low is None:
+            low = second
         rows += count
     if low is not None:
         yield low, seconds[-1][0] + 1, rows

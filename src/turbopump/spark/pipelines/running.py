@@ -99,8 +99,10 @@ class ProgressLine:
             return
         self._last = now
         self._open = self._terminal
-        begin, end = ("\r\033[K", "") if self._terminal else ("", "\n")
-        print(f"{begin}{self._label}: {progress.line()}", end=end, file=self._out, flush=True)
+        line = f"{self._label}: {progress.line()}\n"
+        if self._terminal:
+            line = "\r\033[K" + line.rstrip("\n")
+        print(line, end="", file=self._out, flush=True)
 
     def close(self) -> None:
         """End the line of progress, so that other output can follow."""
@@ -289,11 +291,9 @@ def spark_sentence(error: Exception) -> str:
         if causes:
             kind, said = causes[-1]
             said = _CONDITION.sub("", said)
-            return (
-                said
-                if kind.endswith(("SparkException", "ArgumentException"))
-                else (f"{kind}: {said}")
-            )
+            if kind.endswith(("SparkException", "ArgumentException")):
+                return said
+            return f"{kind}: {said}"
     lines = [line for line in text.splitlines() if line.strip()]
     return _CONDITION.sub("", lines[0] if lines else type(error).__name__)
 

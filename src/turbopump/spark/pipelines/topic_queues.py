@@ -168,6 +168,7 @@ class TopicQueues:
             at = made_again.first_difference(
                 self.cluster, self.lake, snapshot, queue, low, max(low, high)
             )
+            # Messages are only appended: behind the first that differs, all differ.
             begins[queue] = at if at > low else mins[queue]
             text = "%s was made again, or lost its end; generation %d begins at offset %d"
             _log.warning(text, queue, there.generation + 1, begins[queue])
